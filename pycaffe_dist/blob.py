@@ -1,0 +1,156 @@
+"""Blobs: the N-dimensional arrays, data and diff, that layers read and write."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.errors import NetError
+
+# Vector kernels may read up to this many bytes past an array's end; the storage covers them.
+SLACK_BYTES = 64
+_ALIGNMENT = 64
+
+
+class _Storage:
+    """A growable, aligned, zero-initialised buffer that several blobs may share."""
+
+    __slots__ = ("_buffer", "dtype", "generation")
+
+    def __init__(self, dtype: np.dtype):
+        self.dtype = dtype
+        self._buffer: np.ndarray | None = None
+        self.generation = 0
+
+    def flat(self, count: int) -> np.ndarray:
+        """Return the first ``count`` elements, growing the buffer when it is too small."""
+        if self._buffer is None or self._buffer.size < count:
+            # As in Caffe, what a too small buffer held is lost when it grows.
+            self._buffer = _aligned_zeros(count, self.dtype)
+            self.generation += 1
+        return self._buffer[:count]
+
+
+def _aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
+    nbytes = count * dtype.itemsize
+    raw = np.zeros(nbytes + _ALIGNMENT + SLACK_BYTES, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + nbytes].view(dtype)
+
+
+class Blob:
+    """An N-dimensional array of values (``data``) and of their gradient (``diff``).
+
+    Both are C-contiguous and writable, allocated as zeros when first used, and stay the same array
+    object until the blob is reshaped.  ``shape`` is a tuple of non-negative ints; ``dtype`` is
+    float32 unless a test wants float64.
+    """
+
+    def __init__(self, shape: tuple[int, ...] = (), dtype: Any = np.float32):
+        self.dtype = np.dtype(dtype)
+        self._data = _Storage(self.dtype)
+        self._diff = _Storage(self.dtype)
+        self._data_view: np.ndarray | None = None
+        self._diff_view: np.ndarray | None = None
+        self._data_generation = self._diff_generation = -1
+        self.shape: tuple[int, ...] = ()
+        self.count = 0
+        self.reshape(*shape)
+
+    def reshape(self, *shape: int) -> None:
+        """Change the shape; storage is kept when it is large enough, as in Caffe."""
+        if len(shape) == 1 and isinstance(shape[0], tuple | list):
+            shape = tuple(shape[0])
+        shape = tuple(int(dim) for dim in shape)
+        if any(dim < 0 for dim in shape):
+            raise NetError(f"blob shape {shape} has a negative dimension")
+        if shape == self.shape and self._data_view is not None:
+            return
+        self.shape = shape
+        self.count = math.prod(shape)
+        self._data_view = self._diff_view = None
+
+    def reshape_like(self, other: Blob) -> None:
+        """Take the shape of ``other``."""
+        self.reshape(*other.shape)
+
+    @property
+    def data(self) -> np.ndarray:
+        """The values."""
+        view = self._data_view
+        if view is None or self._data_generation != self._data.generation:
+            view = self._data_view = self._data.flat(self.count).reshape(self.shape)
+            self._data_generation = self._data.generation
+        return view
+
+    @property
+    def diff(self) -> np.ndarray:
+        """The gradient of the loss with respect to ``data``."""
+        view = self._diff_view
+        if view is None or self._diff_generation != self._diff.generation:
+            view = self._diff_view = self._diff.flat(self.count).reshape(self.shape)
+            self._diff_generation = self._diff.generation
+        return view
+
+    def share_data(self, other: Blob) -> None:
+        """Use the data of ``other``, which must have at least as many elements."""
+        self._data = other._data
+        self._data_view = None
+
+    def share_diff(self, other: Blob) -> None:
+        """Use the diff of ``other``, which must have at least as many elements."""
+        self._diff = other._diff
+        self._diff_view = None
+
+    def shares_data_with(self, other: Blob) -> bool:
+        """Tell whether both blobs keep their values in one place."""
+        return self._data is other._data
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def canonical_axis(self, axis: int) -> int:
+        """Return ``axis`` counted from the front; raises NetError when it is out of range."""
+        if not -self.ndim <= axis < self.ndim:
+            raise NetError(f"axis {axis} is out of range for a {self.ndim}-axis blob {self.shape}")
+        return axis % self.ndim if self.ndim else 0
+
+    def count_of(self, start: int = 0, stop: int | None = None) -> int:
+        """Return the product of the dimensions ``shape[start:stop]``."""
+        return math.prod(self.shape[start:stop])
+
+    def _legacy_axis(self, axis: int) -> int:
+        if self.ndim > 4:
+            raise NetError(f"a {self.ndim}-axis blob has no num, channels, height and width")
+        return self.shape[axis] if axis < self.ndim else 1
+
+    @property
+    def num(self) -> int:
+        """Axis 0 of a blob of at most four axes."""
+        return self._legacy_axis(0)
+
+    @property
+    def channels(self) -> int:
+        """Axis 1 of a blob of at most four axes."""
+        return self._legacy_axis(1)
+
+    @property
+    def height(self) -> int:
+        """Axis 2 of a blob of at most four axes."""
+        return self._legacy_axis(2)
+
+    @property
+    def width(self) -> int:
+        """Axis 3 of a blob of at most four axes."""
+        return self._legacy_axis(3)
+
+    def shape_string(self) -> str:
+        """Return the shape as Caffe logs it: ``64 1 28 28 (50176)``."""
+        return " ".join([*map(str, self.shape), f"({self.count})"])
+
+    def __repr__(self) -> str:
+        return f"Blob(shape={self.shape}, dtype={self.dtype})"

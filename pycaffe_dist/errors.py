@@ -1,0 +1,98 @@
+"""Every error that pcaffe raises on purpose.
+
+::
+
+    PcaffeError
+    ├── UsageError        a command-line flag or an argument of the Python API
+    ├── PrototxtError     a prototxt: file, line and column, what is known instead
+    ├── NetError          a net that cannot be built or run
+    │   └── LayerError    the same, with the layer's name
+    ├── WeightsError      weights that do not fit the net
+    ├── SnapshotError     a snapshot that cannot be read or written
+    ├── DataError         a database, list, image or mean file
+    ├── DeviceError       a device that is missing or cannot do what was asked
+    ├── NumericError      a loss that is not finite
+    └── ClusterError      ranks, hosts, exchanges and MPI itself
+
+The message alone must tell the reader where (file:line, layer, record), what was expected, what
+was found and, where there is a list of known choices, the nearest one.  The command line prints it
+as one line and exits with status 1.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PcaffeError(Exception):
+    """The root of all deliberate errors."""
+
+
+class UsageError(PcaffeError):
+    """A flag or argument is unknown, missing or contradicts another."""
+
+
+class PrototxtError(PcaffeError):
+    """A prototxt is malformed.  ``line`` and ``column`` count from 1; 0 means unknown."""
+
+    def __init__(self, message: str, file: str = "", line: int = 0, column: int = 0):
+        where = file or "<text>"
+        if line:
+            where += f":{line}"
+            if column:
+                where += f":{column}"
+        super().__init__(f"{where}: {message}")
+        self.file, self.line, self.column = file, line, column
+
+
+class NetError(PcaffeError):
+    """A net cannot be built or run."""
+
+
+class LayerError(NetError):
+    """A layer cannot do what was asked of it.
+
+    ``where`` is the place of the layer's definition (``file:line``), if known.
+    """
+
+    def __init__(self, layer_name: str, layer_type: str, message: str, where: str = ""):
+        place = f"{where}: " if where else ""
+        super().__init__(f"{place}layer '{layer_name}' ({layer_type}): {message}")
+        self.layer_name, self.layer_type, self.message, self.where = (
+            layer_name,
+            layer_type,
+            message,
+            where,
+        )
+
+
+class WeightsError(PcaffeError):
+    """Weights do not fit the net they are loaded into."""
+
+
+class SnapshotError(PcaffeError):
+    """A snapshot cannot be read or written."""
+
+
+class DataError(PcaffeError):
+    """A database, list, image or mean file is missing or unusable."""
+
+
+class DeviceError(PcaffeError):
+    """A device is missing or cannot do what was asked."""
+
+
+class NumericError(PcaffeError):
+    """A loss or gradient is not finite."""
+
+
+class ClusterError(PcaffeError):
+    """Ranks, hosts, exchanges or MPI cannot do what was asked."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the nearest known word, or the empty string."""
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean '{by_lower[near[0]]}'?" if near else ""

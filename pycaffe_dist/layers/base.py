@@ -1,0 +1,163 @@
+"""What every layer is: setup, reshape, forward, backward, and what it declares about them."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.errors import LayerError
+from pycaffe_dist.registry import Registry
+from pycaffe_dist.schema import caffe_pb2
+
+LayerParameter = Any  # caffe_pb2.LayerParameter, a class made at run time
+
+
+class Arity(NamedTuple):
+    """How many bottoms or tops a layer takes; ``most`` None means any number."""
+
+    least: int
+    most: int | None
+
+    def allows(self, count: int) -> bool:
+        """Tell whether ``count`` blobs are acceptable."""
+        return self.least <= count and (self.most is None or count <= self.most)
+
+    def __str__(self) -> str:
+        if self.most is None:
+            return f"at least {self.least}"
+        if self.least == self.most:
+            return f"{self.least}"
+        return f"{self.least} to {self.most}"
+
+
+class Need(enum.IntEnum):
+    """What a backward reads of a blob's data: nothing, which elements are positive, or all."""
+
+    NONE = 0
+    SIGN = 1
+    VALUE = 2
+
+
+@dataclass(frozen=True)
+class LayerContext:
+    """What a layer knows of the run it is part of.
+
+    ``shard`` says which records this rank reads; ``where`` is the layer's place in its prototxt
+    (``file:line``); ``seed`` None means a fresh seed for every run.
+    """
+
+    phase: int = 0
+    dtype: np.dtype = field(default_factory=lambda: np.dtype(np.float32))
+    seed: int | None = None
+    shard: Shard = Shard()
+    where: str = ""
+
+    def rng(self, layer_name: str, purpose: str = "") -> np.random.Generator:
+        """Return a generator of its own for a layer and purpose, different on every rank."""
+        if self.seed is None:
+            return np.random.default_rng()
+        words = f"{layer_name}/{purpose}/{self.phase}".encode()
+        tag = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little")
+        return np.random.default_rng([self.seed, self.shard.rank, tag])
+
+
+class Layer:
+    """The base of all layers.
+
+    A subclass declares its properties below, and defines ``reshape``, ``forward`` and (unless
+    ``has_backward`` is False) ``backward``.  Bottoms and tops are lists of blobs.  Backward
+    overwrites the diff of every bottom that ``propagate_down`` asks for and adds to the diffs of
+    the parameters that ``param_propagate_down`` asks for.
+    """
+
+    type: ClassVar[str]
+    bottoms: ClassVar[Arity] = Arity(1, 1)
+    tops: ClassVar[Arity] = Arity(1, 1)
+    equal_bottoms_and_tops: ClassVar[bool] = False
+    # May a top be its own bottom; does that keep which elements are positive (see net.in_place)?
+    in_place: ClassVar[bool] = False
+    keeps_sign: ClassVar[bool] = False
+    backward_needs_bottom: ClassVar[Need] = Need.VALUE
+    backward_needs_top: ClassVar[Need] = Need.NONE
+    # A loss layer's first top counts towards the loss, and it may leave its tops unnamed.
+    is_loss: ClassVar[bool] = False
+    has_backward: ClassVar[bool] = True
+
+    def __init__(self, param: LayerParameter, context: LayerContext):
+        self.param = param
+        self.name: str = param.name
+        self.context = context
+        self.phase: int = context.phase
+        self.blobs: list[Blob] = []
+        self.param_propagate_down: list[bool] = []
+        self.loss_weights: list[float] = []
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """Read the layer's parameters and create its blobs, unless it has them already."""
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """Give the tops their shapes, and prepare what depends on the bottoms' shapes."""
+        raise NotImplementedError(f"{type(self).__name__}.reshape")
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """Compute the tops' data."""
+        raise NotImplementedError(f"{type(self).__name__}.forward")
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        """Compute the bottoms' diffs and add to the parameters' diffs."""
+        raise self.error("has no backward computation")
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """Tell whether ``force_backward`` may ask for this bottom's diff (a label's: no)."""
+        return not (self.is_loss and bottom_index == 1)
+
+    def statistics_blobs(self) -> list[Blob]:
+        """Return the blobs that hold running statistics: no gradient, averaged over ranks."""
+        return []
+
+    def gradient_factors(self, index: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return (u, v) with the last backward's gradient of parameter ``index`` = uᵀ·v, or None.
+
+        Shapes: u is (K, M) and v is (K, N) for an M×N parameter and K samples.
+        """
+        return None
+
+    def close(self) -> None:
+        """Release threads and files; called when the net goes away."""
+
+    def new_blob(self, *shape: int) -> Blob:
+        """Return a blob of the net's dtype."""
+        return Blob(shape, self.context.dtype)
+
+    def rng(self, purpose: str = "") -> np.random.Generator:
+        """Return this layer's own random generator for ``purpose``."""
+        return self.context.rng(self.name, purpose)
+
+    def error(self, message: str) -> LayerError:
+        """Return an error that names this layer and its place in the prototxt."""
+        return LayerError(self.name, self.type, message, self.context.where)
+
+
+_layers: Registry[Layer] = Registry("layer type", "pycaffe_dist.layers")
+register = _layers.register
+
+
+def layer_class(name: str) -> type[Layer]:
+    """Return the layer class of a type name; raises PcaffeError with the nearest known one."""
+    return _layers.get(name)
+
+
+def layer_types() -> list[str]:
+    """Return the names of all layer types, sorted."""
+    return _layers.names()
+
+
+def is_test(phase: int) -> bool:
+    """Tell whether ``phase`` is TEST."""
+    return phase == caffe_pb2.TEST

@@ -1,0 +1,67 @@
+"""Name → class, filled by decorators in modules that are found by scanning their package.
+
+A new layer, solver or exchange is one new file: nothing lists it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from pycaffe_dist.errors import PcaffeError, did_you_mean
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """The classes of one kind, registered by the modules of ``package``.
+
+    ``kind`` is the word for errors ("layer type"); modules are imported at the first look-up.
+    """
+
+    def __init__(self, kind: str, package: str):
+        self._kind = kind
+        self._package = package
+        self._classes: dict[str, type[T]] = {}
+        self._scanned = False
+
+    def register(self, name: str) -> Callable[[type[T]], type[T]]:
+        """Return a decorator that files a class under ``name`` and sets its ``type``."""
+
+        def decorate(cls: type[T]) -> type[T]:
+            known = self._classes.get(name)
+            if known is not None and known.__module__ != cls.__module__:
+                raise PcaffeError(
+                    f"{self._kind} '{name}' is registered twice: "
+                    f"by {known.__module__} and by {cls.__module__}"
+                )
+            cls.type = name  # type: ignore[attr-defined]
+            self._classes[name] = cls
+            return cls
+
+        return decorate
+
+    def names(self) -> list[str]:
+        """Return all registered names, sorted."""
+        self._scan()
+        return sorted(self._classes)
+
+    def get(self, name: str) -> type[T]:
+        """Return the class called ``name``; raises PcaffeError with the nearest known name."""
+        self._scan()
+        try:
+            return self._classes[name]
+        except KeyError:
+            hint = did_you_mean(name, self._classes)
+            hint = hint or f"; known are {', '.join(sorted(self._classes))}"
+            raise PcaffeError(f"unknown {self._kind} '{name}'{hint}") from None
+
+    def _scan(self) -> None:
+        if self._scanned:
+            return
+        package = importlib.import_module(self._package)
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{self._package}.{module.name}")
+        self._scanned = True
