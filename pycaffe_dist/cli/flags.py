@@ -1,0 +1,229 @@
+"""Command-line flags in gflags' spellings: ``-x 1``, ``-x=1``, ``--x 1``, ``--x=1``, ``--nox``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from pycaffe_dist.errors import UsageError, did_you_mean
+
+_TRUE = ("1", "t", "true", "y", "yes")
+_FALSE = ("0", "f", "false", "n", "no")
+_KIND_NAMES: dict[type, str] = {int: "an integer", float: "a number", bool: "true or false"}
+_NUMBER = re.compile(r"-[\d.]")
+
+
+class Flag(NamedTuple):
+    """A flag's name, type (str, int, float or bool), default and help text."""
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+
+    def parse(self, text: str) -> Any:
+        """Return ``text`` as a value of this flag; raises UsageError."""
+        if self.choices and text not in self.choices:
+            known = ", ".join(filter(None, self.choices))
+            raise UsageError(f"flag --{self.name} is one of {known}, not '{text}'")
+        if self.kind is bool and text.lower() in _TRUE + _FALSE:
+            return text.lower() in _TRUE
+        try:
+            if self.kind is not bool:
+                return self.kind(text)
+        except ValueError:
+            pass
+        raise UsageError(f"flag --{self.name} needs {_KIND_NAMES[self.kind]}, not '{text}'")
+
+
+# Caffe's own flags, which every `caffe` command knows, whether it reads them or not.
+CAFFE_FLAGS = (
+    Flag("solver", str, "", "the solver definition (prototxt)", "FILE"),
+    Flag("model", str, "", "the net definition (prototxt)", "FILE"),
+    Flag(
+        "weights",
+        str,
+        "",
+        "trained weights to start from; several files are separated by commas and loaded in order",
+        "FILE[,FILE…]",
+    ),
+    Flag("snapshot", str, "", "the solver state to resume training from", "FILE"),
+    Flag("iterations", int, 50, "the number of iterations to run", "N"),
+    Flag("gpu", str, "", "run on these GPUs: numbers separated by commas, or 'all'", "IDS"),
+    Flag("phase", str, "", "the net's phase", choices=("TRAIN", "TEST", "")),
+    Flag("level", int, 0, "the net's level", "N"),
+    Flag("stage", str, "", "the net's stages, separated by commas", "NAMES"),
+    Flag(
+        "sigint_effect",
+        str,
+        "stop",
+        "what SIGINT (Ctrl-C) does; a second one quits at once after 'stop'",
+        choices=("snapshot", "stop", "none"),
+    ),
+    Flag(
+        "sighup_effect",
+        str,
+        "snapshot",
+        "what SIGHUP does",
+        choices=("snapshot", "stop", "none"),
+    ),
+)
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Shows every default that says something."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=28)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        shown = action.default not in ("", None, False, argparse.SUPPRESS)
+        if shown and action.option_strings:
+            return f"{action.help} (default: %(default)s)"
+        return action.help
+
+
+class FlagParser(argparse.ArgumentParser):
+    """An argparse parser whose options are gflags flags; errors are raised as UsageError.
+
+    Positional arguments are added with ``add_argument`` as usual, flags with :func:`add_flag`.
+    """
+
+    def __init__(self, prog: str, description: str = "", usage: str | None = None):
+        super().__init__(
+            prog=prog,
+            description=description,
+            usage=usage,
+            add_help=False,
+            allow_abbrev=False,
+            formatter_class=_HelpFormatter,
+        )
+        self._optionals.title = "flags"
+        self._positionals.title = "arguments"
+        self.flags: dict[str, Flag] = {}
+        self.without_effect: dict[str, Flag] = {}
+        self.given_without_effect: list[str] = []
+        self.add_argument("-h", "--help", action="help", help="show this text and exit")
+
+    def parse(self, args: Sequence[str]) -> argparse.Namespace:
+        """Return the values of all flags and arguments; raises UsageError."""
+        self.given_without_effect = []
+        return self.parse_args(self._canonical(list(args)))
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def _canonical(self, args: list[str]) -> list[str]:
+        """Rewrite gflags' spellings to ``--name=value``, flags first."""
+        options: list[str] = []
+        positionals: list[str] = []
+        while args:
+            arg = args.pop(0)
+            if arg == "--":
+                positionals += args
+                break
+            if not arg.startswith("-") or arg == "-" or _NUMBER.match(arg):
+                positionals.append(arg)
+            elif arg in ("-h", "-help", "--help"):
+                options.append("--help")
+            else:
+                options += self._canonical_flag(arg, args)
+        takes_positionals = any(not action.option_strings for action in self._actions)
+        if positionals and not takes_positionals:
+            raise UsageError(f"unexpected argument '{positionals[0]}' (see {self.prog} --help)")
+        return [*options, "--", *positionals] if positionals else options
+
+    def _canonical_flag(self, arg: str, rest: list[str]) -> list[str]:
+        body = arg[2:] if arg.startswith("--") else arg[1:]
+        name, has_value, value = body.partition("=")
+        name = name.replace("-", "_")
+        if name == "flagfile":
+            rest[:0] = _flag_file(value if has_value else self._next(name, rest))
+            return []
+        known = self.flags | self.without_effect
+        if name not in known and name.startswith("no") and not has_value:
+            positive = known.get(name[2:])
+            if positive is not None and positive.kind is bool:
+                return [f"--{positive.name}=false"]
+        if name not in known:
+            hint = did_you_mean(f"--{name}", [f"--{flag}" for flag in self.flags])
+            hint = hint or f" (see {self.prog} --help)"
+            raise UsageError(f"unknown flag {arg.partition('=')[0]}{hint}")
+        if not has_value:
+            value = "true" if known[name].kind is bool else self._next(name, rest)
+        if name in self.without_effect:
+            self.without_effect[name].parse(value)
+            self.given_without_effect.append(name)
+            return []
+        return [f"--{name}={value}"]
+
+    def _next(self, name: str, rest: list[str]) -> str:
+        following = rest[0].partition("=")[0].lstrip("-").replace("-", "_") if rest else ""
+        if not rest or (rest[0].startswith("-") and following in self.flags):
+            raise UsageError(f"flag --{name} needs a value")
+        return rest.pop(0)
+
+
+def add_flag(
+    parser: FlagParser,
+    name: str,
+    kind: type = str,
+    *,
+    default: Any = None,
+    help: str,
+    metavar: str = "",
+    choices: Iterable[str] = (),
+) -> None:
+    """Give ``parser`` a flag of type ``kind``; its value is the attribute ``name``.
+
+    The default of a str is the empty string and that of a bool False, as Caffe has it.
+    """
+    if default is None and kind in (str, bool):
+        default = kind()
+    _add(parser, Flag(name, kind, default, help, metavar, tuple(choices)))
+
+
+def add_caffe_flags(parser: FlagParser, used: Sequence[str], **help_texts: str) -> None:
+    """Give ``parser`` Caffe's own flags: those in ``used``, and silently the others.
+
+    Caffe's commands accept each other's flags, so scripts pass them; one that is given without
+    effect is listed in ``parser.given_without_effect``.  ``help_texts`` replace texts by name.
+    """
+    for flag in CAFFE_FLAGS:
+        if flag.name in used:
+            _add(parser, flag._replace(help=help_texts.get(flag.name, flag.help)))
+        else:
+            parser.without_effect[flag.name] = flag
+
+
+def _add(parser: FlagParser, flag: Flag) -> None:
+    parser.flags[flag.name] = flag
+    shown = "|".join(filter(None, flag.choices)) or flag.metavar
+    if flag.kind is bool:
+        shown = "true|false"
+    parser.add_argument(
+        f"--{flag.name}",
+        type=flag.parse,
+        default=flag.default,
+        help=flag.help.replace("%", "%%"),
+        metavar=shown or flag.kind.__name__.upper(),
+    )
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Return the parts of a comma-separated flag value; an empty text has none."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _flag_file(path: str) -> list[str]:
+    """Return the flags in a file, one on a line; ``#`` starts a comment line."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise UsageError(f"cannot read the flag file {path}: {error.strerror}") from None
+    return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
