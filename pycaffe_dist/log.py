@@ -1,53 +1,97 @@
 """Logging in glog's format, with Caffe's words, so that parse_log scripts keep working.
 
 ``I1121 08:37:34.808195 21316 solver.py:45] Initializing solver from parameters:``
+
+Modules log through ``logger``; numbers in messages go through :func:`fmt`.  The command line calls
+:func:`start`; a Python program that does not keeps Python's own logging rules.
 """
 
 from __future__ import annotations
 
+import getpass
 import logging
+import os
+import socket
 import sys
 import time
+from pathlib import Path
 from typing import TextIO
+
+from pycaffe_dist.errors import UsageError
 
 logger = logging.getLogger("pcaffe")
 
+# glog knows four severities; its numbers are those of --minloglevel.
+SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+
+
+def fmt(number: float) -> str:
+    """Return a number as C++ streams print a float: six significant digits (``0.00999251``)."""
+    return f"{float(number):.6g}"
+
 
 class GlogFormatter(logging.Formatter):
-    """Formats a record as glog does: level letter, date, time, process, file and line."""
+    """Formats a record as glog does: severity, date, time, process, file and line.
+
+    ``rank`` is named in front of the message, unless it is 0.
+    """
+
+    def __init__(self, rank: int = 0):
+        super().__init__()
+        self._prefix = f"[rank {rank}] " if rank else ""
 
     def format(self, record: logging.LogRecord) -> str:
-        letter = "F" if record.levelno >= logging.CRITICAL else record.levelname[0]
+        letter = "FEWI"[sum(record.levelno < level for level in SEVERITIES[1:])]
         seconds = int(record.created)
         micros = int((record.created - seconds) * 1e6)
         when = time.strftime("%m%d %H:%M:%S", time.localtime(seconds))
         head = f"{letter}{when}.{micros:06d} {record.process:5d} {record.filename}:{record.lineno}]"
-        text = f"{head} {record.getMessage()}"
+        text = f"{head} {self._prefix}{record.getMessage()}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return text
 
 
-class _ProgressAwareHandler(logging.StreamHandler):
-    """Writes to standard error; a live progress line is taken off first and put back after."""
+class _TerminalHandler(logging.StreamHandler):
+    """Writes to a stream; a live progress line on it is taken off first and put back after."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "tqdm" in sys.modules and self.stream.isatty():
-            from tqdm import tqdm
-
-            with tqdm.external_write_mode(file=self.stream):
-                super().emit(record)
-        else:
+        tqdm = sys.modules.get("tqdm")
+        if tqdm is None or not self.stream.isatty():
+            super().emit(record)
+            return
+        with tqdm.tqdm.external_write_mode(file=self.stream):
             super().emit(record)
 
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Let the reader of a closed pipe go; everything else is a bug to be shown."""
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            super().handleError(record)
 
-def start(level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send pcaffe's log to ``stream`` (standard error); a second call replaces the first."""
+
+def start(
+    level: int = logging.INFO,
+    stream: TextIO | None = None,
+    rank: int = 0,
+    log_dir: str = "",
+    to_stream: bool = True,
+) -> None:
+    """Send pcaffe's log to ``stream`` (standard error); a second call replaces the first.
+
+    A rank other than 0 logs warnings and errors only, with its rank in front.  With ``log_dir``,
+    rank 0 writes a file there as well, named as glog names it; ``to_stream`` False leaves only
+    that.  Raises UsageError when the file cannot be written.
+    """
     stop()
-    handler = _ProgressAwareHandler(stream)
-    handler.setFormatter(GlogFormatter())
-    logger.addHandler(handler)
-    logger.setLevel(level)
+    handlers: list[logging.Handler] = []
+    if log_dir and rank == 0:
+        handlers.append(_file_handler(Path(log_dir)))
+    if to_stream or not handlers:
+        handlers.append(_TerminalHandler(stream))
+    for handler in handlers:
+        handler.setFormatter(GlogFormatter(rank))
+        logger.addHandler(handler)
+    logger.setLevel(max(level, logging.WARNING) if rank else level)
     logger.propagate = False
 
 
@@ -55,5 +99,38 @@ def stop() -> None:
     """Undo :func:`start`."""
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
+        handler.close()
     logger.propagate = True
     logger.setLevel(logging.NOTSET)
+
+
+def fatal(error: BaseException) -> None:
+    """Log an error as glog's FATAL line, with the place that raised it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    file, line = ("pcaffe", 0)
+    if trace is not None:
+        file, line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+    logger.handle(
+        logger.makeRecord(logger.name, logging.CRITICAL, file, line, "%s", (error,), None)
+    )
+
+
+def _file_handler(folder: Path) -> logging.FileHandler:
+    """Open a log file as glog does: header, full name, and a link called ``pcaffe.INFO``."""
+    now, host = time.localtime(), socket.gethostname()
+    stamp = time.strftime("%Y%m%d-%H%M%S", now)
+    name = f"pcaffe.{host}.{getpass.getuser()}.log.INFO.{stamp}.{os.getpid()}"
+    link = folder / "pcaffe.INFO"
+    try:
+        (folder / name).write_text(
+            f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S', now)}\n"
+            f"Running on machine: {host}\n"
+            "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu processid file:line] msg\n"
+        )
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
+    except OSError as error:
+        raise UsageError(f"cannot write a log file in {folder}: {error.strerror}") from None
+    return logging.FileHandler(folder / name)

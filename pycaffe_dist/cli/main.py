@@ -1,0 +1,170 @@
+"""The ``pcaffe`` program: finds the command, parses its flags, runs it, turns errors into a line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import pycaffe_dist
+from pycaffe_dist import cli, log
+from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.errors import PcaffeError, UsageError, did_you_mean
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``pcaffe`` with ``argv`` (default: the process's arguments); return the exit status.
+
+    A PcaffeError becomes one line on standard error and status 1; any other exception is a bug and
+    keeps its traceback.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    log.start(rank=launched_rank())
+    try:
+        return _run(args)
+    except PcaffeError as error:
+        if os.environ.get("PCAFFE_TRACEBACK", "0") not in ("", "0"):
+            traceback.print_exc()
+        log.fatal(error)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes standard output at exit; give it a place to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    finally:
+        log.stop()
+
+
+def launched_rank() -> int:
+    """Return the rank that an MPI launcher gave this process; 0 without one."""
+    for variable in _RANK_VARIABLES:
+        if os.environ.get(variable, "").isdigit():
+            return int(os.environ[variable])
+    return 0
+
+
+def commands() -> dict[str, ModuleType]:
+    """Return every command's module by name, sorted."""
+    names = sorted(module.name for module in pkgutil.iter_modules(cli.__path__))
+    modules = {name: _import(name) for name in names}
+    return {name: module for name, module in modules.items() if hasattr(module, "run")}
+
+
+def _run(args: list[str]) -> int:
+    if not args:
+        print(_usage(), file=sys.stderr)
+        return 1
+    if args[0] in ("-h", "-help", "--help", "help") and len(args) == 1:
+        print(_usage())
+        return 0
+    if args[0] in ("-version", "--version"):
+        print(f"pcaffe {pycaffe_dist.__version__}")
+        return 0
+    if args[0] == "help":
+        args = [*args[1:], "--help"]
+    name, rest = _split_command(args)
+    command = _command(name)
+    parser = FlagParser(f"pcaffe {name}", command.__doc__ or "")
+    command.add_flags(parser)
+    _add_log_flags(parser)
+    try:
+        options = parser.parse(rest)
+    except SystemExit:
+        # argparse has shown the help text.
+        return 0
+    _start_log(options)
+    for flag in parser.given_without_effect:
+        log.logger.warning(f"--{flag} has no effect on '{name}' (nor has it in Caffe)")
+    return command.run(options)
+
+
+def _split_command(args: list[str]) -> tuple[str, list[str]]:
+    """Take the command's name out of the arguments: flags may stand before it, as in Caffe."""
+    at = 0
+    if args[0].startswith("-"):
+        known = commands()
+        at = next((i for i, arg in enumerate(args) if arg in known), -1)
+        if at < 0:
+            raise UsageError(f"no command is given; known are {', '.join(known)}")
+    return args[at], args[:at] + args[at + 1 :]
+
+
+def _command(name: str) -> ModuleType:
+    if name.isidentifier() and any(m.name == name for m in pkgutil.iter_modules(cli.__path__)):
+        module = _import(name)
+        if hasattr(module, "run"):
+            return module
+    known = list(commands())
+    hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+    raise UsageError(f"unknown command '{name}'{hint}")
+
+
+def _import(name: str) -> ModuleType:
+    return importlib.import_module(f"{cli.__name__}.{name}")
+
+
+def _usage() -> str:
+    lines = ["usage: pcaffe COMMAND [flags]", "", "commands:"]
+    for name, module in commands().items():
+        summary = (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        lines.append(f"  {name:<22}{summary[:1].lower()}{summary[1:]}")
+    lines += [
+        "",
+        "pcaffe COMMAND --help shows a command's flags; -x 1, -x=1, --x 1 and --x=1 are the same.",
+        "mpirun -n P pcaffe train --solver=FILE trains on P ranks.",
+    ]
+    return "\n".join(lines)
+
+
+def _add_log_flags(parser: FlagParser) -> None:
+    """Give ``parser`` glog's flags; their defaults come from glog's environment variables.
+
+    argparse parses a default that is a text as it parses a value.
+    """
+    environment = os.environ.get
+    add_flag(
+        parser,
+        "minloglevel",
+        int,
+        default=environment("GLOG_minloglevel", "0"),
+        metavar="N",
+        help="log from this severity on: 0 all, 1 warnings, 2 errors, 3 only what ends the run",
+    )
+    add_flag(
+        parser,
+        "log_dir",
+        default=environment("GLOG_log_dir", ""),
+        metavar="FOLDER",
+        help="write the log to a file in this folder, too",
+    )
+    add_flag(parser, "logtostderr", bool, help="write no log file, whatever log_dir says")
+    add_flag(
+        parser,
+        "alsologtostderr",
+        bool,
+        default=True,
+        help="log to standard error when there is a log file, too",
+    )
+
+
+def _start_log(options: Any) -> None:
+    if not 0 <= options.minloglevel < len(log.SEVERITIES):
+        raise UsageError(f"flag --minloglevel goes from 0 to 3, not {options.minloglevel}")
+    level = log.SEVERITIES[options.minloglevel]
+    log.start(
+        level=level,
+        rank=launched_rank(),
+        log_dir="" if options.logtostderr else options.log_dir,
+        to_stream=options.alsologtostderr or options.logtostderr,
+    )

@@ -1,0 +1,39 @@
+"""What a run was asked to do, as frozen dataclasses: filled from flags, read by the runtime."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Action(enum.Enum):
+    """What the outside asks of a running solver, between two iterations."""
+
+    NONE = "none"
+    STOP = "stop"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """One training run.
+
+    ``snapshot`` resumes and ``weights`` fine-tunes: not both.  ``gpu`` holds device numbers or
+    "all", comma-separated, and is empty when the solver's own setting counts.  ``level`` and
+    ``stages`` select the net's layers.  ``exchange`` names how gradients are combined across ranks;
+    ``threads`` 0 means this rank's share of the machine's cores.  ``seed`` None leaves the solver's
+    ``random_seed``.
+    """
+
+    solver: str
+    snapshot: str = ""
+    weights: tuple[str, ...] = ()
+    gpu: str = ""
+    level: int = 0
+    stages: tuple[str, ...] = ()
+    sigint_effect: Action = Action.STOP
+    sighup_effect: Action = Action.SNAPSHOT
+    exchange: str = "allreduce"
+    threads: int = 0
+    global_batch: bool = False
+    seed: int | None = None
