@@ -1,4 +1,4 @@
-"""The ``pcaffe`` program: finds the command, parses its flags, runs it, turns errors into a line."""
+"""The ``pcaffe`` program: finds the command, parses flags, runs it, turns errors into a line."""
 
 from __future__ import annotations
 

@@ -1,0 +1,54 @@
+# make install, make train, make test: `make help` says what they do.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.pcaffe-installed
+RANKS ?= 2
+PYTEST_FLAGS ?= -q
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test test-long lint format proto clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' Makefile | awk -F '\t' '{printf "make %-10s %s\n", $$1, $$2}'
+	@echo
+	@echo "PYTHON=python3.12 chooses the Python that make install uses (3.10 or newer)."
+
+install: $(INSTALLED) ## make .venv and install pcaffe into it, with MPI and the developers' tools
+
+$(INSTALLED): setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "pcaffe needs Python 3.10 or newer, and $(PYTHON) is not: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv $(VENV) || { \
+	  rm -rf $(VENV); \
+	  echo "$(PYTHON) cannot make a virtual environment: install its ensurepip (on Debian the package" \
+	    "python3-venv) or virtualenv, or choose another one with PYTHON=…" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mpi,dev]'
+	@touch $@
+
+train: install ## get MNIST and train LeNet on $RANKS ranks (2): the quick start
+	scripts/train_lenet.sh --quick -n $(RANKS)
+
+test: install ## run the tests
+	$(BIN)/python -m pytest -m "not long" $(PYTEST_FLAGS)
+
+test-long: install ## run the tests that take minutes, too
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: install ## check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install ## format the sources and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: install ## generate the message classes from proto/caffe.proto
+	$(BIN)/python scripts/generate_proto.py
+
+clean: ## remove what make install and make train made, but not the data
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
