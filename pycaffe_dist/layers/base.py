@@ -13,7 +13,6 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import LayerError
 from pycaffe_dist.registry import Registry
-from pycaffe_dist.schema import caffe_pb2
 
 LayerParameter = Any  # caffe_pb2.LayerParameter, a class made at run time
 
@@ -88,6 +87,8 @@ class Layer:
     # A loss layer's first top counts towards the loss, and it may leave its tops unnamed.
     is_loss: ClassVar[bool] = False
     has_backward: ClassVar[bool] = True
+    # The net reshapes a layer when its bottoms' shapes changed; some need it before every forward.
+    reshape_every_forward: ClassVar[bool] = False
 
     def __init__(self, param: LayerParameter, context: LayerContext):
         self.param = param
@@ -156,8 +157,3 @@ def layer_class(name: str) -> type[Layer]:
 def layer_types() -> list[str]:
     """Return the names of all layer types, sorted."""
     return _layers.names()
-
-
-def is_test(phase: int) -> bool:
-    """Tell whether ``phase`` is TEST."""
-    return phase == caffe_pb2.TEST

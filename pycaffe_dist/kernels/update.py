@@ -1,0 +1,137 @@
+"""Solver updates: each method is one pass over weight, gradient and history.
+
+All of them first form the gradient ``g = scale·diff + l2·w + l1·sign(w)``, then update the history,
+write the step to ``diff`` (as Caffe does) and subtract it from ``w``.  Arrays are flat and of one
+dtype, and so are the scalars.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+
+from pycaffe_dist.device import parallel_for
+from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.compiling import jit
+
+_GRAIN = 16384
+
+
+@jit
+def _gradient(d, w, scale, l2, l1):
+    g = scale * d + l2 * w
+    if l1 != 0:
+        if w > 0:
+            g += l1
+        elif w < 0:
+            g -= l1
+    return g
+
+
+@jit
+def _sgd(begin, end, w, d, h, scale, l2, l1, rate, momentum):
+    for i in range(begin, end):
+        step = momentum * h[i] + rate * _gradient(d[i], w[i], scale, l2, l1)
+        h[i] = step
+        d[i] = step
+        w[i] -= step
+
+
+@jit
+def _nesterov(begin, end, w, d, h, scale, l2, l1, rate, momentum):
+    one = w.dtype.type(1)
+    for i in range(begin, end):
+        before = h[i]
+        after = momentum * before + rate * _gradient(d[i], w[i], scale, l2, l1)
+        step = (one + momentum) * after - momentum * before
+        h[i] = after
+        d[i] = step
+        w[i] -= step
+
+
+@jit
+def _adagrad(begin, end, w, d, h, scale, l2, l1, rate, delta):
+    for i in range(begin, end):
+        g = _gradient(d[i], w[i], scale, l2, l1)
+        h[i] += g * g
+        step = rate * (g / (sqrt(h[i]) + delta))
+        d[i] = step
+        w[i] -= step
+
+
+@jit
+def _rmsprop(begin, end, w, d, h, scale, l2, l1, rate, rms_decay, delta):
+    one = w.dtype.type(1)
+    for i in range(begin, end):
+        g = _gradient(d[i], w[i], scale, l2, l1)
+        h[i] = (one - rms_decay) * (g * g) + rms_decay * h[i]
+        step = rate * (g / (sqrt(h[i]) + delta))
+        d[i] = step
+        w[i] -= step
+
+
+@jit
+def _adadelta(begin, end, w, d, h, u, scale, l2, l1, rate, momentum, delta):
+    one = w.dtype.type(1)
+    for i in range(begin, end):
+        g = _gradient(d[i], w[i], scale, l2, l1)
+        h[i] = (one - momentum) * (g * g) + momentum * h[i]
+        step = g * sqrt((delta + u[i]) / (delta + h[i]))
+        u[i] = (one - momentum) * (step * step) + momentum * u[i]
+        d[i] = rate * step
+        w[i] -= rate * step
+
+
+@jit
+def _adam(begin, end, w, d, m, v, scale, l2, l1, rate, beta1, beta2, delta):
+    one = w.dtype.type(1)
+    for i in range(begin, end):
+        g = _gradient(d[i], w[i], scale, l2, l1)
+        m[i] = (one - beta1) * g + beta1 * m[i]
+        v[i] = (one - beta2) * (g * g) + beta2 * v[i]
+        step = rate * (m[i] / (sqrt(v[i]) + delta))
+        d[i] = step
+        w[i] -= step
+
+
+def _run(step, w: np.ndarray, arrays: tuple[np.ndarray, ...], scalars: tuple[float, ...]) -> None:
+    cast = w.dtype.type
+    flat = (array.reshape(-1) for array in (w, *arrays))
+    parallel_for(step, w.size, *flat, *map(cast, scalars), grain=_GRAIN)
+
+
+@kernel
+def sgd_update(w, diff, history, regularization, rate, momentum):
+    """Momentum SGD: ``h = momentum·h + rate·g``; ``regularization`` is (scale, l2, l1)."""
+    _run(_sgd, w, (diff, history), (*regularization, rate, momentum))
+
+
+@kernel
+def nesterov_update(w, diff, history, regularization, rate, momentum):
+    """Nesterov's accelerated gradient in Caffe's form."""
+    _run(_nesterov, w, (diff, history), (*regularization, rate, momentum))
+
+
+@kernel
+def adagrad_update(w, diff, history, regularization, rate, delta):
+    """AdaGrad (Duchi et al. 2011)."""
+    _run(_adagrad, w, (diff, history), (*regularization, rate, delta))
+
+
+@kernel
+def rmsprop_update(w, diff, history, regularization, rate, rms_decay, delta):
+    """RMSProp (Tieleman and Hinton 2012)."""
+    _run(_rmsprop, w, (diff, history), (*regularization, rate, rms_decay, delta))
+
+
+@kernel
+def adadelta_update(w, diff, gradients, updates, regularization, rate, momentum, delta):
+    """AdaDelta (Zeiler 2012)."""
+    _run(_adadelta, w, (diff, gradients, updates), (*regularization, rate, momentum, delta))
+
+
+@kernel
+def adam_update(w, diff, mean, variance, regularization, rate, beta1, beta2, delta):
+    """Adam (Kingma and Ba 2014); ``rate`` includes the bias correction."""
+    _run(_adam, w, (diff, mean, variance), (*regularization, rate, beta1, beta2, delta))

@@ -1,0 +1,190 @@
+"""The net: layers in order, forward, backward, and its parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.errors import NetError
+from pycaffe_dist.layers import Layer, LayerContext
+from pycaffe_dist.log import logger
+from pycaffe_dist.net import debug, weights
+from pycaffe_dist.net.build import Builder
+from pycaffe_dist.net.in_place import check_in_place
+from pycaffe_dist.net.parameter import Parameter
+from pycaffe_dist.net.rules import filter_layers
+from pycaffe_dist.net.splits import insert_splits
+from pycaffe_dist.schema import text
+
+
+def _nowhere(layer_name: str) -> str:
+    return ""
+
+
+class Net:
+    """A net built from a NetParameter, in the phase, level and stages of its ``state``.
+
+    ``dtype`` is that of all blobs; ``seed`` makes fillers, dropout and crops repeatable; ``shard``
+    says which records this rank reads; ``place_of`` maps a layer's name to its ``file:line``.
+    Raises NetError or LayerError when the net cannot be built.
+    """
+
+    def __init__(
+        self,
+        param: Any,
+        *,
+        dtype: Any = np.float32,
+        seed: int | None = None,
+        shard: Shard = Shard(),  # noqa: B008 (frozen)
+        place_of: Callable[[str], str] = _nowhere,
+    ):
+        filtered = filter_layers(param)
+        if logger.isEnabledFor(20):
+            logger.info("Initializing net from parameters: \n%s", text.to_text(filtered).rstrip())
+        self.name: str = filtered.name
+        self.phase: int = filtered.state.phase
+        self.debug_info: bool = filtered.debug_info
+        context = LayerContext(phase=self.phase, dtype=np.dtype(dtype), seed=seed, shard=shard)
+        builder = Builder(insert_splits(filtered), context, place_of)
+        self.nodes = builder.nodes
+        try:
+            builder.build()
+            check_in_place(self.nodes)
+        except BaseException:
+            self.close()
+            raise
+        self.blobs: dict[str, Blob] = builder.blobs
+        self.blob_losses = builder.blob_losses
+        self.parameters: list[Parameter] = builder.parameters
+        self.inputs: list[str] = builder.inputs
+        self.outputs: list[str] = builder.outputs
+        self._seen: list[list[tuple[int, ...]]] = [_shapes(node.bottom) for node in self.nodes]
+        self._ready_after: dict[int, list[Parameter]] = {}
+        for parameter in reversed(self.parameters):
+            if parameter.ready_after is not None:
+                self._ready_after.setdefault(parameter.ready_after, []).append(parameter)
+        logger.info("Network initialization done.")
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers, in forward order."""
+        return [node.layer for node in self.nodes]
+
+    @property
+    def layer_names(self) -> list[str]:
+        """The layers' names, in forward order."""
+        return [node.name for node in self.nodes]
+
+    def layer_index(self, name: str) -> int:
+        """Return the index of a layer; raises NetError when there is none of that name."""
+        for index, node in enumerate(self.nodes):
+            if node.name == name:
+                return index
+        raise NetError(f"net '{self.name}' has no layer '{name}'")
+
+    def forward(self, start: int = 0, end: int | None = None) -> float:
+        """Run layers ``start`` to ``end`` (inclusive) forward; return the weighted loss."""
+        last = len(self.nodes) - 1 if end is None else end
+        return math.fsum(self.forward_layer(index) for index in range(start, last + 1))
+
+    def forward_layer(self, index: int) -> float:
+        """Run one layer forward, reshaped if its bottoms' shapes changed; return its loss."""
+        node = self.nodes[index]
+        shapes = _shapes(node.bottom)
+        if shapes != self._seen[index] or node.layer.reshape_every_forward:
+            node.layer.reshape(node.bottom, node.top)
+            self._seen[index] = shapes
+        node.layer.forward(node.bottom, node.top)
+        loss = 0.0
+        for top, weight in zip(node.top, node.layer.loss_weights):
+            if weight:
+                # Backward of a loss layer reads its weight here, as in Caffe.
+                top.diff.fill(weight)
+                loss += weight * float(top.data.sum(dtype=np.float64))
+        if self.debug_info:
+            debug.log_forward(self, index)
+        return loss
+
+    def backward(
+        self,
+        start: int | None = None,
+        end: int = 0,
+        on_gradient_ready: Callable[[Parameter], None] | None = None,
+    ) -> None:
+        """Run layers ``start`` down to ``end`` (inclusive) backward.
+
+        ``on_gradient_ready`` is called for every parameter that receives a gradient, right after
+        the backward of the layer with its last contribution.
+        """
+        first = len(self.nodes) - 1 if start is None else start
+        for index in range(first, end - 1, -1):
+            self.backward_layer(index)
+            if on_gradient_ready is not None:
+                for parameter in self._ready_after.get(index, ()):
+                    on_gradient_ready(parameter)
+        if self.debug_info and start is None and end == 0:
+            debug.log_all_parameters(self)
+
+    def backward_layer(self, index: int) -> None:
+        """Run one layer backward, if it takes part in backward."""
+        node = self.nodes[index]
+        if node.need_backward:
+            node.layer.backward(node.top, node.propagate_down, node.bottom)
+            if self.debug_info:
+                debug.log_backward(self, index)
+
+    def reshape(self) -> None:
+        """Reshape all layers, from the inputs on."""
+        for index, node in enumerate(self.nodes):
+            node.layer.reshape(node.bottom, node.top)
+            self._seen[index] = _shapes(node.bottom)
+
+    def clear_parameter_diffs(self) -> None:
+        """Set the diffs of all learnable parameters to zero."""
+        for parameter in self.parameters:
+            parameter.blob.diff.fill(0)
+
+    def share_weights_with(self, other: Net) -> None:
+        """Use the parameters of the same-named layers of ``other``, in place of one's own."""
+        mine = {node.name: node.layer for node in self.nodes}
+        for node in other.nodes:
+            layer = mine.get(node.name)
+            if layer is None or not node.layer.blobs:
+                continue
+            weights.check_fit(layer, [blob.shape for blob in node.layer.blobs], "shared")
+            for target, source in zip(layer.blobs, node.layer.blobs):
+                target.share_data(source)
+
+    def load_weights(self, path: str) -> None:
+        """Copy the weights of same-named layers from a ``.caffemodel`` or ``.caffemodel.h5``.
+
+        Layers that the file lacks keep their weights.  Raises WeightsError when a layer's shapes
+        differ, before anything is copied.
+        """
+        weights.load(self, path)
+
+    def save_weights(self, path: str, write_diff: bool = False) -> None:
+        """Write the weights to a ``.caffemodel``, or as HDF5 when the name ends in ``.h5``."""
+        weights.save(self, path, write_diff)
+
+    def first_not_finite(self) -> str:
+        """Say where the first NaN or infinity of the last forward is; empty when there is none."""
+        for node in self.nodes:
+            for name, blob in zip(node.top_names, node.top):
+                if not np.isfinite(blob.data).all():
+                    return f"first in layer '{node.name}' ({node.layer.type}), blob '{name}'"
+        return ""
+
+    def close(self) -> None:
+        """Stop the threads and close the files of all layers."""
+        for node in self.nodes:
+            node.layer.close()
+
+
+def _shapes(blobs: Iterable[Blob]) -> list[tuple[int, ...]]:
+    return [blob.shape for blob in blobs]

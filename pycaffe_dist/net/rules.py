@@ -1,0 +1,71 @@
+"""Which layers a net keeps: the include and exclude rules on phase, level and stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycaffe_dist.errors import NetError
+from pycaffe_dist.log import logger
+from pycaffe_dist.schema import caffe_pb2
+
+
+def with_state(
+    net_param: Any, phase: int | None = None, level: int | None = None, stages: tuple[str, ...] = ()
+) -> Any:
+    """Return a copy of a NetParameter whose state has the given phase, level and stages."""
+    copy = caffe_pb2.NetParameter()
+    copy.CopyFrom(net_param)
+    if phase is not None:
+        copy.state.phase = phase
+    if level is not None:
+        copy.state.level = level
+    copy.state.stage.extend(stages)
+    return copy
+
+
+def filter_layers(net_param: Any) -> Any:
+    """Return a copy of a NetParameter with only the layers that its own state keeps.
+
+    A layer with include rules stays if one of them is met, a layer with exclude rules unless one
+    is met; both kinds on one layer raise NetError.
+    """
+    kept = caffe_pb2.NetParameter()
+    kept.CopyFrom(net_param)
+    del kept.layer[:]
+    for layer in net_param.layer:
+        if layer.include and layer.exclude:
+            raise NetError(
+                f"layer '{layer.name}' has include and exclude rules; only one kind is allowed"
+            )
+        state, name = net_param.state, layer.name
+        if layer.include:
+            stays = any(_meets(state, rule, name) for rule in layer.include)
+        else:
+            stays = not any(_meets(state, rule, name) for rule in layer.exclude)
+        if stays:
+            kept.layer.add().CopyFrom(layer)
+    return kept
+
+
+def _meets(state: Any, rule: Any, layer_name: str) -> bool:
+    reason = _broken_by(state, rule)
+    if reason:
+        logger.info("%s specified by a rule in layer %s", reason, layer_name)
+    return not reason
+
+
+def _broken_by(state: Any, rule: Any) -> str:
+    """Say in Caffe's words why ``state`` does not meet ``rule``; empty when it does."""
+    if rule.HasField("phase") and rule.phase != state.phase:
+        return f"The NetState phase ({state.phase}) differed from the phase ({rule.phase})"
+    if rule.HasField("min_level") and state.level < rule.min_level:
+        return f"The NetState level ({state.level}) is above the min_level ({rule.min_level})"
+    if rule.HasField("max_level") and state.level > rule.max_level:
+        return f"The NetState level ({state.level}) is above the max_level ({rule.max_level})"
+    for stage in rule.stage:
+        if stage not in state.stage:
+            return f"The NetState did not contain stage '{stage}'"
+    for stage in rule.not_stage:
+        if stage in state.stage:
+            return f"The NetState contained a not_stage '{stage}'"
+    return ""

@@ -1,0 +1,102 @@
+"""Weights in and out of a net: by layer name, checked before anything is copied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.errors import WeightsError
+from pycaffe_dist.layers import Layer
+from pycaffe_dist.log import logger
+from pycaffe_dist.schema import binary
+from pycaffe_dist.snapshot import caffemodel
+
+if TYPE_CHECKING:
+    from pycaffe_dist.net.net import Net
+
+
+def blobs_of(layer_param: Any, dtype: np.dtype) -> list[Blob]:
+    """Return the blobs that a LayerParameter itself carries."""
+    blobs = []
+    for proto in layer_param.blobs:
+        array = binary.blob_to_array(proto)
+        blob = Blob(array.shape, dtype)
+        blob.data[...] = array
+        blobs.append(blob)
+    return blobs
+
+
+def check_fit(layer: Layer, shapes: list[tuple[int, ...]], verb: str, origin: str = "") -> None:
+    """Raise WeightsError unless arrays of these shapes can be ``verb`` into the layer's blobs."""
+    where = f"{origin}: " if origin else ""
+    if len(shapes) != len(layer.blobs):
+        raise WeightsError(
+            f"{where}layer '{layer.name}' ({layer.type}) has {len(layer.blobs)} parameter(s); "
+            f"{len(shapes)} cannot be {verb} into it"
+        )
+    for index, (shape, blob) in enumerate(zip(shapes, layer.blobs)):
+        if not same_shape(shape, blob.shape):
+            raise WeightsError(
+                f"{where}parameter {index} of layer '{layer.name}' cannot be {verb}: the source "
+                f"has shape {_words(shape)}, the net needs {_words(blob.shape)}; to learn this "
+                "layer from scratch, give it another name"
+            )
+
+
+def same_shape(source: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Compare shapes as Caffe does: old files pad every shape in front to four axes."""
+    if source == target:
+        return True
+    padded = (1,) * (4 - len(target)) + target
+    return len(source) == 4 and source == padded
+
+
+def _words(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def load(net: Net, path: str) -> None:
+    """Copy the weights of same-named layers from a file into ``net``; see Net.load_weights."""
+    mine = {node.name: node.layer for node in net.nodes}
+    copies: list[tuple[Blob, np.ndarray]] = []
+    for source in caffemodel.load_weights(path):
+        layer = mine.get(source.name)
+        if layer is None:
+            logger.info("Ignoring source layer %s", source.name)
+            continue
+        arrays = _with_shared(net, layer, source.blobs)
+        check_fit(layer, [array.shape for array in arrays], "copied", path)
+        copies += zip(layer.blobs, arrays)
+    if not copies:
+        logger.warning("%s has no weights for any layer of net '%s'", path, net.name)
+    for blob, array in copies:
+        blob.data[...] = array.reshape(blob.shape)
+
+
+def _with_shared(net: Net, layer: Layer, arrays: list[Any]) -> list[Any]:
+    """Fill in parameters that an HDF5 file leaves to their owner in another layer."""
+    owned = {(p.layer_index, p.index) for p in net.parameters}
+    index = net.layer_index(layer.name)
+    arrays = arrays + [None] * (len(layer.blobs) - len(arrays))
+    return [
+        layer.blobs[k].data if array is None and (index, k) not in owned else array
+        for k, array in enumerate(arrays)
+        if array is not None or (index, k) not in owned
+    ]
+
+
+def save(net: Net, path: str, write_diff: bool) -> None:
+    """Write the weights of ``net`` to a file; see Net.save_weights."""
+    caffemodel.save_weights(path, net.name, list(_layer_weights(net, write_diff)))
+
+
+def _layer_weights(net: Net, write_diff: bool):
+    for node in net.nodes:
+        yield caffemodel.LayerWeights(
+            name=node.name,
+            type=node.layer.type,
+            blobs=[blob.data for blob in node.layer.blobs],
+            diffs=[blob.diff for blob in node.layer.blobs] if write_diff else None,
+        )

@@ -1,0 +1,17 @@
+"""Nesterov's accelerated gradient."""
+
+from __future__ import annotations
+
+from pycaffe_dist.kernels.update import nesterov_update
+from pycaffe_dist.solvers.method import Method, register
+
+
+@register("Nesterov")
+class Nesterov(Method):
+    """Nesterov's accelerated gradient."""
+
+    def update(self, index, rate, regularization, iteration):
+        blob = self.parameters[index].blob
+        nesterov_update(
+            blob.data, blob.diff, self.slot(index), regularization, rate, self.param.momentum
+        )

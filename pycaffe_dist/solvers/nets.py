@@ -1,0 +1,106 @@
+"""The train and test nets that a SolverParameter asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.schema import caffe_pb2, text
+
+_TRAIN_FIELDS = ("net", "net_param", "train_net", "train_net_param")
+
+
+class NetSpec(NamedTuple):
+    """A net to be built: its definition with the state set, where it came from, its places."""
+
+    param: Any
+    origin: str
+    place_of: Callable[[str], str]
+
+
+def _from_file(path: str, origin: str) -> NetSpec:
+    param, places = text.read_net_with_places(path)
+    return NetSpec(param, f"{origin}: {path}", places.layer)
+
+
+def _inline(param: Any, origin: str) -> NetSpec:
+    return NetSpec(param, origin, lambda layer_name: "")
+
+
+def _with_state(spec: NetSpec, phase: int, *overrides: Any) -> NetSpec:
+    """Merge the states: the phase first, then the net's own, then the solver's."""
+    state = caffe_pb2.NetState(phase=phase)
+    state.MergeFrom(spec.param.state)
+    for override in overrides:
+        state.MergeFrom(override)
+    param = caffe_pb2.NetParameter()
+    param.CopyFrom(spec.param)
+    param.state.CopyFrom(state)
+    return spec._replace(param=param)
+
+
+def train_net(solver: Any) -> NetSpec:
+    """Return the train net; raises UsageError unless exactly one field gives one."""
+    given = [field for field in _TRAIN_FIELDS if solver.HasField(field)]
+    if len(given) != 1:
+        found = ", ".join(given) or "none"
+        raise UsageError(
+            f"the solver must specify one train net, by one of {', '.join(_TRAIN_FIELDS)}; "
+            f"found {found}"
+        )
+    field = given[0]
+    if field in ("net", "train_net"):
+        spec = _from_file(getattr(solver, field), f"{field} file")
+    else:
+        spec = _inline(getattr(solver, field), field)
+    return _with_state(spec, caffe_pb2.TRAIN, solver.train_state)
+
+
+def test_nets(solver: Any) -> list[NetSpec]:
+    """Return the test nets, one per ``test_iter``; raises UsageError when the counts disagree."""
+    specs = [_inline(param, "test_net_param") for param in solver.test_net_param]
+    specs += [_from_file(path, "test_net file") for path in solver.test_net]
+    specs += _generic(solver, len(solver.test_iter) - len(specs))
+    if len(specs) != len(solver.test_iter):
+        raise UsageError(
+            f"test_iter must be given once per test net: {len(solver.test_iter)} test_iter "
+            f"for {len(specs)} test net(s)"
+        )
+    if solver.test_state and len(solver.test_state) != len(specs):
+        raise UsageError(
+            f"test_state must be given once per test net or not at all: "
+            f"{len(solver.test_state)} test_state for {len(specs)} test net(s)"
+        )
+    if specs and solver.test_interval <= 0:
+        raise UsageError(f"test nets need a test_interval above 0, found {solver.test_interval}")
+    states = solver.test_state or [caffe_pb2.NetState()] * len(specs)
+    return [_with_state(spec, caffe_pb2.TEST, state) for spec, state in zip(specs, states)]
+
+
+def _generic(solver: Any, count: int) -> Iterator[NetSpec]:
+    """Yield ``net`` or ``net_param`` for every test_iter that no explicit test net takes."""
+    for _ in range(count):
+        if solver.HasField("net_param"):
+            yield _inline(solver.net_param, "net_param")
+        elif solver.HasField("net"):
+            yield _from_file(solver.net, "net file")
+
+
+def divide_batches(param: Any, ranks: int) -> None:
+    """Divide every data layer's batch size by the number of ranks, in place.
+
+    Raises UsageError for a batch size that the ranks cannot share evenly.
+    """
+    for layer in param.layer:
+        for field, value in layer.ListFields():
+            if not field.name.endswith("data_param"):
+                continue
+            if not value.DESCRIPTOR.fields_by_name.get("batch_size"):
+                continue
+            if value.batch_size % ranks:
+                raise UsageError(
+                    f"layer '{layer.name}': a global batch of {value.batch_size} cannot be "
+                    f"divided by {ranks} ranks"
+                )
+            value.batch_size //= ranks

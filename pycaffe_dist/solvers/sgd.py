@@ -1,0 +1,17 @@
+"""Stochastic gradient descent with momentum."""
+
+from __future__ import annotations
+
+from pycaffe_dist.kernels.update import sgd_update
+from pycaffe_dist.solvers.method import Method, register
+
+
+@register("SGD")
+class SGD(Method):
+    """Stochastic gradient descent with momentum."""
+
+    def update(self, index, rate, regularization, iteration):
+        blob = self.parameters[index].blob
+        sgd_update(
+            blob.data, blob.diff, self.slot(index), regularization, rate, self.param.momentum
+        )

@@ -1,0 +1,322 @@
+"""The solver: iterations of forward, backward and update, with tests, display and snapshots."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.config import Action
+from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.errors import NumericError, UsageError
+from pycaffe_dist.log import fmt, logger
+from pycaffe_dist.net import Net, Parameter, debug
+from pycaffe_dist.runtime.cluster import Cluster, LocalCluster
+from pycaffe_dist.runtime.engine import Engine, LocalEngine
+from pycaffe_dist.schema import text
+from pycaffe_dist.solvers import nets, snapshots, testing
+from pycaffe_dist.solvers.lr_policy import LearningRate
+from pycaffe_dist.solvers.method import Regularization, method_class
+
+_REGULARIZATIONS = ("L1", "L2")
+
+
+class Solver:
+    """Trains the net of a SolverParameter, on this rank of ``cluster``.
+
+    ``engine`` combines gradients across ranks; ``dtype`` is that of the nets;
+    ``divide_batches`` reads the prototxt's batch sizes as those of all ranks together.
+    ``action_source`` is asked once per iteration whether to stop or snapshot, and
+    ``after_iteration`` holds callbacks that get the solver.  Raises PcaffeError of the kind that
+    fits when a net, field or weight file is unusable.
+    """
+
+    def __init__(
+        self,
+        param: Any,
+        *,
+        cluster: Cluster | None = None,
+        engine: Engine | None = None,
+        dtype: Any = np.float32,
+        divide_batches: bool = False,
+    ):
+        logger.info("Initializing solver from parameters: \n%s", text.to_text(param).rstrip())
+        self.param = param
+        self.cluster = cluster or LocalCluster()
+        self.engine = engine or LocalEngine()
+        self._check_fields()
+        self.iteration = 0
+        self.action_source: Callable[[], Action] = _no_action
+        self.after_iteration: list[Callable[[Solver], None]] = []
+        self.stopping = False
+        self._dtype = dtype
+        self._divide_batches = divide_batches
+        self._losses: deque[float] = deque(maxlen=param.average_loss)
+        self._displayed_at = (0, time.monotonic())
+        self._started = False
+        self.net = self._make_train_net()
+        self.test_nets = self._make_test_nets()
+        # How many batches each test net has been asked for by all ranks together.
+        self.tested = [0] * len(self.test_nets)
+        self.learning_rate = LearningRate(param)
+        self.method = method_class(param.type)(param, self.net.parameters)
+        for paths in param.weights:
+            self.load_weights(path.strip() for path in paths.split(","))
+        logger.info("Solver scaffolding done.")
+
+    def _check_fields(self) -> None:
+        param = self.param
+        if param.average_loss < 1:
+            raise UsageError(f"average_loss must be at least 1, found {param.average_loss}")
+        if param.iter_size < 1:
+            raise UsageError(f"iter_size must be at least 1, found {param.iter_size}")
+        if param.regularization_type not in _REGULARIZATIONS:
+            raise UsageError(
+                f"unknown regularization_type '{param.regularization_type}'; "
+                f"known are {', '.join(_REGULARIZATIONS)}"
+            )
+        if param.snapshot and self.cluster.rank == 0:
+            snapshots.check_prefix(param)
+
+    @property
+    def seed(self) -> int | None:
+        """The run's random seed, or None when every run is to differ."""
+        return self.param.random_seed if self.param.random_seed >= 0 else None
+
+    def _make_net(self, spec: nets.NetSpec, unit: str) -> Net:
+        if self._divide_batches:
+            nets.divide_batches(spec.param, self.cluster.size)
+        shard = Shard(self.cluster.rank, self.cluster.size, unit)
+        return Net(
+            spec.param, dtype=self._dtype, seed=self.seed, shard=shard, place_of=spec.place_of
+        )
+
+    def _make_train_net(self) -> Net:
+        spec = nets.train_net(self.param)
+        logger.info("Creating training net from %s", spec.origin)
+        return self._make_net(spec, "record")
+
+    def _make_test_nets(self) -> list[Net]:
+        made = []
+        for number, spec in enumerate(nets.test_nets(self.param)):
+            logger.info("Creating test net (#%d) specified by %s", number, spec.origin)
+            # Tests are spread over ranks batch by batch, so the batches stay the prototxt's.
+            shard = Shard(self.cluster.rank, self.cluster.size, "batch")
+            net = Net(
+                spec.param, dtype=self._dtype, seed=self.seed, shard=shard, place_of=spec.place_of
+            )
+            net.debug_info = self.param.debug_info
+            made.append(net)
+        return made
+
+    def load_weights(self, paths: Iterable[str]) -> None:
+        """Copy weights from one or more files into the train and test nets, as for fine-tuning.
+
+        Only rank 0 reads; the others get its weights when training starts.
+        """
+        for path in paths:
+            logger.info("Finetuning from %s", path)
+            if self.cluster.rank == 0:
+                self.net.load_weights(path)
+            trained = set(self.net.layer_names)
+            for net in self.test_nets:
+                # The rest of a test net's weights are the train net's.
+                if any(node.layer.blobs and node.name not in trained for node in net.nodes):
+                    net.load_weights(path)
+
+    def solve(self, resume: str = "") -> None:
+        """Train up to ``max_iter`` iterations, from a solver state if one is given."""
+        logger.info("Solving %s", self.net.name)
+        logger.info("Learning Rate Policy: %s", self.param.lr_policy)
+        self.stopping = False
+        if resume:
+            self.restore(resume)
+        self.step(self.param.max_iter - self.iteration)
+        done_already = self.param.snapshot and self.iteration % self.param.snapshot == 0
+        if self.param.snapshot_after_train and not done_already:
+            self.snapshot()
+        if self.stopping:
+            logger.info("Optimization stopped early.")
+            return
+        self._show_final_results()
+        logger.info("Optimization Done.")
+
+    def _show_final_results(self) -> None:
+        """One more forward pass and test, where the intervals ask for them."""
+        param = self.param
+        if param.display and self.iteration % param.display == 0:
+            self._losses.append(self.net.forward())
+            loss = float(self.cluster.mean(np.array([self._smoothed_loss()]))[0])
+            logger.info("Iteration %d, loss = %s", self.iteration, fmt(loss))
+        if param.test_interval and self.iteration % param.test_interval == 0:
+            self.test_all()
+
+    def step(self, iterations: int) -> None:
+        """Run ``iterations`` iterations, or fewer if asked to stop; raises NumericError on NaN."""
+        self._start()
+        param = self.param
+        stop_at = self.iteration + iterations
+        self._losses.clear()
+        self._displayed_at = (self.iteration, time.monotonic())
+        while self.iteration < stop_at:
+            self.net.clear_parameter_diffs()
+            if self._test_is_due():
+                self.test_all()
+                if self.stopping:
+                    break
+            display = bool(param.display) and self.iteration % param.display == 0
+            self.net.debug_info = display and param.debug_info
+            self._losses.append(self._forward_backward())
+            if display:
+                self._display()
+            self._apply_update(display)
+            action = self._agreed_action()
+            due = bool(param.snapshot) and self.iteration % param.snapshot == 0
+            if due or action is Action.SNAPSHOT:
+                self.snapshot()
+            for callback in self.after_iteration:
+                callback(self)
+            if action is Action.STOP:
+                self.stopping = True
+                break
+
+    def _start(self) -> None:
+        """Give all ranks rank 0's weights, and the engine the parameters to exchange."""
+        if self._started:
+            return
+        if self.cluster.size > 1:
+            for layer in self.net.layers:
+                for blob in layer.blobs:
+                    self.cluster.broadcast(blob.data)
+        self.engine.start(self.net)
+        self._started = True
+
+    def _test_is_due(self) -> bool:
+        param = self.param
+        due = bool(param.test_interval) and self.iteration % param.test_interval == 0
+        return due and (self.iteration > 0 or param.test_initialization)
+
+    def _forward_backward(self) -> float:
+        """Accumulate the gradient of iter_size batches; return this rank's mean loss."""
+        passes = self.param.iter_size
+        loss = 0.0
+        for number in range(passes):
+            loss += self.net.forward()
+            if not math.isfinite(loss):
+                raise NumericError(
+                    f"iteration {self.iteration}: the loss is {loss}, "
+                    f"{self.net.first_not_finite() or 'from a sum that overflowed'}; "
+                    "a lower learning rate or clip_gradients may help"
+                )
+            last = number == passes - 1
+            self.net.backward(on_gradient_ready=self.engine.gradient_ready if last else None)
+        return loss / passes
+
+    def _smoothed_loss(self) -> float:
+        return sum(self._losses) / len(self._losses)
+
+    def _display(self) -> None:
+        values = [self._smoothed_loss()]
+        for name in self.net.outputs:
+            values += self.net.blobs[name].data.reshape(-1).tolist()
+        means = self.cluster.mean(np.array(values, np.float64)).tolist()
+        since, at = self._displayed_at
+        now = time.monotonic()
+        per_second = (self.iteration - since) / max(now - at, 1e-9)
+        logger.info(
+            "Iteration %d (%s iter/s, %ss/%d iters), loss = %s",
+            self.iteration,
+            fmt(per_second),
+            fmt(round(now - at, 3)),
+            self.param.display,
+            fmt(means[0]),
+        )
+        self._displayed_at = (self.iteration, now)
+        testing.log_outputs(self.net, "Train", means[1:])
+
+    def _apply_update(self, display: bool) -> None:
+        rate = self.learning_rate.at(self.iteration)
+        if display:
+            logger.info("Iteration %d, lr = %s", self.iteration, fmt(rate))
+        scale = 1.0 / self.param.iter_size
+        if self.param.clip_gradients >= 0:
+            scale *= self._clipping_factor()
+        # The last layers' gradients are the first to arrive.
+        for index in reversed(range(len(self.net.parameters))):
+            parameter = self.net.parameters[index]
+            self.engine.wait(parameter)
+            self._update(index, parameter, rate, scale)
+        if self.net.debug_info:
+            debug.log_update(self.net.parameters)
+        self.iteration += 1
+
+    def _update(self, index: int, parameter: Parameter, rate: float, scale: float) -> None:
+        decay = self.param.weight_decay * parameter.decay_mult
+        l1 = decay if self.param.regularization_type == "L1" else 0.0
+        regularization = Regularization(scale, decay - l1, l1)
+        self.method.update(index, rate * parameter.lr_mult, regularization, self.iteration)
+
+    def _clipping_factor(self) -> float:
+        """Return what brings the norm of all gradients (before iter_size) within the limit."""
+        squares = 0.0
+        for parameter in reversed(self.net.parameters):
+            self.engine.wait(parameter)
+            flat = parameter.blob.diff.reshape(-1)
+            squares += float(np.dot(flat, flat))
+        norm, limit = math.sqrt(squares), self.param.clip_gradients
+        if norm <= limit:
+            return 1.0
+        logger.info(
+            "Gradient clipping: scaling down gradients (L2 norm %s > %s) by scale factor %s",
+            fmt(norm),
+            fmt(limit),
+            fmt(limit / norm),
+        )
+        return limit / norm
+
+    def _agreed_action(self) -> Action:
+        return self.engine.agree(self.action_source())
+
+    def test_all(self) -> None:
+        """Run every test net for its test_iter batches and log the mean outputs."""
+        self._start()
+        self.engine.mean_statistics()
+        for number in range(len(self.test_nets)):
+            testing.test(self, number)
+            if self.stopping:
+                break
+
+    def snapshot(self) -> str:
+        """Write weights and solver state at this iteration; return the weights' file name.
+
+        Rank 0 writes; raises SnapshotError when it cannot.
+        """
+        self.engine.mean_statistics()
+        return snapshots.write(self) if self.cluster.rank == 0 else ""
+
+    def restore(self, path: str) -> None:
+        """Continue from a solver state (``.solverstate`` or ``.solverstate.h5``) of rank 0."""
+        logger.info("Restoring previous solver status from %s", path)
+        if self.cluster.rank == 0:
+            snapshots.restore(self, path)
+        if self.cluster.size > 1:
+            counters = np.array([self.iteration, self.learning_rate.current_step], np.int64)
+            self.cluster.broadcast(counters)
+            self.iteration, self.learning_rate.current_step = counters.tolist()
+            for array in self.method.history:
+                self.cluster.broadcast(array)
+        self._started = False  # the weights, too, must reach the other ranks
+
+    def close(self) -> None:
+        """Stop the nets' threads and the engine."""
+        self.engine.finish()
+        for net in (self.net, *self.test_nets):
+            net.close()
+
+
+def _no_action() -> Action:
+    return Action.NONE

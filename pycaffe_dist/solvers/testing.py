@@ -1,0 +1,66 @@
+"""Test passes: the mean of a test net's outputs over its batches, spread over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pycaffe_dist.config import Action
+from pycaffe_dist.log import fmt, logger
+from pycaffe_dist.net import Net
+
+if TYPE_CHECKING:
+    from pycaffe_dist.solvers.solver import Solver
+
+
+def log_outputs(net: Net, phase_word: str, values: Sequence[float]) -> None:
+    """Log one line per output value, in Caffe's words; ``values`` run over all outputs."""
+    number = 0
+    for name in net.outputs:
+        weight = net.blob_losses.get(name, 0.0)
+        for _ in range(net.blobs[name].count):
+            value = values[number]
+            loss = f" (* {fmt(weight)} = {fmt(weight * value)} loss)" if weight else ""
+            logger.info(
+                "    %s net output #%d: %s = %s%s", phase_word, number, name, fmt(value), loss
+            )
+            number += 1
+
+
+def test(solver: Solver, number: int) -> list[float]:
+    """Run test net ``number`` for its test_iter batches; return and log the mean outputs.
+
+    The batches are dealt to the ranks in turn, so that P ranks together see those that one rank
+    alone would see, and every batch counts once.  On one rank a request to stop is obeyed between
+    batches (and nothing is returned); several ranks finish the test first.
+    """
+    logger.info("Iteration %d, Testing net (#%d)", solver.iteration, number)
+    net, total = solver.test_nets[number], solver.param.test_iter[number]
+    net.share_weights_with(solver.net)
+    first = solver.tested[number]
+    solver.tested[number] = first + total
+    sums = np.zeros(1 + sum(net.blobs[name].count for name in net.outputs))
+    for batch in range(first, first + total):
+        if batch % solver.cluster.size != solver.cluster.rank:
+            continue
+        if solver.cluster.size == 1 and _interrupted(solver):
+            logger.info("Test interrupted.")
+            return []
+        sums[0] += net.forward()
+        sums[1:] += np.concatenate([net.blobs[name].data.reshape(-1) for name in net.outputs])
+    means = (solver.cluster.sum(sums) / total).tolist()
+    if solver.param.test_compute_loss:
+        logger.info("Test loss: %s", fmt(means[0]))
+    log_outputs(net, "Test", means[1:])
+    return means[1:]
+
+
+def _interrupted(solver: Solver) -> bool:
+    action = solver.action_source()
+    if action is Action.SNAPSHOT:
+        solver.snapshot()
+    elif action is Action.STOP:
+        solver.stopping = True
+    return solver.stopping
