@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pycaffe_dist.kernels.update import adadelta_update
-from pycaffe_dist.solvers.method import Method, register
+from pycaffe_dist.solvers.method import Method, Regularization, register
 
 
 @register("AdaDelta")
@@ -12,7 +12,9 @@ class AdaDelta(Method):
 
     slots = 2
 
-    def update(self, index, rate, regularization, iteration):
+    def update(
+        self, index: int, rate: float, regularization: Regularization, iteration: int
+    ) -> None:
         blob = self.parameters[index].blob
         adadelta_update(
             blob.data,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from pycaffe_dist.kernels.update import adam_update
-from pycaffe_dist.solvers.method import Method, register
+from pycaffe_dist.solvers.method import Method, Regularization, register
 
 
 @register("Adam")
@@ -14,7 +14,9 @@ class Adam(Method):
 
     slots = 2
 
-    def update(self, index, rate, regularization, iteration):
+    def update(
+        self, index: int, rate: float, regularization: Regularization, iteration: int
+    ) -> None:
         blob = self.parameters[index].blob
         beta1, beta2 = self.param.momentum, self.param.momentum2
         t = iteration + 1

@@ -23,6 +23,8 @@ from pycaffe_dist.solvers.lr_policy import LearningRate
 from pycaffe_dist.solvers.method import Regularization, method_class
 
 _REGULARIZATIONS = ("L1", "L2")
+# When ranks are asked for different things, the last of these wins.
+_ACTIONS = (Action.NONE, Action.SNAPSHOT, Action.STOP)
 
 
 class Solver:
@@ -192,7 +194,7 @@ class Solver:
             for layer in self.net.layers:
                 for blob in layer.blobs:
                     self.cluster.broadcast(blob.data)
-        self.engine.start(self.net)
+        self.engine.start(self.net.parameters)
         self._started = True
 
     def _test_is_due(self) -> bool:
@@ -279,7 +281,9 @@ class Solver:
         return limit / norm
 
     def _agreed_action(self) -> Action:
-        return self.engine.agree(self.action_source())
+        """Return the action that any rank was asked for; several ranks act an iteration later."""
+        code = self.cluster.agree_max(_ACTIONS.index(self.action_source()))
+        return _ACTIONS[code]
 
     def test_all(self) -> None:
         """Run every test net for its test_iter batches and log the mean outputs."""
