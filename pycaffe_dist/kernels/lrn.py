@@ -1,0 +1,228 @@
+"""Local response normalisation, across channels and within a channel (Krizhevsky et al., 2012)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.device import parallel_for
+from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.compiling import jit
+
+# Pixels that go through all channels together: their running sums stay in the first-level cache.
+BLOCK = 512
+ELEMENTS_PER_CHUNK = 1 << 14
+
+
+@jit(fast=True)
+def _power(scale, beta, out):
+    """out = scale^-beta; the usual exponent needs square roots only."""
+    if beta == 0.75:
+        for i in range(out.size):
+            root = np.sqrt(scale[i])
+            out[i] = scale.dtype.type(1) / (root * np.sqrt(root))
+    else:
+        for i in range(out.size):
+            out[i] = scale[i] ** -beta
+
+
+@jit(fast=True)
+def _add_squares(total, x, factor):
+    for i in range(total.size):
+        total[i] += factor * x[i] * x[i]
+
+
+@jit(fast=True)
+def _across_forward(begin, end, x, y, scale, half, factor, beta, k):
+    channels, pixels = x.shape[1], x.shape[2]
+    blocks = (pixels + BLOCK - 1) // BLOCK
+    running, power = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    for unit in range(begin, end):
+        n, start = unit // blocks, unit % blocks * BLOCK
+        stop = min(pixels, start + BLOCK)
+        total, factors = running[: stop - start], power[: stop - start]
+        total[:] = k
+        for c in range(min(half, channels)):
+            _add_squares(total, x[n, c, start:stop], factor)
+        for c in range(channels):
+            if c + half < channels:
+                _add_squares(total, x[n, c + half, start:stop], factor)
+            if c - half - 1 >= 0:
+                _add_squares(total, x[n, c - half - 1, start:stop], -factor)
+            scale[n, c, start:stop] = total
+            _power(total, beta, factors)
+            row, out = x[n, c, start:stop], y[n, c, start:stop]
+            for i in range(total.size):
+                out[i] = row[i] * factors[i]
+
+
+@jit(fast=True)
+def _across_backward(begin, end, x, y, scale, dy, dx, half, factor, beta):
+    channels, pixels = x.shape[1], x.shape[2]
+    blocks = (pixels + BLOCK - 1) // BLOCK
+    window = 2 * half + 1
+    # ratio[c % window] keeps dy·y/scale of the channels that the running sum covers.
+    ratio = np.empty((window, BLOCK), x.dtype)
+    running, power = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    for unit in range(begin, end):
+        n, start = unit // blocks, unit % blocks * BLOCK
+        stop = min(pixels, start + BLOCK)
+        total, factors = running[: stop - start], power[: stop - start]
+        total[:] = 0
+        for newest in range(channels + half):
+            slot = ratio[newest % window, : stop - start]
+            if newest >= window:
+                for i in range(total.size):
+                    total[i] -= slot[i]
+            if newest < channels:
+                out, top = y[n, newest, start:stop], dy[n, newest, start:stop]
+                s = scale[n, newest, start:stop]
+                for i in range(total.size):
+                    slot[i] = top[i] * out[i] / s[i]
+                    total[i] += slot[i]
+            else:
+                slot[:] = 0
+            c = newest - half
+            if c < 0:
+                continue
+            row, top = x[n, c, start:stop], dy[n, c, start:stop]
+            target = dx[n, c, start:stop]
+            _power(scale[n, c, start:stop], beta, factors)
+            for i in range(total.size):
+                target[i] = top[i] * factors[i] - factor * row[i] * total[i]
+
+
+def _over_blocks(loop, arrays, *scalars) -> None:
+    rows = [array.reshape(array.shape[0], array.shape[1], -1) for array in arrays]
+    images, channels, pixels = rows[0].shape
+    grain = -(-ELEMENTS_PER_CHUNK // max(1, channels * min(BLOCK, pixels)))
+    parallel_for(loop, images * -(-pixels // BLOCK), *rows, *scalars, grain=grain)
+
+
+@kernel
+def lrn_across_forward(
+    x: np.ndarray,
+    y: np.ndarray,
+    scale: np.ndarray,
+    size: int,
+    alpha: float,
+    beta: float,
+    k: float = 1.0,
+) -> None:
+    """Set scale = k + alpha/size · Σ x² over ``size`` neighbouring channels, y = x·scale^-beta.
+
+    x, y and scale are (N, C, *spatial); ``size`` is odd; backward needs scale.
+    """
+    real = x.dtype.type
+    _over_blocks(_across_forward, (x, y, scale), size // 2, real(alpha / size), real(beta), real(k))
+
+
+@kernel
+def lrn_across_backward(
+    x: np.ndarray,
+    y: np.ndarray,
+    scale: np.ndarray,
+    dy: np.ndarray,
+    dx: np.ndarray,
+    size: int,
+    alpha: float,
+    beta: float,
+) -> None:
+    """Set dx to the gradient of `lrn_across_forward`."""
+    real = x.dtype.type
+    factor = real(2 * alpha * beta / size)
+    _over_blocks(_across_backward, (x, y, scale, dy, dx), size // 2, factor, real(beta))
+
+
+@jit(fast=True)
+def _box_sums(source, sums, out):
+    """out[y, x] = Σ of source over the square window around (y, x), clipped to the plane.
+
+    ``sums`` is a row of scratch; its length less the plane's width is the window size less one.
+    """
+    height, width = source.shape
+    half = (sums.size - width) // 2
+    inner = sums[half : half + width]
+    sums[:] = 0
+    for y in range(height):
+        inner[:] = 0
+        for h in range(max(0, y - half), min(height, y + half + 1)):
+            row = source[h]
+            for x in range(width):
+                inner[x] += row[x]
+        target = out[y]
+        target[:] = 0
+        for k in range(2 * half + 1):
+            shifted = sums[k : k + width]
+            for x in range(width):
+                target[x] += shifted[x]
+
+
+@jit(fast=True)
+def _within_forward(begin, end, x, y, scale, half, factor, beta):
+    height, width = x.shape[1], x.shape[2]
+    squares, sums = np.empty((height, width), x.dtype), np.empty(width + 2 * half, x.dtype)
+    power = np.empty(height * width, x.dtype)
+    for i in range(begin, end):
+        plane, out, s = x[i].reshape(-1), y[i].reshape(-1), scale[i].reshape(-1)
+        flat = squares.reshape(-1)
+        for p in range(plane.size):
+            flat[p] = plane[p] * plane[p]
+        _box_sums(squares, sums, scale[i])
+        for p in range(plane.size):
+            s[p] = 1 + factor * s[p]
+        _power(s, beta, power)
+        for p in range(plane.size):
+            out[p] = plane[p] * power[p]
+
+
+@jit(fast=True)
+def _within_backward(begin, end, x, y, scale, dy, dx, half, factor, beta):
+    height, width = x.shape[1], x.shape[2]
+    ratio, sums = np.empty((height, width), x.dtype), np.empty(width + 2 * half, x.dtype)
+    power = np.empty(height * width, x.dtype)
+    for i in range(begin, end):
+        plane, out, s = x[i].reshape(-1), y[i].reshape(-1), scale[i].reshape(-1)
+        top, target, flat = dy[i].reshape(-1), dx[i].reshape(-1), ratio.reshape(-1)
+        for p in range(plane.size):
+            flat[p] = top[p] * out[p] / s[p]
+        _box_sums(ratio, sums, dx[i])
+        _power(s, beta, power)
+        for p in range(plane.size):
+            target[p] = top[p] * power[p] - factor * plane[p] * target[p]
+
+
+def _over_planes(loop, arrays, *scalars) -> None:
+    planes = [array.reshape(-1, array.shape[-2], array.shape[-1]) for array in arrays]
+    grain = -(-ELEMENTS_PER_CHUNK // max(1, planes[0].shape[1] * planes[0].shape[2]))
+    parallel_for(loop, len(planes[0]), *planes, *scalars, grain=grain)
+
+
+@kernel
+def lrn_within_forward(
+    x: np.ndarray, y: np.ndarray, scale: np.ndarray, size: int, alpha: float, beta: float
+) -> None:
+    """Set scale = 1 + alpha · the mean of x² over a size×size window, y = x·scale^-beta.
+
+    x, y and scale are (N, C, H, W); as in Caffe the mean divides by size² at the border too, and
+    the constant is 1 whatever ``k`` says.
+    """
+    real = x.dtype.type
+    factor = real(alpha / (size * size))
+    _over_planes(_within_forward, (x, y, scale), size // 2, factor, real(beta))
+
+
+@kernel
+def lrn_within_backward(
+    x: np.ndarray,
+    y: np.ndarray,
+    scale: np.ndarray,
+    dy: np.ndarray,
+    dx: np.ndarray,
+    size: int,
+    alpha: float,
+    beta: float,
+) -> None:
+    """Set dx to the gradient of `lrn_within_forward`."""
+    real = x.dtype.type
+    factor = real(2 * alpha * beta / (size * size))
+    _over_planes(_within_backward, (x, y, scale, dy, dx), size // 2, factor, real(beta))

@@ -1,0 +1,108 @@
+"""Threads: every index runs once, errors surface, and any thread may call."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from pycaffe_dist import device
+from pycaffe_dist.errors import DeviceError, UsageError
+from pycaffe_dist.kernels import kernel
+
+
+@pytest.fixture(params=[1, 2, 5], autouse=True)
+def thread_count(request):
+    before = device.threads()
+    device.set_threads(request.param)
+    yield request.param
+    device.set_threads(before)
+
+
+def count(begin, end, hits):
+    for i in range(begin, end):
+        hits[i] += 1
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 1000])
+@pytest.mark.parametrize("grain", [1, 3, 5000])
+def test_every_index_runs_once(n, grain):
+    hits = np.zeros(n, int)
+    for _ in range(20):
+        device.parallel_for(count, n, hits, grain=grain)
+    assert (hits == 20).all()
+
+
+def test_an_exception_surfaces_and_the_pool_lives_on():
+    def fail(begin, end):
+        if begin == 0:
+            raise ValueError("chunk failed")
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="chunk failed"):
+            device.parallel_for(fail, 100)
+    test_every_index_runs_once(50, 1)
+
+
+def test_several_threads_and_nested_loops_share_the_pool():
+    hits = np.zeros(64, int)
+
+    def nested(begin, end):
+        for i in range(begin, end):
+            device.parallel_for(count, 8, hits[8 * i : 8 * i + 8])
+
+    def call():
+        for _ in range(10):
+            device.parallel_for(nested, 8)
+
+    callers = [threading.Thread(target=call) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    # Increments of one element by several callers may race; every caller still ran them all.
+    assert hits.min() >= 10
+
+
+def test_chunks_run_on_all_threads(thread_count):
+    seen = set()
+
+    def slow(begin, end):
+        time.sleep(0.005)
+        seen.add(threading.get_ident())
+
+    device.parallel_for(slow, 8 * thread_count)
+    assert len(seen) == thread_count
+
+
+def test_a_forked_child_gets_threads_of_its_own():
+    hits = np.zeros(10, int)
+    device.parallel_for(count, 10, hits)
+    child = os.fork()
+    if child == 0:
+        device.parallel_for(count, 10, hits)
+        os._exit(int(hits.sum() != 20))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_number_of_threads_below_one_is_refused():
+    with pytest.raises(UsageError, match="at least 1, found 0"):
+        device.set_threads(0)
+
+
+def test_a_kernel_without_a_partner_names_itself():
+    class DeviceArray:
+        __cuda_array_interface__: dict = {}
+
+    @kernel
+    def double(x):
+        x *= 2
+
+    with pytest.raises(DeviceError, match="double has no implementation for DeviceArray arrays"):
+        double(DeviceArray())
+    x = np.ones(2)
+    double(x)
+    assert x.tolist() == [2, 2]
