@@ -52,7 +52,7 @@ class Net:
                 weights = value
         param, places = text.read_net_with_places(str(network_file))
         param = with_state(param, phase, level, tuple(stages or ()))
-        self._adopt(core.Net(param, seed=_seed, place_of=places.layer))
+        self._adopt(core.Net(param, seed=_seed, places=places))
         if weights:
             self.copy_from(weights)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,15 +37,15 @@ class Node:
 class Builder:
     """Makes the nodes of a net, layer by layer, from a filtered and split NetParameter.
 
-    ``place_of`` gives a layer's ``file:line`` by its name.  After :meth:`build`: ``nodes``,
+    ``where`` has the layers' ``file:line`` by name.  After :meth:`build`: ``nodes``,
     ``blobs`` (by name, in order of creation), ``blob_losses`` (loss weight by blob name),
     ``parameters`` (owners, in layer order), ``inputs`` and ``outputs`` (blob names).
     """
 
-    def __init__(self, param: Any, context: LayerContext, place_of: Callable[[str], str]):
+    def __init__(self, param: Any, context: LayerContext, where: Mapping[str, str]):
         self._param = param
         self._context = context
-        self._place_of = place_of
+        self._where = where
         self._need_backward: dict[str, bool] = {}
         self._unread: dict[str, None] = {}
         self._named: dict[str, Parameter] = {}
@@ -73,7 +73,7 @@ class Builder:
             logger.info("This network produces output %s", name)
 
     def _error(self, layer_param: Any, message: str) -> LayerError:
-        place = self._place_of(layer_param.name)
+        place = self._where.get(layer_param.name, "")
         return LayerError(layer_param.name, layer_param.type, message, place)
 
     def _add(self, layer_param: Any) -> None:
@@ -108,7 +108,7 @@ class Builder:
         return Node(layer, bottom, top, list(layer_param.bottom), top_names, propagate_down)
 
     def _make_layer(self, layer_param: Any) -> Layer:
-        place = self._place_of(layer_param.name)
+        place = self._where.get(layer_param.name, "")
         context = replace(self._context, phase=layer_param.phase, where=place)
         try:
             return layer_class(layer_param.type)(layer_param, context)

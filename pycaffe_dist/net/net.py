@@ -17,20 +17,17 @@ from pycaffe_dist.net import debug, weights
 from pycaffe_dist.net.build import Builder
 from pycaffe_dist.net.in_place import check_in_place
 from pycaffe_dist.net.parameter import Parameter
-from pycaffe_dist.net.rules import filter_layers
+from pycaffe_dist.net.rules import filter_layers, kept_layers
 from pycaffe_dist.net.splits import insert_splits
 from pycaffe_dist.schema import text
-
-
-def _nowhere(layer_name: str) -> str:
-    return ""
+from pycaffe_dist.schema.places import Places
 
 
 class Net:
     """A net built from a NetParameter, in the phase, level and stages of its ``state``.
 
     ``dtype`` is that of all blobs; ``seed`` makes fillers, dropout and crops repeatable; ``shard``
-    says which records this rank reads; ``place_of`` maps a layer's name to its ``file:line``.
+    says which records this rank reads; ``places`` tells errors where the layers were defined.
     Raises NetError or LayerError when the net cannot be built.
     """
 
@@ -41,16 +38,18 @@ class Net:
         dtype: Any = np.float32,
         seed: int | None = None,
         shard: Shard = Shard(),  # noqa: B008 (frozen)
-        place_of: Callable[[str], str] = _nowhere,
+        places: Places | None = None,
     ):
-        filtered = filter_layers(param)
+        kept = kept_layers(param)
+        filtered = filter_layers(param, kept)
         if logger.isEnabledFor(20):
             logger.info("Initializing net from parameters: \n%s", text.to_text(filtered).rstrip())
         self.name: str = filtered.name
         self.phase: int = filtered.state.phase
         self.debug_info: bool = filtered.debug_info
         context = LayerContext(phase=self.phase, dtype=np.dtype(dtype), seed=seed, shard=shard)
-        builder = Builder(insert_splits(filtered), context, place_of)
+        where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}
+        builder = Builder(insert_splits(filtered), context, where)
         self.nodes = builder.nodes
         try:
             builder.build()

@@ -23,28 +23,32 @@ def with_state(
     return copy
 
 
-def filter_layers(net_param: Any) -> Any:
-    """Return a copy of a NetParameter with only the layers that its own state keeps.
+def kept_layers(net_param: Any) -> list[int]:
+    """Return the indices of the layers that a NetParameter's own state keeps.
 
     A layer with include rules stays if one of them is met, a layer with exclude rules unless one
     is met; both kinds on one layer raise NetError.
     """
-    kept = caffe_pb2.NetParameter()
-    kept.CopyFrom(net_param)
-    del kept.layer[:]
-    for layer in net_param.layer:
-        if layer.include and layer.exclude:
-            raise NetError(
-                f"layer '{layer.name}' has include and exclude rules; only one kind is allowed"
-            )
-        state, name = net_param.state, layer.name
-        if layer.include:
-            stays = any(_meets(state, rule, name) for rule in layer.include)
-        else:
-            stays = not any(_meets(state, rule, name) for rule in layer.exclude)
-        if stays:
-            kept.layer.add().CopyFrom(layer)
-    return kept
+    return [i for i, layer in enumerate(net_param.layer) if _stays(layer, net_param.state)]
+
+
+def _stays(layer: Any, state: Any) -> bool:
+    if layer.include and layer.exclude:
+        raise NetError(
+            f"layer '{layer.name}' has include and exclude rules; only one kind is allowed"
+        )
+    if layer.include:
+        return any(_meets(state, rule, layer.name) for rule in layer.include)
+    return not any(_meets(state, rule, layer.name) for rule in layer.exclude)
+
+
+def filter_layers(net_param: Any, kept: list[int]) -> Any:
+    """Return a copy of a NetParameter with only the layers of these indices."""
+    filtered = caffe_pb2.NetParameter()
+    filtered.CopyFrom(net_param)
+    del filtered.layer[:]
+    filtered.layer.extend(net_param.layer[i] for i in kept)
+    return filtered
 
 
 def _meets(state: Any, rule: Any, layer_name: str) -> bool:

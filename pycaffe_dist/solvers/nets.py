@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.schema.places import Places
 
 _TRAIN_FIELDS = ("net", "net_param", "train_net", "train_net_param")
 
@@ -16,16 +17,16 @@ class NetSpec(NamedTuple):
 
     param: Any
     origin: str
-    place_of: Callable[[str], str]
+    places: Places | None
 
 
 def _from_file(path: str, origin: str) -> NetSpec:
     param, places = text.read_net_with_places(path)
-    return NetSpec(param, f"{origin}: {path}", places.layer)
+    return NetSpec(param, f"{origin}: {path}", places)
 
 
 def _inline(param: Any, origin: str) -> NetSpec:
-    return NetSpec(param, origin, lambda layer_name: "")
+    return NetSpec(param, origin, None)
 
 
 def _with_state(spec: NetSpec, phase: int, *overrides: Any) -> NetSpec:

@@ -93,9 +93,7 @@ class Solver:
         if self._divide_batches:
             nets.divide_batches(spec.param, self.cluster.size)
         shard = Shard(self.cluster.rank, self.cluster.size, unit)
-        return Net(
-            spec.param, dtype=self._dtype, seed=self.seed, shard=shard, place_of=spec.place_of
-        )
+        return Net(spec.param, dtype=self._dtype, seed=self.seed, shard=shard, places=spec.places)
 
     def _make_train_net(self) -> Net:
         spec = nets.train_net(self.param)
@@ -109,7 +107,7 @@ class Solver:
             # Tests are spread over ranks batch by batch, so the batches stay the prototxt's.
             shard = Shard(self.cluster.rank, self.cluster.size, "batch")
             net = Net(
-                spec.param, dtype=self._dtype, seed=self.seed, shard=shard, place_of=spec.place_of
+                spec.param, dtype=self._dtype, seed=self.seed, shard=shard, places=spec.places
             )
             net.debug_info = self.param.debug_info
             made.append(net)
