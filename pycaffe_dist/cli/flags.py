@@ -13,6 +13,7 @@ from pycaffe_dist.errors import UsageError, did_you_mean
 _TRUE = ("1", "t", "true", "y", "yes")
 _FALSE = ("0", "f", "false", "n", "no")
 _KIND_NAMES: dict[type, str] = {int: "an integer", float: "a number", bool: "true or false"}
+_BOOLEAN = "true|false"
 _NUMBER = re.compile(r"-[\d.]")
 
 
@@ -76,13 +77,18 @@ CAFFE_FLAGS = (
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Shows every default that says something."""
+    """Shows every default that says something, and booleans as ``--[no]name``."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=28)
 
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if action.metavar == _BOOLEAN:
+            return f"--[no]{action.dest}"
+        return super()._format_action_invocation(action)
+
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        shown = action.default not in ("", None, False, argparse.SUPPRESS)
+        shown = action.default not in ("", None, True, False, argparse.SUPPRESS)
         if shown and action.option_strings:
             return f"{action.help} (default: %(default)s)"
         return action.help
@@ -94,11 +100,10 @@ class FlagParser(argparse.ArgumentParser):
     Positional arguments are added with ``add_argument`` as usual, flags with :func:`add_flag`.
     """
 
-    def __init__(self, prog: str, description: str = "", usage: str | None = None):
+    def __init__(self, prog: str, description: str = ""):
         super().__init__(
             prog=prog,
             description=description,
-            usage=usage,
             add_help=False,
             allow_abbrev=False,
             formatter_class=_HelpFormatter,
@@ -114,6 +119,13 @@ class FlagParser(argparse.ArgumentParser):
         """Return the values of all flags and arguments; raises UsageError."""
         self.given_without_effect = []
         return self.parse_args(self._canonical(list(args)))
+
+    def format_help(self) -> str:
+        """Return the help text, with a short usage line."""
+        positionals = [action for action in self._actions if not action.option_strings]
+        words = [self.prog, "[flags]", *(str(a.metavar or a.dest) for a in positionals)]
+        self.usage = " ".join(words)
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -205,7 +217,7 @@ def _add(parser: FlagParser, flag: Flag) -> None:
     parser.flags[flag.name] = flag
     shown = "|".join(filter(None, flag.choices)) or flag.metavar
     if flag.kind is bool:
-        shown = "true|false"
+        shown = _BOOLEAN
     parser.add_argument(
         f"--{flag.name}",
         type=flag.parse,

@@ -154,7 +154,7 @@ def _add_log_flags(parser: FlagParser) -> None:
         "alsologtostderr",
         bool,
         default=True,
-        help="log to standard error when there is a log file, too",
+        help="log to standard error even when there is a log file (on when not given)",
     )
 
 

@@ -1,0 +1,25 @@
+"""Opening the net that a command's flags name."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from pycaffe_dist.cli.flags import split_list
+
+if TYPE_CHECKING:
+    from pycaffe_dist.data.partition import Shard
+    from pycaffe_dist.net import Net
+
+
+def open_net(options: argparse.Namespace, phase: int, shard: Shard | None = None) -> Net:
+    """Build the net of ``--model`` in ``phase``, at ``--level`` and in the ``--stage`` stages."""
+    from pycaffe_dist.data.partition import Shard
+    from pycaffe_dist.net import Net
+    from pycaffe_dist.schema import text
+
+    param, places = text.read_net_with_places(options.model)
+    param.state.phase = phase
+    param.state.level = options.level
+    param.state.stage.extend(split_list(options.stage))
+    return Net(param, shard=shard or Shard(), places=places)

@@ -1,0 +1,97 @@
+"""Measure a net's forward and backward time, layer by layer.
+
+One pass, which compiles the kernels, goes before and is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.log import fmt, logger
+
+if TYPE_CHECKING:
+    from pycaffe_dist.net import Net
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Give ``parser`` this command's flags."""
+    add_caffe_flags(
+        parser,
+        ("model", "iterations", "phase", "gpu", "level", "stage"),
+        phase="the net's phase; TRAIN when it is not given",
+    )
+    add_flag(
+        parser, "threads", int, default=0, metavar="N", help="threads; 0 is one for every core"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure as the flags say; raises PcaffeError."""
+    if not options.model:
+        raise UsageError("need a model definition to time: --model=FILE")
+    if options.iterations < 1:
+        raise UsageError(f"flag --iterations needs 1 or more, not {options.iterations}")
+    from pycaffe_dist import device
+    from pycaffe_dist.cli.nets import open_net
+    from pycaffe_dist.runtime.devices import choose_device
+    from pycaffe_dist.schema import caffe_pb2
+
+    if options.threads:
+        device.set_threads(options.threads)
+    choose_device(options.gpu)
+    net = open_net(options, caffe_pb2.TEST if options.phase == "TEST" else caffe_pb2.TRAIN)
+    try:
+        _measure(net, options.iterations)
+    finally:
+        net.close()
+    return 0
+
+
+def _measure(net: Net, iterations: int) -> None:
+    logger.info("Performing Forward")
+    logger.info("Initial loss: %s", fmt(net.forward()))
+    logger.info("Performing Backward")
+    net.backward()
+    logger.info("*** Benchmark begins ***")
+    logger.info("Testing for %d iterations.", iterations)
+    names = net.layer_names
+    forward, backward = [0.0] * len(names), [0.0] * len(names)
+    start = perf_counter()
+    for iteration in range(1, iterations + 1):
+        at = perf_counter()
+        net.clear_parameter_diffs()
+        _add_times(forward, net.forward_layer, range(len(names)))
+        _add_times(backward, net.backward_layer, reversed(range(len(names))))
+        passed = fmt(_milliseconds(perf_counter() - at))
+        logger.info("Iteration: %d forward-backward time: %s ms.", iteration, passed)
+    total = perf_counter() - start
+    logger.info("Average time per layer: ")
+    for index, name in enumerate(names):
+        for direction, seconds in (("forward", forward[index]), ("backward", backward[index])):
+            mean = fmt(_milliseconds(seconds / iterations))
+            logger.info("%10s\t%s: %s ms.", name, direction, mean)
+    for words, seconds in (
+        ("Forward pass", sum(forward)),
+        ("Backward pass", sum(backward)),
+        ("Forward-Backward", total),
+    ):
+        logger.info("Average %s: %s ms.", words, fmt(_milliseconds(seconds / iterations)))
+    logger.info("Total Time: %s ms.", fmt(_milliseconds(total)))
+    logger.info("*** Benchmark ends ***")
+
+
+def _add_times(times: list[float], run: Callable[[int], object], layers: Iterable[int]) -> None:
+    """Run the layers one by one, adding the seconds each takes to ``times``."""
+    for index in layers:
+        at = perf_counter()
+        run(index)
+        times[index] += perf_counter() - at
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(1000 * seconds, 4)

@@ -1,0 +1,77 @@
+"""Train or fine-tune a net.
+
+Under mpirun, every rank runs this command: gradients are averaged, and rank 0 logs and writes the
+snapshots.  The effective batch size is the prototxt's times the number of ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, split_list
+from pycaffe_dist.config import Action, TrainOptions
+from pycaffe_dist.errors import UsageError
+
+_CAFFE_FLAGS = ("solver", "snapshot", "weights", "gpu", "level", "stage")
+_SIGNAL_FLAGS = ("sigint_effect", "sighup_effect")
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Give ``parser`` this command's flags."""
+    add_caffe_flags(parser, _CAFFE_FLAGS + _SIGNAL_FLAGS)
+    add_flag(
+        parser,
+        "exchange",
+        default=TrainOptions.exchange,
+        metavar="NAME",
+        help="how gradients are combined over ranks: allreduce (overlaps backward) or naive",
+    )
+    add_flag(
+        parser,
+        "threads",
+        int,
+        default=TrainOptions.threads,
+        metavar="N",
+        help="threads of each rank; 0 is its share of the machine's cores",
+    )
+    add_flag(
+        parser,
+        "global_batch",
+        bool,
+        help="read the prototxt's batch sizes as those of all ranks together, not of each",
+    )
+    add_flag(
+        parser,
+        "seed",
+        int,
+        metavar="N",
+        help="make the run repeatable, as random_seed in the solver does",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train as the flags say; raises PcaffeError."""
+    if not options.solver:
+        raise UsageError("need a solver definition to train: --solver=FILE")
+    if options.snapshot and options.weights:
+        raise UsageError("give a snapshot to resume training or weights to finetune, but not both")
+    if options.threads < 0:
+        raise UsageError(f"flag --threads needs 0 or more, not {options.threads}")
+    from pycaffe_dist.runtime import trainer
+
+    return trainer.train(
+        TrainOptions(
+            solver=options.solver,
+            snapshot=options.snapshot,
+            weights=split_list(options.weights),
+            gpu=options.gpu,
+            level=options.level,
+            stages=split_list(options.stage),
+            sigint_effect=Action(options.sigint_effect),
+            sighup_effect=Action(options.sighup_effect),
+            exchange=options.exchange,
+            threads=options.threads,
+            global_batch=options.global_batch,
+            seed=options.seed,
+        )
+    )
