@@ -1,0 +1,50 @@
+"""Reads whole files and says plainly why one cannot be used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from pycaffe_dist.errors import PcaffeError
+
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
+
+
+def read_bytes(path: str | os.PathLike[str], fail: Callable[[str], PcaffeError]) -> bytes:
+    """Return what is in a file that must not be empty.
+
+    ``fail`` makes the error that is raised from a message without the path: for a file that is
+    missing, a folder, unreadable or empty, and for what git-lfs leaves in place of a large file.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise fail("no such file") from None
+    except IsADirectoryError:
+        raise fail("is a folder, not a file") from None
+    except OSError as error:
+        raise fail(f"cannot be read: {error.strerror}") from error
+    if not data:
+        raise fail("is empty")
+    if data.startswith(_LFS_MAGIC):
+        raise fail("is only git-lfs's pointer to the real file; fetch that with `git lfs pull`")
+    return data
+
+
+def is_hdf5(path: str | os.PathLike[str]) -> bool:
+    """Tell by its first bytes whether a file is HDF5; False when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(HDF5_MAGIC)) == HDF5_MAGIC
+    except OSError:
+        return False
+
+
+def looks_like_text(data: bytes) -> bool:
+    """Tell whether data holds none of the control bytes that texts do without."""
+    return not data.translate(None, _TEXT_BYTES)
+
+
+_TEXT_BYTES = bytes(b for b in range(256) if b >= 32 or b in b"\t\n\v\f\r")

@@ -1,0 +1,204 @@
+"""Reads prototxts into messages, with errors that say where and what instead, and prints them."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TypeVar
+
+from google.protobuf import text_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from pycaffe_dist.errors import PrototxtError, did_you_mean
+from pycaffe_dist.log import logger
+from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.schema.places import (
+    Lines,
+    Places,
+    Surroundings,
+    layer_lines,
+    surroundings,
+    tokens,
+)
+from pycaffe_dist.schema.reading import looks_like_text, read_bytes
+from pycaffe_dist.schema.upgrade import upgrade_net, upgrade_solver
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+_Path = str | os.PathLike[str]
+
+_NOUNS = {"NetParameter": "net", "SolverParameter": "solver"}
+_TAKES = {
+    FieldDescriptor.TYPE_INT32: "a whole number from -2147483648 to 2147483647",
+    FieldDescriptor.TYPE_INT64: "a whole number",
+    FieldDescriptor.TYPE_UINT32: "a whole number from 0 to 4294967295",
+    FieldDescriptor.TYPE_FLOAT: "a number",
+    FieldDescriptor.TYPE_DOUBLE: "a number",
+    FieldDescriptor.TYPE_BOOL: "true or false",
+    FieldDescriptor.TYPE_STRING: "a string in quotes",
+    FieldDescriptor.TYPE_BYTES: "a string in quotes",
+}
+
+
+def read_net(path: _Path) -> caffe_pb2.NetParameter:
+    """Return the net of a prototxt, upgraded to today's layers; raises PrototxtError."""
+    return read_net_with_places(path)[0]
+
+
+def read_net_with_places(path: _Path) -> tuple[caffe_pb2.NetParameter, Places]:
+    """Return the upgraded net of a prototxt and the lines of its layers; raises PrototxtError."""
+    file = os.fspath(path)
+    text = read_text(path)
+    net = parse(text, caffe_pb2.NetParameter(), file)
+    lines = layer_lines(text)
+    upgrade = upgrade_net(net, file, lines.layers)
+    for note in upgrade.notes:
+        logger.warning("%s: %s", file, note)
+    new_lines = [lines.input if old is None else lines.layers[old] for old in upgrade.origins]
+    return net, Places(file, new_lines, [layer.name for layer in net.layer])
+
+
+def read_solver(path: _Path) -> caffe_pb2.SolverParameter:
+    """Return the solver of a prototxt, itself and the nets within it upgraded.
+
+    Raises PrototxtError.
+    """
+    file = os.fspath(path)
+    solver = parse(read_text(path), caffe_pb2.SolverParameter(), file)
+    for note in upgrade_solver(solver, file):
+        logger.warning("%s: %s", file, note)
+    return solver
+
+
+def read_text(path: _Path) -> str:
+    """Return the text of a prototxt; raises PrototxtError for one that is missing, empty or binary.
+
+    Bytes that are not UTF-8, as they occur in comments, do not matter.
+    """
+    file = os.fspath(path)
+    data = read_bytes(path, lambda message: PrototxtError(message, file))
+    if not looks_like_text(data):
+        raise PrototxtError("is a binary file, expected a prototxt", file)
+    text = data.decode("utf-8-sig", errors="replace")
+    if next(tokens(text), None) is None:
+        raise PrototxtError("is empty but for comments", file)
+    return text
+
+
+def parse(text: str, message: AnyMessage, file: str = "") -> AnyMessage:
+    """Read a prototxt's text into an empty message and return that message.
+
+    ``file`` is for errors only.  Raises PrototxtError with line and column.
+    """
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        raise _explained(error, text, message.DESCRIPTOR, file) from None
+    missing = message.FindInitializationErrors()
+    if missing:
+        layer = re.match(r"layer\[(\d+)\]", missing[0])
+        line = layer_lines(text).layers[int(layer.group(1))] if layer else 0
+        raise PrototxtError(f"{missing[0]} is required and missing", file, line)
+    return message
+
+
+def to_text(message: Message) -> str:
+    """Return a message as a prototxt, in the form that Caffe logs and writes."""
+    return _PYTHON_FLOAT.sub(_as_printf, text_format.MessageToString(message))
+
+
+# A float at the end of its line; strings end in a quote and whole numbers have no such parts.
+_PYTHON_FLOAT = re.compile(r"(?<=: )-?\d+(?:\.\d+)?(?:e[+-]?\d+)?$", re.MULTILINE)
+
+
+def _as_printf(match: re.Match[str]) -> str:
+    text = match.group()
+    if "." not in text and "e" not in text:
+        return text
+    digits = len(text.split("e")[0].replace(".", "").strip("-0"))
+    return f"{float(text):.{max(digits, 6)}g}"
+
+
+def _explained(
+    error: text_format.ParseError, text: str, root: Descriptor, file: str
+) -> PrototxtError:
+    lines = Lines(text)
+    offset = lines.offset(error.GetLine() or 1, error.GetColumn() or 1)
+    explanation = _Explanation(text, offset, root)
+    message, offset = explanation.of(str(error))
+    return PrototxtError(message, file, lines.line(offset), lines.column(offset))
+
+
+class _Explanation:
+    """Says what is wrong at a place of a prototxt in the words of the person who wrote it."""
+
+    def __init__(self, text: str, offset: int, root: Descriptor):
+        self.text, self.offset, self.root = text, offset, root
+        self.around: Surroundings = surroundings(text, offset)
+        token = next(tokens(text, offset), None)
+        self.found = f"'{token.text}'" if token else "the end of the file"
+        self.messages = [root]  # from the outermost to the innermost
+        for name in self.around.names:
+            self.messages.append(self.messages[-1].fields_by_name[name].message_type)
+        self.field: FieldDescriptor | None = self.messages[-1].fields_by_name.get(self.around.field)
+
+    def _named(self, depth: int | None = None) -> str:
+        names = self.around.names[:depth]
+        return ".".join(names) or f"the {_NOUNS.get(self.root.name, self.root.name)}"
+
+    def _field_named(self) -> str:
+        return ".".join((*self.around.names, self.around.field))
+
+    def of(self, said: str) -> tuple[str, int]:
+        """Return a message and the offset that it is about, given what the parser said."""
+        if match := re.search(r'has no field named "(.*)"', said):
+            return self._unknown_field(match.group(1)), self.offset
+        if match := re.search(r'should not have multiple "(.*)" fields', said):
+            return f"{'.'.join((*self.around.names, match.group(1)))} is given twice", self.offset
+        if re.search(r'Expected "[}>]"', said):
+            path = surroundings(self.text, len(self.text)).path
+            opened = ".".join(name for name, _ in path)
+            return f"the brace that opens {opened} is never closed", path[-1][1]
+        if "Expected identifier" in said:
+            if self.found in ("'}'", "'>'") and not self.around.path:
+                return f"{self.found} closes nothing", self.offset
+            return f"expected the name of a field of {self._named()}, found {self.found}", (
+                self.offset
+            )
+        if self.field is not None and re.search(r'Expected "[:{]"', said):
+            what = "':' and a value" if 'Expected ":"' in said else "'{'"
+            return f"expected {what} after {self._field_named()}, found {self.found}", self.offset
+        if match := re.search(r'Expected "([^"]+)"\.$', said):
+            return f"expected '{match.group(1)}', found {self.found}", self.offset
+        if "missing ending quote" in said:
+            return f"the string {self.found} has no closing quote in its line", self.offset
+        if self.field is not None and self.field.message_type is None:
+            return self._wrong_value(self.field), self.offset
+        return re.sub(r"^\d+:\d+ : ", "", said), self.offset
+
+    def _unknown_field(self, name: str) -> str:
+        message = self.messages[-1]
+        text = f"{self._named()} has no field '{name}'"
+        for depth in range(len(self.messages) - 2, -1, -1):
+            if name in self.messages[depth].fields_by_name:
+                line = Lines(self.text).line(self.around.path[-1][1])
+                return (
+                    f"{text}, but {self._named(depth)} has: is a '}}' missing for the brace "
+                    f"opened in line {line}?"
+                )
+        for other, kind in _NOUNS.items():
+            known = caffe_pb2.DESCRIPTOR.message_types_by_name[other].fields_by_name
+            if len(self.messages) == 1 and other != self.root.name and name in known:
+                return f"{text}: this looks like the prototxt of a {kind}"
+        return text + did_you_mean(name, message.fields_by_name)
+
+    def _wrong_value(self, field: FieldDescriptor) -> str:
+        text = f"{self._field_named()} takes "
+        if field.enum_type is None:
+            return f"{text}{_TAKES[field.type]}, found {self.found}"
+        known = [value.name for value in field.enum_type.values]
+        if self.found[1:-1].strip("\"'") in known:
+            hint = ", which is written without quotes"
+        else:
+            hint = did_you_mean(self.found.strip("\"'"), known)
+        return f"{text}one of {', '.join(known)}, found {self.found}{hint}"

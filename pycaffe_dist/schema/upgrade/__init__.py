@@ -1,0 +1,124 @@
+"""Brings nets and solvers of every earlier format up to the present one, as Caffe does on reading.
+
+Nets pass through the steps that they need, in this order: V0 layers become V1 layers, V1 layers'
+image fields move to ``transform_param``, V1 layers become today's, ``input`` fields become an Input
+layer, and BatchNorm's statistics get learning rates of zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pycaffe_dist.errors import PrototxtError
+from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.schema.upgrade.v0 import upgrade_v0_layers
+from pycaffe_dist.schema.upgrade.v1 import move_transformations, upgrade_v1_layers
+
+SOLVER_TYPES = {
+    caffe_pb2.SolverParameter.SGD: "SGD",
+    caffe_pb2.SolverParameter.NESTEROV: "Nesterov",
+    caffe_pb2.SolverParameter.ADAGRAD: "AdaGrad",
+    caffe_pb2.SolverParameter.RMSPROP: "RMSProp",
+    caffe_pb2.SolverParameter.ADADELTA: "AdaDelta",
+    caffe_pb2.SolverParameter.ADAM: "Adam",
+}
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What an upgrade did.
+
+    ``notes`` has a sentence for each kind of old construct that was found.  ``origins`` has, for
+    each layer of the upgraded net, its index among the layers before, None for an added one.
+    """
+
+    notes: tuple[str, ...]
+    origins: tuple[int | None, ...]
+
+
+def upgrade_net(net: caffe_pb2.NetParameter, file: str = "", lines: Sequence[int] = ()) -> Upgrade:
+    """Upgrade a net in place, with the values of its blobs if it has any.
+
+    ``file`` and ``lines``, one for each layer, are for errors only.  Raises PrototxtError for what
+    has no counterpart today.
+    """
+
+    def fail(message: str, layer: int = -1) -> PrototxtError:
+        return PrototxtError(message, file, lines[layer] if 0 <= layer < len(lines) else 0)
+
+    if net.layers and net.layer:
+        raise fail(
+            f"has {len(net.layer)} 'layer' and {len(net.layers)} old 'layers' entries; "
+            'write them all as layer { type: "Name" ... }'
+        )
+    notes: list[str] = []
+    origins: list[int | None] = list(range(len(net.layers) or len(net.layer)))
+    if any(layer.HasField("layer") for layer in net.layers):
+        more, kept = upgrade_v0_layers(net, fail)
+        notes += ["upgraded V0 layers (layers { layer { ... } })", *more]
+        origins = list(kept)
+    if move_transformations(net):
+        notes.append("moved scale, mean_file, crop_size and mirror to transform_param")
+    if net.layers:
+        upgrade_v1_layers(net)
+        notes.append("upgraded V1 layers (layers { type: NAME ... })")
+    if net.input:
+        if _upgrade_inputs(net, fail):
+            origins.insert(0, None)
+        notes.append("replaced input fields by an Input layer")
+    if _freeze_batch_norm(net):
+        notes.append("set lr_mult and decay_mult of BatchNorm's three blobs to 0")
+    return Upgrade(tuple(notes), tuple(origins))
+
+
+def _upgrade_inputs(net: caffe_pb2.NetParameter, fail: Callable[[str], PrototxtError]) -> bool:
+    """Replace input fields; without shapes, as old caffemodels have them, they just go."""
+    shapes = [list(shape.dim) for shape in net.input_shape]
+    if not shapes:
+        shapes = [list(net.input_dim[i : i + 4]) for i in range(0, len(net.input_dim), 4)]
+    if shapes:
+        if len(shapes) != len(net.input) or len(net.input_dim) % 4:
+            raise fail(
+                f"has {len(net.input)} input fields, which need one input_shape or four input_dim "
+                f"each; found {len(net.input_shape)} input_shape and {len(net.input_dim)} input_dim"
+            )
+        layer = caffe_pb2.LayerParameter(name="input", type="Input", top=net.input)
+        for shape in shapes:
+            layer.input_param.shape.add(dim=shape)
+        net.layer.insert(0, layer)
+    for field in ("input", "input_shape", "input_dim"):
+        net.ClearField(field)
+    return bool(shapes)
+
+
+def _freeze_batch_norm(net: caffe_pb2.NetParameter) -> bool:
+    """Keep solvers away from the statistics that old BatchNorm layers declare as three params.
+
+    Tells whether that changes how a net is trained.
+    """
+    changed = False
+    for layer in net.layer:
+        if layer.type == "BatchNorm" and len(layer.param) == 3:
+            changed |= any(param.lr_mult for param in layer.param)
+            for param in layer.param:
+                param.lr_mult = param.decay_mult = 0
+    return changed
+
+
+def upgrade_solver(solver: caffe_pb2.SolverParameter, file: str = "") -> tuple[str, ...]:
+    """Upgrade a solver and the nets written within it in place; return notes as of `Upgrade`.
+
+    Raises PrototxtError.
+    """
+    notes: list[str] = []
+    if solver.HasField("solver_type"):
+        if solver.HasField("type"):
+            raise PrototxtError("has both type and the old solver_type; keep only type", file)
+        solver.type = SOLVER_TYPES[solver.solver_type]
+        solver.ClearField("solver_type")
+        notes.append(f'replaced solver_type by type: "{solver.type}"')
+    singular = (solver.net_param, solver.train_net_param)  # empty ones have nothing to upgrade
+    for net in (*singular, *solver.test_net_param):
+        notes += upgrade_net(net, file).notes
+    return tuple(notes)
