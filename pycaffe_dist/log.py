@@ -82,12 +82,12 @@ def start(
     rank 0 writes a file there as well, named as glog names it; ``to_stream`` False leaves only
     that.  Raises UsageError when the file cannot be written.
     """
-    stop()
     handlers: list[logging.Handler] = []
     if log_dir and rank == 0:
         handlers.append(_file_handler(Path(log_dir)))
     if to_stream or not handlers:
         handlers.append(_TerminalHandler(stream))
+    stop()
     for handler in handlers:
         handler.setFormatter(GlogFormatter(rank))
         logger.addHandler(handler)

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 from collections.abc import Iterator
-from importlib import metadata
 from itertools import chain
 from pathlib import Path
 
@@ -99,6 +98,8 @@ def _mpi() -> Iterator[str]:
 
 
 def _versions() -> Iterator[str]:
+    from importlib import metadata  # slow to import, and every command's module is for --help
+
     found = []
     for package in _PACKAGES:
         try:

@@ -30,11 +30,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     log.start(rank=launched_rank())
     try:
-        return _run(args)
+        status = _run(args)
+        sys.stdout.flush()
+        return status
     except PcaffeError as error:
         if os.environ.get("PCAFFE_TRACEBACK", "0") not in ("", "0"):
             traceback.print_exc()
-        log.fatal(error)
+        # A wrong flag is wrong on all ranks: one of them says so.
+        if not isinstance(error, UsageError) or launched_rank() == 0:
+            log.fatal(error)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -16,10 +16,9 @@ def open_net(options: argparse.Namespace, phase: int, shard: Shard | None = None
     """Build the net of ``--model`` in ``phase``, at ``--level`` and in the ``--stage`` stages."""
     from pycaffe_dist.data.partition import Shard
     from pycaffe_dist.net import Net
+    from pycaffe_dist.net.rules import with_state
     from pycaffe_dist.schema import text
 
     param, places = text.read_net_with_places(options.model)
-    param.state.phase = phase
-    param.state.level = options.level
-    param.state.stage.extend(split_list(options.stage))
+    param = with_state(param, phase, options.level, split_list(options.stage))
     return Net(param, shard=shard or Shard(), places=places)

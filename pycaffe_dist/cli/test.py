@@ -34,20 +34,22 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"flag --iterations needs 1 or more, not {options.iterations}")
     from pycaffe_dist.cli.nets import open_net
     from pycaffe_dist.data.partition import Shard
+    from pycaffe_dist.device import set_threads
     from pycaffe_dist.runtime.cluster import detect
     from pycaffe_dist.runtime.devices import choose_device
     from pycaffe_dist.schema import caffe_pb2
 
-    cluster = detect()
-    choose_device(options.gpu)
-    net = open_net(options, caffe_pb2.TEST, Shard(cluster.rank, cluster.size, "batch"))
-    try:
-        for path in split_list(options.weights):
-            net.load_weights(path)
-        logger.info("Running for %d iterations.", options.iterations)
-        scores = _score(net, options.iterations, cluster)
-    finally:
-        net.close()
+    with detect() as cluster:
+        set_threads(cluster.threads)
+        choose_device(options.gpu)
+        net = open_net(options, caffe_pb2.TEST, Shard(cluster.rank, cluster.size, "batch"))
+        try:
+            for path in split_list(options.weights):
+                net.load_weights(path)
+            logger.info("Running for %d iterations.", options.iterations)
+            scores = _score(net, options.iterations, cluster)
+        finally:
+            net.close()
     _log_means(net, scores.mean(axis=0).tolist())
     return 0
 

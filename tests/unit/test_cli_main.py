@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import pycaffe_dist
+from pycaffe_dist.cli import main as cli
+from pycaffe_dist.cli.flags import add_flag
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.log import logger
+
+FATAL = re.compile(r"^F\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ (\S+\.py):\d+\] (.*)\n$")
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Make the returned object's ``run`` that of every command."""
+
+    def add_flags(parser):
+        add_flag(parser, "level", int, default=0, help="a level")
+
+    module = SimpleNamespace(__doc__="Do something.", add_flags=add_flags, run=lambda options: 0)
+    monkeypatch.setattr(cli, "_import", lambda name: module)
+    return module
+
+
+def fatal_message(capsys) -> str:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    match = FATAL.match(captured.err)
+    assert match, captured.err
+    return match.group(2)
+
+
+def test_help_lists_every_command(capsys):
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("train", "test", "time", "device_query"):
+        assert re.search(rf"^  {name} +\w+", shown, re.MULTILINE)
+    assert not re.search(r"^  (main|flags|nets|progress)\b", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("args", [["-help"], ["help"], ["train", "--help"], ["help", "train"]])
+def test_help_in_other_words(capsys, args):
+    assert cli.main(args) == 0
+    assert capsys.readouterr().out.startswith("usage: pcaffe ")
+
+
+def test_every_command_explains_itself(capsys):
+    for name in cli.commands():
+        assert cli.main([name, "--help"]) == 0
+        assert f"usage: pcaffe {name}" in capsys.readouterr().out
+
+
+def test_nothing_heavy_is_imported_for_help():
+    code = (
+        "import sys; from pycaffe_dist.cli.main import main; main(['--help'])\n"
+        "heavy = {'numpy', 'numba', 'google', 'cv2', 'h5py', 'lmdb', 'mpi4py', 'tqdm'}\n"
+        "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pcaffe {pycaffe_dist.__version__}\n"
+
+
+def test_without_a_command_the_usage_is_shown(capsys):
+    assert cli.main([]) == 1
+    assert "usage: pcaffe COMMAND" in capsys.readouterr().err
+
+
+def test_an_unknown_command_and_a_module_that_is_none(capsys):
+    assert cli.main(["trian"]) == 1
+    assert fatal_message(capsys) == "unknown command 'trian'; did you mean 'train'?"
+    assert cli.main(["flags"]) == 1
+    assert fatal_message(capsys).startswith("unknown command 'flags'")
+    assert cli.main(["--solver=x"]) == 1
+    assert fatal_message(capsys).startswith("no command is given; known are")
+
+
+def test_flags_may_stand_before_the_command(monkeypatch, command):
+    seen = []
+    command.run = lambda options: seen.append(options.level) or 0
+    assert cli.main(["--level=3", "train"]) == 0
+    assert cli.main(["train", "-level", "4"]) == 0
+    assert seen == [3, 4]
+
+
+def test_an_error_is_one_line_with_the_place_that_raised_it(capsys, command):
+    def run(options):
+        raise DataError("no such file: x_lmdb")
+
+    command.run = run
+    assert cli.main(["train"]) == 1
+    assert fatal_message(capsys) == "no such file: x_lmdb"
+
+
+def test_a_traceback_on_request(capsys, command, monkeypatch):
+    def run(options):
+        raise DataError("no such file: x_lmdb")
+
+    command.run = run
+    monkeypatch.setenv("PCAFFE_TRACEBACK", "1")
+    assert cli.main(["train"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_bug_keeps_its_traceback(command):
+    command.run = lambda options: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train"])
+
+
+def test_an_interrupt_is_quiet(capsys, command):
+    def run(options):
+        raise KeyboardInterrupt
+
+    command.run = run
+    assert cli.main(["train"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_closed_pipe_is_quiet():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "pycaffe_dist", "--help"], stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_wrong_flags_are_reported_by_one_rank_only(capsys, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
+    assert cli.main(["train", "--solvr=x"]) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_log_flags_and_their_environment(capsys, command, monkeypatch, tmp_path):
+    def run(options):
+        logger.info("hello")
+        logger.warning("careful")
+        return 0
+
+    command.run = run
+    assert cli.main(["train", "--minloglevel=1"]) == 0
+    assert "hello" not in capsys.readouterr().err
+    monkeypatch.setenv("GLOG_minloglevel", "2")
+    assert cli.main(["train"]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.main(["train", "--minloglevel=0", f"--log_dir={tmp_path}"]) == 0
+    assert "hello" in capsys.readouterr().err
+    assert "hello" in (tmp_path / "pcaffe.INFO").read_text()
+    assert cli.main(["train", "--minloglevel=9"]) == 1
+    assert "from 0 to 3" in capsys.readouterr().err
+
+
+def test_a_log_folder_that_is_missing_is_one_line(capsys, command, tmp_path):
+    assert cli.main(["train", f"--log_dir={tmp_path / 'none'}"]) == 1
+    assert fatal_message(capsys).startswith("cannot write a log file in")
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["train"], "need a solver definition"),
+        (["train", "--solver=s", "--snapshot=a", "--weights=b"], "but not both"),
+        (["train", "--solver=s", "--sigint_effect=die"], "--sigint_effect is one of"),
+        (["train", "--solver=s", "--threads=-1"], "--threads needs 0 or more"),
+        (["test"], "need a model definition to score"),
+        (["test", "--model=m"], "need model weights to score"),
+        (["test", "--model=m", "--weights=w", "--iterations=0"], "--iterations needs 1 or more"),
+        (["time"], "need a model definition to time"),
+        (["device_query", "--gpu=77"], "there is no GPU 77"),
+    ],
+)
+def test_wrong_flags_of_the_commands(capsys, args, message):
+    assert cli.main(args) == 1
+    error = capsys.readouterr().err
+    assert message in error.splitlines()[-1]
+    assert "Traceback" not in error
