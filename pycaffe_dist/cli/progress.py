@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
     from pycaffe_dist.solvers import Solver
 
-_FORMAT = "{n_fmt}/{total_fmt} iterations  {postfix}  {remaining} left"
+_FORMAT = "{n_fmt}/{total_fmt} iterations  {images_rate} images/s  {remaining} left"
 
 
 class Progress:
@@ -24,32 +24,17 @@ class Progress:
     def __init__(self, solver: Solver, stream: TextIO | None = None):
         self._solver = solver
         self._stream = stream or sys.stderr
-        self._images = images_per_iteration(solver)
         self._line: tqdm | None = None
 
     def __enter__(self) -> Progress:
         if self._solver.cluster.rank == 0 and self._stream.isatty():
-            from tqdm import tqdm
-
-            self._line = tqdm(
-                total=self._solver.param.max_iter,
-                initial=self._solver.iteration,
-                file=self._stream,
-                bar_format=_FORMAT,
-                leave=False,
-                dynamic_ncols=True,
-            )
+            self._line = _open_line(self._solver, self._stream)
         return self
 
     def __call__(self, solver: Solver) -> None:
         """Show that the solver has finished an iteration."""
-        line = self._line
-        if line is None:
-            return
-        rate = line.format_dict["rate"]
-        if rate:
-            line.set_postfix_str(f"{rate * self._images:.0f} images/s", refresh=False)
-        line.update(solver.iteration - line.n)
+        if self._line is not None:
+            self._line.update(solver.iteration - self._line.n)
 
     def __exit__(
         self,
@@ -68,3 +53,27 @@ def images_per_iteration(solver: Solver) -> int:
         if not node.bottom and node.top and node.top[0].shape:
             batch = max(batch, node.top[0].shape[0])
     return batch * solver.cluster.size * solver.param.iter_size
+
+
+def _open_line(solver: Solver, stream: TextIO) -> tqdm:
+    from tqdm import tqdm
+
+    images = images_per_iteration(solver)
+
+    class Line(tqdm):
+        @property
+        def format_dict(self) -> dict[str, Any]:
+            values = super().format_dict
+            # tqdm's own rate is smoothed, and unknown until it has been drawn twice.
+            mean = (values["n"] - values["initial"]) / max(values["elapsed"], 1e-9)
+            values["images_rate"] = f"{images * (values['rate'] or mean):.0f}"
+            return values
+
+    return Line(
+        total=solver.param.max_iter,
+        initial=solver.iteration,
+        file=stream,
+        bar_format=_FORMAT,
+        leave=False,
+        dynamic_ncols=True,
+    )
