@@ -1,0 +1,140 @@
+"""Caffe's data transformer: scale, mirror, crop and mean subtraction of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.data.sources import Records
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.kernels.transform import transform_datums, transform_image
+from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.schema.binary import read_blob
+
+Shape = tuple[int, int, int]
+
+
+class Transformer:
+    """What a ``transform_param`` says, ready to be applied to images.
+
+    ``phase`` TRAIN crops at random, TEST in the centre; mirroring is random in both, as in Caffe.
+    What is drawn for an image depends on ``key`` (64 bits) and the image's index alone: it does
+    not matter on which rank, in which batch or after how many others the image comes.  Raises
+    `DataError` when parameters contradict each other or the mean file is missing.
+    """
+
+    def __init__(self, param: Any, phase: int, dtype: Any = np.float32, key: int = 0):
+        self.dtype = np.dtype(dtype)
+        self.key = key
+        self._crop = int(param.crop_size)
+        self._train = phase == caffe_pb2.TRAIN
+        self._mirror = bool(param.mirror)
+        self._scale = self.dtype.type(param.scale)
+        self._mean_file = str(param.mean_file)
+        self._mean = np.empty((0, 0, 0), self.dtype)
+        self._mean_values = np.array(param.mean_value, self.dtype)
+        self._values_by_channel = np.zeros(0, self.dtype)
+        self._checked: Shape | None = None
+        if param.force_color and param.force_gray:
+            raise DataError("transform_param sets both force_color and force_gray")
+        # How encoded images are decoded: True in color, False in gray, None as they are.
+        self.color = True if param.force_color else False if param.force_gray else None
+        if param.HasField("mean_file"):
+            if self._mean_values.size:
+                raise DataError("transform_param sets both mean_file and mean_value")
+            self._mean = self._read_mean(self._mean_file)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the (C, h, w) that a (C, H, W) image is transformed to.
+
+        Raises `DataError` when crop size, mean file or mean values do not fit the image.
+        """
+        channels, height, width = shape
+        if shape != self._checked:
+            self._check(shape)
+        return (channels, self._crop or height, self._crop or width)
+
+    def image(self, pixels: np.ndarray, index: int, out: np.ndarray) -> None:
+        """Transform ``pixels`` (C, H, W), uint8 or floats of any strides, to ``out`` (C, h, w).
+
+        ``out`` is of this transformer's dtype and of the `output_shape`.
+        """
+        self.output_shape(pixels.shape)
+        transform_image(pixels, index, *self._settings(), out)
+
+    def datums(
+        self,
+        records: Records,
+        table: np.ndarray,
+        begin: int,
+        indices: tuple[int, int],
+        shape: Shape,
+        out: np.ndarray,
+        labels: np.ndarray,
+    ) -> int:
+        """Transform parsed Datums from number ``begin`` on to ``out`` (n, C, h, w) in one call.
+
+        Datum i has index ``indices[0] + i * indices[1]``; ``labels`` is (n,), or of size 0.
+        Returns the number of the first Datum that is encoded, damaged or not of ``shape``, or n.
+        """
+        self.output_shape(shape)
+        return transform_datums(
+            records.buffer,
+            records.values,
+            table,
+            begin,
+            shape[1],
+            shape[2],
+            indices,
+            *self._settings(),
+            out,
+            labels,
+        )
+
+    def _settings(self) -> tuple:
+        return (
+            np.uint64(self.key),
+            self._train,
+            self._mirror,
+            self._mean,
+            self._values_by_channel,
+            self._scale,
+        )
+
+    def _read_mean(self, path: str) -> np.ndarray:
+        mean = _array(read_blob(path))
+        if not 3 <= mean.ndim <= 4 or (mean.ndim == 4 and mean.shape[0] != 1):
+            raise DataError(
+                f"mean file '{path}' should hold one image (channels, height, width), "
+                f"found a blob of shape {mean.shape}"
+            )
+        return np.ascontiguousarray(mean.reshape(mean.shape[-3:]), self.dtype)
+
+    def _check(self, shape: Shape) -> None:
+        channels, height, width = shape
+        if self._crop > min(height, width):
+            raise DataError(
+                f"crop_size {self._crop} is larger than the image, which is {height} high "
+                f"and {width} wide"
+            )
+        if self._mean.size and self._mean.shape != shape:
+            raise DataError(
+                f"mean file '{self._mean_file}' is for images of (channels, height, width) "
+                f"{self._mean.shape}, found an image of {shape}"
+            )
+        if self._mean_values.size not in (0, 1, channels):
+            raise DataError(
+                f"transform_param needs 1 mean_value or one for each of {channels} channels, "
+                f"found {self._mean_values.size}"
+            )
+        values = self._mean_values if self._mean_values.size else np.zeros(1, self.dtype)
+        self._values_by_channel = np.ascontiguousarray(np.broadcast_to(values, channels))
+        self._checked = shape
+
+
+def _array(blob: Any) -> np.ndarray:
+    """Return a BlobProto's values in its shape, given as ``shape`` or as num to width."""
+    values = np.array(blob.double_data or blob.data)
+    legacy = (blob.num, blob.channels, blob.height, blob.width)
+    return values.reshape(tuple(blob.shape.dim) if blob.HasField("shape") else legacy)

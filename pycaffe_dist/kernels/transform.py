@@ -1,0 +1,130 @@
+"""Crop, mirror, mean subtraction and scaling of images, in one pass from bytes to floats.
+
+These run in reader threads, next to the training threads, and therefore each in one thread.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.data.datum import CHANNELS, DATA, ENCODED, FLOATS, HEIGHT, LABEL, SIZE, WIDTH
+from pycaffe_dist.data.datum import copy_floats
+from pycaffe_dist.kernels.compiling import jit
+
+# What is drawn for an image.
+_MIRROR, _ROW, _COLUMN = np.uint64(0), np.uint64(1), np.uint64(2)
+
+_WEYL = np.uint64(0x9E3779B97F4A7C15)
+_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX2 = np.uint64(0x94D049BB133111EB)
+
+
+@jit
+def _draw(key, index, purpose, n):
+    """Return a number in [0, n) that depends on nothing but the other arguments.
+
+    SplitMix64 (Steele, Lea, Flood 2014) as a counter-based generator: the key selects the
+    sequence, the image's index and the purpose the place in it.
+    """
+    z = key + (np.uint64(index) * np.uint64(4) + purpose + np.uint64(1)) * _WEYL
+    z = (z ^ (z >> np.uint64(30))) * _MIX1
+    z = (z ^ (z >> np.uint64(27))) * _MIX2
+    z = z ^ (z >> np.uint64(31))
+    return np.int64((z >> np.uint64(32)) * np.uint64(n) >> np.uint64(32))
+
+
+@jit
+def transform_image(
+    pixels: np.ndarray,
+    index: int,
+    key: np.uint64,
+    train: bool,
+    mirror: bool,
+    mean: np.ndarray,
+    mean_values: np.ndarray,
+    scale: float,
+    out: np.ndarray,
+) -> None:
+    """Write (pixel - mean) * scale of a crop of ``pixels`` to ``out``.
+
+    ``pixels``: (C, H, W), any strides; ``out``: (C, h, w) with h <= H and w <= W; ``mean``: like
+    the pixels, or of size 0, and then ``mean_values`` has one value per channel; mean and scale
+    are of the dtype of ``out``.  The crop is random where ``train`` is set and central otherwise;
+    with ``mirror`` every other image is mirrored.  Drawn from ``key`` and the image's ``index``.
+    """
+    channels, height, width = out.shape
+    as_float = out.dtype.type
+    top, left = pixels.shape[1] - height, pixels.shape[2] - width
+    if train:
+        top, left = _draw(key, index, _ROW, top + 1), _draw(key, index, _COLUMN, left + 1)
+    else:
+        top, left = top // 2, left // 2
+    mirrored = mirror and _draw(key, index, _MIRROR, 2) == 1
+    for c in range(channels):
+        for h in range(height):
+            row = pixels[c, top + h, left : left + width]
+            to = out[c, h]
+            if mean.size == 0:
+                value = mean_values[c]
+                for w in range(width):
+                    to[w] = (as_float(row[w]) - value) * scale
+            else:
+                mean_row = mean[c, top + h, left : left + width]
+                for w in range(width):
+                    to[w] = (as_float(row[w]) - mean_row[w]) * scale
+            if mirrored:
+                for w in range(width // 2):
+                    to[w], to[width - 1 - w] = to[width - 1 - w], to[w]
+
+
+@jit
+def transform_datums(
+    buffer: np.ndarray,
+    values: np.ndarray,
+    table: np.ndarray,
+    begin: int,
+    height: int,
+    width: int,
+    indices: tuple[int, int],
+    key: np.uint64,
+    train: bool,
+    mirror: bool,
+    mean: np.ndarray,
+    mean_values: np.ndarray,
+    scale: float,
+    out: np.ndarray,
+    labels: np.ndarray,
+) -> int:
+    """Transform parsed Datums from number ``begin`` on; returns the first one it cannot do, or n.
+
+    It can do those that are not encoded and hold a (C, height, width) image, C as in ``out``
+    (n, C, h, w).  ``table`` and ``values`` are those of `parse_datums`; Datum i has index
+    ``indices[0] + i * indices[1]``; ``labels`` (n,) may have size 0.  The rest: `transform_image`.
+    """
+    channels = out.shape[1]
+    size = channels * height * width
+    floats = np.empty(0, np.float32)
+    for i in range(begin, len(out)):
+        row = table[i]
+        if (
+            row[ENCODED]
+            or row[CHANNELS] != channels
+            or row[HEIGHT] != height
+            or row[WIDTH] != width
+        ):
+            return i
+        index = indices[0] + i * indices[1]
+        if row[SIZE] == size:
+            pixels = buffer[row[DATA] : row[DATA] + size].reshape((channels, height, width))
+            transform_image(pixels, index, key, train, mirror, mean, mean_values, scale, out[i])
+        elif row[SIZE] == 0 and row[FLOATS] == size:
+            if floats.size == 0:
+                floats = np.empty(size, np.float32)
+            copy_floats(buffer, values[i, 0], values[i, 1], floats)
+            image = floats.reshape((channels, height, width))
+            transform_image(image, index, key, train, mirror, mean, mean_values, scale, out[i])
+        else:
+            return i
+        if labels.size:
+            labels[i] = row[LABEL]
+    return len(out)

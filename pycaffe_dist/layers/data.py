@@ -1,0 +1,113 @@
+"""Data layer: batches of images and labels from an LMDB or LevelDB."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.layers.base import Arity, Layer, register
+from pycaffe_dist.schema import caffe_pb2
+
+if TYPE_CHECKING:
+    from pycaffe_dist.data.prefetch import Prefetcher
+
+
+@register("Data")
+class Data(Layer):
+    """Tops: images (batch_size, C, h, w) and, if there is a second one, labels (batch_size,).
+
+    The images' shape is that of the database's first record after ``transform_param``; a batch of
+    images of another shape reshapes the tops, as in Caffe.  This rank's part of the records is
+    given by the context's shard.  ``data_param.rand_skip`` leaves out fewer than that many records
+    at the start, the same number on all ranks.  A thread reads ``data_param.prefetch`` batches
+    ahead; where that is not given 4, or more if they are small.  Errors about the data are
+    `DataError`.
+    """
+
+    bottoms = Arity(0, 0)
+    tops = Arity(1, 2)
+    has_backward = False
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.data_param
+        if not param.source:
+            raise self.error("data_param needs a source, the database's folder")
+        if param.batch_size < 1:
+            raise self.error("data_param needs a batch_size of at least 1")
+        if param.prefetch < 1:
+            raise self.error("data_param.prefetch must be at least 1, found 0")
+        with self._located_errors():
+            self._prefetcher = self._open(labels=len(top) > 1)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for blob, shape in zip(top, self._prefetcher.top_shapes):
+            blob.reshape(*shape)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        with self._located_errors():
+            batch = self._prefetcher.next()
+        for blob, values in zip(top, batch):
+            blob.reshape(*values.shape)
+            blob.data[...] = values
+
+    def close(self) -> None:
+        if hasattr(self, "_prefetcher"):
+            self._prefetcher.close()
+
+    @property
+    def batches_read(self) -> int:
+        """How many batches forward has put out on this rank: the place to resume at."""
+        return self._prefetcher.number
+
+    @property
+    def seconds_waited(self) -> float:
+        """How long forward has waited for data, all batches together."""
+        return self._prefetcher.seconds_waited
+
+    def resume_at(self, batch: int) -> None:
+        """Go on with this rank's batch ``batch``, counted from 0.
+
+        With the same random seed that is the very batch that an uninterrupted run would see.
+        """
+        self._prefetcher.restart(batch)
+
+    def _open(self, labels: bool) -> Prefetcher:
+        from pycaffe_dist.data.loader import DatumLoader
+        from pycaffe_dist.data.prefetch import Prefetcher
+        from pycaffe_dist.data.sources import open_source
+        from pycaffe_dist.data.transformer import Transformer
+
+        param = self.param.data_param
+        key = self._shared_random("transform", 2**64)
+        transformer = Transformer(self.param.transform_param, self.phase, self.context.dtype, key)
+        source = open_source(param.source, caffe_pb2.DataParameter.DB.Name(param.backend).lower())
+        skip = self._shared_random("rand_skip", param.rand_skip) if param.rand_skip else 0
+        loader = DatumLoader(
+            source, transformer, param.batch_size, self.context.shard, skip, labels
+        )
+        return Prefetcher(loader, param.prefetch if param.HasField("prefetch") else None)
+
+    def _shared_random(self, purpose: str, limit: int) -> int:
+        """Return a random number below ``limit`` on which all ranks agree.
+
+        A run without a seed draws afresh each time; ranks of one run can then only agree on what
+        they would draw with a fixed seed.
+        """
+        context = self.context
+        seed = 0 if context.seed is None and context.shard.size > 1 else context.seed
+        rng = replace(context, seed=seed, shard=Shard()).rng(self.name, purpose)
+        return int(rng.integers(limit, dtype="uint64"))
+
+    @contextlib.contextmanager
+    def _located_errors(self) -> Iterator[None]:
+        """Add the layer's name and place to errors about the data."""
+        try:
+            yield
+        except DataError as error:
+            place = f"{self.context.where}: " if self.context.where else ""
+            raise DataError(f"{place}layer '{self.name}' ({self.type}): {error}") from error
