@@ -37,3 +37,25 @@ class TrainOptions:
     threads: int = 0
     global_batch: bool = False
     seed: int | None = None
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """How the ranks of a run work together.
+
+    A rank that has waited for others for ``stall_seconds`` says so, once per operation.
+    """
+
+    stall_seconds: float = 120.0
+
+
+@dataclass(frozen=True)
+class ExchangeSettings:
+    """How gradients travel between ranks.
+
+    Parameters that together have at most ``bucket_bytes`` travel as one; larger ones travel in
+    slices of at most ``slice_bytes``.
+    """
+
+    bucket_bytes: int = 64 << 10
+    slice_bytes: int = 4 << 20

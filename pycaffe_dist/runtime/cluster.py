@@ -1,0 +1,151 @@
+"""The ranks of a run: who they are, what they agree on, and how one of them ends the run."""
+
+from __future__ import annotations
+
+import abc
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.config import ClusterSettings
+from pycaffe_dist.runtime import launcher
+from pycaffe_dist.runtime.link import Link
+
+
+class Cluster(abc.ABC):
+    """The ranks of a run, seen from one of them.
+
+    ``rank`` of ``size`` ranks; ``hosts`` names every rank's host; ``local_rank`` of ``local_size``
+    ranks on this host; ``threads`` is this rank's share of its host's cores.  Every operation is
+    collective: all ranks call the same ones in the same order, from their main threads.  Use it as
+    a context: an exception that leaves it ends the run on all ranks.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    hosts: tuple[str, ...]
+    threads: int
+
+    @property
+    def host(self) -> str:
+        """This rank's host."""
+        return self.hosts[self.rank]
+
+    @abc.abstractmethod
+    def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """Overwrite ``array`` (C-contiguous) with that of rank ``root``; return it."""
+
+    @abc.abstractmethod
+    def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
+        """Return the bytes of rank ``root``; the others' are not read."""
+
+    @abc.abstractmethod
+    def sum(self, values: Any) -> np.ndarray:
+        """Return the sum over ranks of a small array, bit for bit the same on all of them."""
+
+    @abc.abstractmethod
+    def max(self, values: Any) -> np.ndarray:
+        """Return the elementwise maximum over ranks of a small array."""
+
+    def mean(self, values: Any) -> np.ndarray:
+        """Return the mean over ranks of a small array, bit for bit the same on all of them."""
+        return self.sum(values) / self.size
+
+    @abc.abstractmethod
+    def barrier(self) -> None:
+        """Return when all ranks have come here."""
+
+    @abc.abstractmethod
+    def agree_max(self, value: int) -> int:
+        """Return the maximum over ranks of the values given one call ago (0 at the first call).
+
+        It costs no waiting in a loop of which every pass takes longer than a message: the values
+        travel while the pass runs.  One rank alone gets its own value at once.
+        """
+
+    @abc.abstractmethod
+    def link(self) -> Link:
+        """Return how fast ranks exchange messages; measured at the first call, on all ranks."""
+
+    @abc.abstractmethod
+    def abort(self, error: BaseException | str) -> None:
+        """End the run on all ranks, with one message that names this rank, its host and ``error``.
+
+        Does not return when there are other ranks.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Leave the cluster, once all ranks have come here; a second call does nothing."""
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not (isinstance(error, SystemExit) and not error.code):
+            self.abort(error)
+        self.close()
+
+
+class LocalCluster(Cluster):
+    """One rank on its own, without MPI."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        self.local_rank, self.local_size = 0, 1
+        self.hosts = (launcher.host_name(),)
+        self.threads = len(launcher.cores(launcher.usable_cpus()))
+
+    def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """Return ``array``."""
+        return array
+
+    def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
+        """Return ``data``."""
+        return data or b""
+
+    def sum(self, values: Any) -> np.ndarray:
+        """Return a copy of ``values``."""
+        return np.array(values)
+
+    def max(self, values: Any) -> np.ndarray:
+        """Return a copy of ``values``."""
+        return np.array(values)
+
+    def barrier(self) -> None:
+        """Return at once."""
+
+    def agree_max(self, value: int) -> int:
+        """Return ``value``."""
+        return value
+
+    def link(self) -> Link:
+        """Return a link that costs nothing."""
+        return Link(latency=0.0, bandwidth=float("inf"))
+
+    def abort(self, error: BaseException | str) -> None:
+        """Do nothing: the error itself goes on to the caller."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def detect(settings: ClusterSettings | None = None) -> Cluster:
+    """Return the MPI cluster that a launcher started this process in, else a local one.
+
+    Raises ClusterError when there is a launcher and MPI cannot be used.
+    """
+    launch = launcher.find()
+    if launch is None:
+        return LocalCluster()
+    from pycaffe_dist.runtime.mpi import MPICluster
+
+    return MPICluster(launch, settings or ClusterSettings())

@@ -1,0 +1,270 @@
+"""The one thread of a rank that talks to MPI: it moves many exchanges along and never blocks.
+
+A task is a generator that starts messages and yields them as a :class:`Step`; it is resumed once
+they have all arrived.  The thread tests the steps of all live tasks in turn, oldest first, naps
+when nothing moved, and sleeps when there is nothing to do.  It therefore leaves the cores to the
+kernels, where a blocking or spinning MPI call would take one of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
+
+from pycaffe_dist.errors import ClusterError
+
+# Several exchanges at a time hide each other's latency; more would only take memory.
+MOST_LIVE = 3
+MOST_LIVE_BYTES = 8 << 20
+# The longer nothing has moved, the longer the nap (both in seconds).
+SHORTEST_NAP = 50e-6
+LONGEST_NAP = 1e-3
+NAP_SHARE = 1 / 50
+
+
+class Step(NamedTuple):
+    """Messages that are on their way: MPI requests and, for each, the rank at the other end.
+
+    No ranks: the messages are a collective operation's, which does not tell for whom it waits.
+    """
+
+    requests: list[Any]
+    ranks: tuple[int, ...] = ()
+
+
+Task = Generator[Step, None, Any]
+
+
+class Handle:
+    """What a submitted task gives back: wait for it, and get its result or its exception."""
+
+    __slots__ = ("_error", "_event", "_result", "name")
+
+    def __init__(self, name: str):
+        self.name = name
+        self._event = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the task has ended, well or not."""
+        return self._event.is_set()
+
+    @property
+    def exception(self) -> BaseException | None:
+        """The exception that ended the task, if one did."""
+        return self._error
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Return the task's result when it has ended; raise its exception.
+
+        Raises TimeoutError after ``timeout`` seconds.
+        """
+        if not self._event.wait(timeout):
+            raise TimeoutError(f"{self.name} has not ended after {timeout:g} s")
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _finish(self, result: Any = None, error: BaseException | None = None) -> None:
+        self._result, self._error = result, error
+        self._event.set()
+
+
+class _Job:
+    """A task with its handle and what it is waiting for."""
+
+    __slots__ = ("handle", "nbytes", "order", "reported", "since", "step", "task")
+
+    def __init__(self, task: Task, handle: Handle, order: int | None, nbytes: int):
+        self.task, self.handle, self.order, self.nbytes = task, handle, order, nbytes
+        self.step = Step([])
+        self.since = 0.0
+        self.reported = False
+
+    def __lt__(self, other: _Job) -> bool:
+        return (self.order or 0) < (other.order or 0)
+
+
+class CommunicationThread:
+    """Runs tasks in a thread of its own.
+
+    ``test_all`` tells whether a list of requests has completed (``MPI.Request.Testall``).  A step
+    that takes longer than ``stall_seconds`` is reported once, on standard error, with the ranks
+    that it waits for; ``who`` names this rank in that message.
+    """
+
+    def __init__(
+        self,
+        test_all: Callable[[Sequence[Any]], bool],
+        stall_seconds: float = 120.0,
+        who: str = "this rank",
+    ):
+        self.who = who
+        self._test_all = test_all
+        self._stall_seconds = stall_seconds
+        self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._live: list[_Job] = []
+        self._waiting: list[_Job] = []  # a heap: the lowest order is in front
+        self._ended: list[int] = []  # a heap of orders that ended before a lower one
+        self._frontier = 0  # the lowest order that has not ended
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="pcaffe-mpi", daemon=True)
+        self._thread.start()
+
+    def submit(self, task: Task, name: str, *, order: int | None = None, nbytes: int = 0) -> Handle:
+        """Hand over a task and return its handle; ``name`` is for messages.
+
+        Without ``order`` the task starts at once.  With it, lower orders start first and only a
+        few run at a time, judged by ``nbytes``; the lowest order that has not ended is always
+        started, so that ranks that submit in different orders cannot wait for each other for ever.
+        Orders count up from 0, without gaps, since the last :meth:`restart_order`.
+        """
+        if self._closing:
+            raise ClusterError(f"{name}: the communication thread has ended")
+        handle = Handle(name)
+        self._inbox.put(_Job(task, handle, order, nbytes))
+        return handle
+
+    def restart_order(self) -> None:
+        """Let orders count from 0 again; nothing that has one may be under way."""
+
+        def restart() -> None:
+            self._frontier = 0
+            self._ended.clear()
+
+        self.call(restart, "restart_order")
+
+    def call(self, function: Callable[[], Any], name: str) -> Handle:
+        """Run a function that returns at once in the communication thread."""
+
+        def task() -> Task:
+            return function()
+            yield
+
+        return self.submit(task(), name)
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the thread after the tasks that it has; returns after ``timeout`` seconds at most."""
+        self._closing = True
+        self._inbox.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:  # carried over to everybody who waits, now or later
+            for job in self._live + self._waiting:
+                job.handle._finish(error=error)
+            while (late := self._inbox.get()) is not None:
+                late.handle._finish(error=error)
+
+    def _loop(self) -> None:
+        moved_at = time.monotonic()
+        while True:
+            moved = self._accept_all()
+            if not self._live and not self._waiting:
+                if self._closing and self._inbox.empty():
+                    return
+                self._accept(self._inbox.get())
+                moved = True
+            moved |= self._start_waiting()
+            now = time.monotonic()
+            for job in tuple(self._live):
+                moved |= self._advance(job, now)
+            if moved:
+                moved_at = now
+            elif self._live:
+                time.sleep(min(max((now - moved_at) * NAP_SHARE, SHORTEST_NAP), LONGEST_NAP))
+
+    def _accept_all(self) -> bool:
+        found = False
+        while not self._inbox.empty():
+            self._accept(self._inbox.get())
+            found = True
+        return found
+
+    def _accept(self, job: _Job | None) -> None:
+        if job is None:
+            self._closing = True
+        elif job.order is None:
+            self._start(job)
+        else:
+            heapq.heappush(self._waiting, job)
+
+    def _start_waiting(self) -> bool:
+        """Start the tasks whose turn has come."""
+        found = False
+        while self._waiting and self._may_start(self._waiting[0]):
+            self._start(heapq.heappop(self._waiting))
+            found = True
+        return found
+
+    def _may_start(self, job: _Job) -> bool:
+        ordered = [other for other in self._live if other.order is not None]
+        return (
+            len(ordered) < MOST_LIVE
+            or job.nbytes + sum(other.nbytes for other in ordered) <= MOST_LIVE_BYTES
+            or job.order == self._frontier
+        )
+
+    def _start(self, job: _Job) -> None:
+        self._live.append(job)
+        self._resume(job, time.monotonic())
+
+    def _advance(self, job: _Job, now: float) -> bool:
+        """Resume a task whose step is complete; tell whether it was."""
+        try:
+            complete = self._test_all(job.step.requests)
+        except Exception as error:
+            self._end(job, error=error)
+            return True
+        if complete:
+            self._resume(job, now)
+        elif now - job.since > self._stall_seconds and not job.reported:
+            job.reported = True
+            self._report(job, now)
+        return complete
+
+    def _resume(self, job: _Job, now: float) -> None:
+        try:
+            job.step = next(job.task)
+            job.since = now
+        except StopIteration as end:
+            self._end(job, result=end.value)
+        except Exception as error:
+            self._end(job, error=error)
+
+    def _end(self, job: _Job, result: Any = None, error: BaseException | None = None) -> None:
+        self._live.remove(job)
+        if job.order is not None:
+            heapq.heappush(self._ended, job.order)
+            while self._ended and self._ended[0] == self._frontier:
+                heapq.heappop(self._ended)
+                self._frontier += 1
+        job.handle._finish(result, error)
+
+    def _report(self, job: _Job, now: float) -> None:
+        """Say once which ranks a task is waiting for."""
+        missing = sorted(
+            {
+                rank
+                for request, rank in zip(job.step.requests, job.step.ranks)
+                if not request.Get_status()
+            }
+        )
+        if missing:
+            whom = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        else:
+            whom = "other ranks; a collective operation does not tell which"
+        print(
+            f"pcaffe: {self.who}: {job.handle.name} has waited {now - job.since:.0f} s for {whom}",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -1,0 +1,227 @@
+"""Starts every parameter's exchange the moment its gradient is final, and waits for it later."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pycaffe_dist.config import Action, ExchangeSettings
+from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.exchange.base import Exchange, Shipment, exchange_class
+from pycaffe_dist.log import logger
+from pycaffe_dist.runtime.mpi import MPICluster
+from pycaffe_dist.runtime.plan import NOTHING, STATISTICS, make_plan
+
+if TYPE_CHECKING:
+    from pycaffe_dist.net.parameter import Parameter
+    from pycaffe_dist.runtime.cluster import Cluster
+    from pycaffe_dist.runtime.communication import Handle
+
+# When ranks ask for different things at once, the later one here is done.
+_ACTIONS = (Action.NONE, Action.SNAPSHOT, Action.STOP)
+
+
+class Engine(abc.ABC):
+    """What the solver knows of other ranks' gradients.
+
+    Per iteration: :meth:`gradient_ready` for every parameter during backward, then :meth:`wait` for
+    every parameter.
+    """
+
+    @abc.abstractmethod
+    def start(self, parameters: Sequence[Parameter]) -> None:
+        """Prepare for a net's parameters; their values are equal on all ranks already."""
+
+    @abc.abstractmethod
+    def gradient_ready(self, parameter: Parameter) -> None:
+        """Take note that ``parameter.blob.diff`` holds this rank's final gradient."""
+
+    @abc.abstractmethod
+    def wait(self, parameter: Parameter) -> None:
+        """Return when ``parameter.blob.diff`` holds the mean gradient over ranks."""
+
+    @abc.abstractmethod
+    def mean_statistics(self) -> None:
+        """Give the layers' running statistics their mean over ranks, on all ranks."""
+
+    @abc.abstractmethod
+    def agree(self, action: Action) -> Action:
+        """Return what all ranks do, at the latest one call after a rank asked for it."""
+
+    @abc.abstractmethod
+    def finish(self) -> None:
+        """Forget the net; waits for nothing, so that a rank that fails ends at once."""
+
+
+class LocalEngine(Engine):
+    """One rank: its gradient is the mean."""
+
+    def start(self, parameters: Sequence[Parameter]) -> None:
+        """Do nothing."""
+
+    def gradient_ready(self, parameter: Parameter) -> None:
+        """Do nothing."""
+
+    def wait(self, parameter: Parameter) -> None:
+        """Return at once."""
+
+    def mean_statistics(self) -> None:
+        """Do nothing."""
+
+    def agree(self, action: Action) -> Action:
+        """Return ``action``."""
+        return action
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+class _Waybill:
+    """A shipment's state: which of its parameters' gradients are missing in the current round."""
+
+    def __init__(self, exchange: Exchange, shipment: Shipment):
+        self.exchange, self.shipment = exchange, shipment
+        self.members = {piece.parameter.key for piece in shipment.pieces}
+        self.missing = set(self.members)
+        self.round = 0  # how often it has been complete
+        self.handle: Handle | None = None
+
+
+class ExchangeEngine(Engine):
+    """Combines gradients on the ranks of ``cluster`` by the exchange of that name."""
+
+    def __init__(self, cluster: MPICluster, exchange: str, settings: ExchangeSettings):
+        self._cluster = cluster
+        self._exchange = exchange
+        self._settings = settings
+        self._statistics: list[Parameter] = []
+        self._waybills: list[_Waybill] = []
+        self._held: list[_Waybill] = []
+        self._of_parameter: dict[str, list[_Waybill]] = {}
+        self._rounds: dict[str, int] = {}  # how often each gradient has been ready
+        self._unawaited: set[str] = set()
+
+    def start(self, parameters: Sequence[Parameter]) -> None:
+        """Make, log and prepare the plan; raises ClusterError when a parameter does not fit it."""
+        self.finish()
+        cluster = self._cluster
+        exchange = exchange_class(self._exchange)(cluster, self._settings)
+        plan = make_plan(parameters, exchange, cluster)
+        link = cluster.link()
+        logger.info(
+            "Exchange plan for %d ranks on %d hosts (latency %.0f us, %.0f MB/s):\n%s",
+            cluster.size,
+            len(set(cluster.hosts)),
+            link.latency * 1e6,
+            link.bandwidth / 1e6,
+            plan.table(),
+        )
+        names = {parameter.key: plan.row(parameter).exchange for parameter in parameters}
+        self._statistics = [p for p in parameters if names[p.key] == STATISTICS]
+        moved = [p for p in reversed(parameters) if names[p.key] not in (STATISTICS, NOTHING)]
+        # Backward goes through the net from its end; a group is complete with its last member.
+        place = {parameter.key: number for number, parameter in enumerate(moved)}
+        groups = sorted(
+            exchange.group(moved), key=lambda group: max(place[p.parameter.key] for p in group)
+        )
+        self._waybills = [
+            _Waybill(exchange, Shipment(tuple(group), number))
+            for number, group in enumerate(groups)
+        ]
+        self._of_parameter = {parameter.key: [] for parameter in parameters}
+        for waybill in self._waybills:
+            for key in waybill.members:
+                self._of_parameter[key].append(waybill)
+        self._rounds = dict.fromkeys(place, 0)
+        cluster.communication.restart_order()
+
+    def gradient_ready(self, parameter: Parameter) -> None:
+        """Start the exchanges that waited for this gradient only.
+
+        Raises ClusterError when the gradient was announced already and nobody waited for its mean.
+        """
+        key = parameter.key
+        if key not in self._rounds:
+            raise ClusterError(f"a gradient of {key} is ready, but the exchange plan has none")
+        if key in self._unawaited:
+            raise ClusterError(f"the gradient of {key} is ready twice in one iteration")
+        self._unawaited.add(key)
+        self._rounds[key] += 1
+        for waybill in self._of_parameter[key]:
+            waybill.missing.discard(key)
+            if not waybill.missing:
+                self._complete(waybill)
+
+    def _complete(self, waybill: _Waybill) -> None:
+        waybill.round += 1
+        waybill.missing = set(waybill.members)
+        if waybill.exchange.during_backward:
+            self._submit(waybill)
+        else:
+            waybill.handle = None
+            self._held.append(waybill)
+
+    def _submit(self, waybill: _Waybill) -> None:
+        order = (waybill.round - 1) * len(self._waybills) + waybill.shipment.number
+        waybill.handle = waybill.exchange.submit(waybill.shipment, order)
+
+    def wait(self, parameter: Parameter) -> None:
+        """Return when ``parameter.blob.diff`` holds the mean gradient; once more does no harm.
+
+        Raises ClusterError when backward has not announced the gradient or one that travels with
+        it, and whatever went wrong on the way.
+        """
+        key = parameter.key
+        self._release()
+        for waybill in self._of_parameter.get(key, ()):
+            if waybill.handle is None or waybill.round < self._rounds[key]:
+                raise ClusterError(
+                    f"waiting for the gradient of {key}, but backward has not made that of "
+                    f"{', '.join(sorted(waybill.missing))}"
+                )
+            waybill.handle.wait()
+        self._unawaited.discard(key)
+
+    def _release(self) -> None:
+        """Start what waited for the end of backward, in the same order on all ranks."""
+        held, self._held = self._held, []
+        for waybill in sorted(held, key=lambda waybill: waybill.shipment.number):
+            self._submit(waybill)
+
+    def mean_statistics(self) -> None:
+        """Give the layers' running statistics their mean over ranks, on all ranks."""
+        if not self._statistics:
+            return
+        arrays = [parameter.blob.data.reshape(-1) for parameter in self._statistics]
+        means = self._cluster.mean(np.concatenate(arrays))
+        begin = 0
+        for array in arrays:
+            array[:] = means[begin : begin + array.size]
+            begin += array.size
+
+    def agree(self, action: Action) -> Action:
+        """Return what all ranks do, at the latest one call after a rank asked for it."""
+        return _ACTIONS[self._cluster.agree_max(_ACTIONS.index(action))]
+
+    def finish(self) -> None:
+        """Forget the net; waits for nothing, so that a rank that fails ends at once."""
+        self._waybills, self._held, self._statistics = [], [], []
+        self._of_parameter.clear()
+        self._rounds.clear()
+        self._unawaited.clear()
+
+
+def make_engine(
+    cluster: Cluster, exchange: str = "allreduce", settings: ExchangeSettings | None = None
+) -> Engine:
+    """Return the engine that suits ``cluster``: one rank needs no exchange.
+
+    Raises ClusterError when there is no ``exchange`` of that name.
+    """
+    exchange_class(exchange)
+    if cluster.size == 1 or not isinstance(cluster, MPICluster):
+        return LocalEngine()
+    return ExchangeEngine(cluster, exchange, settings or ExchangeSettings())

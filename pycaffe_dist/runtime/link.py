@@ -1,0 +1,60 @@
+"""How fast two ranks exchange messages: two numbers, measured when the run starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.runtime.communication import Step
+
+LARGE_BYTES = 1 << 19
+REPETITIONS = 4
+TAG = 1
+
+
+@dataclass(frozen=True)
+class Link:
+    """The slowest link between ranks that exchange data.
+
+    ``latency`` in seconds for a message of one byte; ``bandwidth`` in bytes per second that a rank
+    sends while it receives as many.
+    """
+
+    latency: float
+    bandwidth: float
+
+    @classmethod
+    def between(cls, small: float, large: float) -> Link:
+        """Return the link on which a one-byte and a large message take these times (seconds)."""
+        return cls(small, LARGE_BYTES / max(large - small, 1e-9))
+
+    def seconds(self, messages: float, nbytes: float) -> float:
+        """Return the time for so many messages one after the other that carry ``nbytes`` in all."""
+        return messages * self.latency + nbytes / self.bandwidth
+
+
+def measure(communicator: Any, shift: int) -> Generator[Step, None, tuple[float, float]]:
+    """Time small and large messages to rank + ``shift`` while they come from rank - ``shift``.
+
+    Returns this rank's latency (seconds) and its time for a large message, the best of a few.
+    """
+    rank, size = communicator.Get_rank(), communicator.Get_size()
+    to, back = (rank + shift) % size, (rank - shift) % size
+    times = []
+    for nbytes in (1, LARGE_BYTES):
+        out, into = np.zeros(nbytes, np.uint8), np.empty(nbytes, np.uint8)
+        best = float("inf")
+        for _ in range(REPETITIONS):
+            started = time.perf_counter()
+            requests = [
+                communicator.Irecv(into, back, TAG),
+                communicator.Isend(out, to, TAG),
+            ]
+            yield Step(requests, (back, to))
+            best = min(best, time.perf_counter() - started)
+        times.append(best)
+    return times[0], times[1]

@@ -1,0 +1,226 @@
+"""The ranks of an MPI job.  Only the communication thread calls MPI."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+import traceback
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist import log
+from pycaffe_dist.config import ClusterSettings
+from pycaffe_dist.errors import ClusterError, PcaffeError
+from pycaffe_dist.runtime import launcher
+from pycaffe_dist.runtime.cluster import Cluster
+from pycaffe_dist.runtime.communication import CommunicationThread, Handle, Step, Task
+from pycaffe_dist.runtime.link import Link, measure
+
+# When several ranks fail for the same reason, only one is to speak: rank 0 goes first, and ends
+# the others while they wait (seconds).
+_LATER_RANKS_WAIT = 1.0
+_NEXT_RANK_WAITS = 0.1
+_MOST_WAITING_RANKS = 20
+_ABORT_TIMEOUT = 2.0
+
+
+class MPICluster(Cluster):
+    """The ranks of MPI's world, over mpi4py.
+
+    ``exchange_communicator`` is for exchanges alone, so that their tags meet no others;
+    ``communication`` runs their tasks.  Raises ClusterError when MPI is missing, does not suit the
+    launcher, or does not allow a thread other than the main one to call it.
+    """
+
+    def __init__(self, launch: launcher.Launch, settings: ClusterSettings):
+        launcher.prepare_mpi()
+        self._mpi = _import_mpi(launch)
+        self._closed = False
+        self._link: Link | None = None
+        self._agreement: Handle | None = None
+        host = launcher.host_name()
+        self.communication = CommunicationThread(
+            self._mpi.Request.Testall, settings.stall_seconds, f"a rank on {host}"
+        )
+        self._finalize = self.communication.call(self._initialise, "MPI_Init").wait()
+        self.rank: int = self._control.Get_rank()
+        self.size: int = self._control.Get_size()
+        self.communication.who = f"rank {self.rank} of {self.size} on {host}"
+        if launch.size not in (0, self.size):
+            raise ClusterError(
+                f"{launch.name} started {launch.size} ranks, but MPI sees {self.size}: mpi4py uses "
+                f"{self._mpi.Get_library_version().split(',')[0]}, which is not the MPI of the "
+                "launcher (with srun, choose its plugin: srun --mpi=pmix)"
+            )
+        self._share_host(host)
+        self._previous_hook = sys.excepthook
+        sys.excepthook = self._uncaught
+        atexit.register(self.close)
+
+    def _initialise(self) -> bool:
+        """Start MPI in the thread that will use it; tell whether it is ours to end."""
+        mpi = self._mpi
+        ours = not mpi.Is_initialized()
+        level = mpi.Init_thread(mpi.THREAD_SERIALIZED) if ours else mpi.Query_thread()
+        if level < mpi.THREAD_SERIALIZED:
+            names = {mpi.THREAD_SINGLE: "SINGLE", mpi.THREAD_FUNNELED: "FUNNELED"}
+            raise ClusterError(
+                f"{mpi.Get_library_version().split(',')[0]} offers MPI_THREAD_{names[level]}; "
+                "pcaffe needs MPI_THREAD_SERIALIZED, because a thread of its own talks to MPI"
+            )
+        self._control = mpi.COMM_WORLD.Dup()
+        self.exchange_communicator = mpi.COMM_WORLD.Dup()
+        return ours
+
+    def _share_host(self, host: str) -> None:
+        """Learn which ranks share this host, and divide its cores among them."""
+        widened = launcher.undo_default_binding(self.size)
+        mine = launcher.cores(launcher.usable_cpus())
+        known = [
+            text.decode().split("\n")
+            for text in self._allgather_bytes("\n".join([host, *map(str, mine)]).encode())
+        ]
+        self.hosts = tuple(name for name, *_ in known)
+        together = [rank for rank, name in enumerate(self.hosts) if name == host]
+        self.local_rank, self.local_size = together.index(self.rank), len(together)
+        of_all = [set(map(int, known[rank][1:])) for rank in together]
+        self.threads = launcher.share_of_cores(mine, of_all)
+        if widened:
+            log.logger.info(
+                "mpirun tied every rank to one core; using %d (mpirun --bind-to none)", self.threads
+            )
+
+    def _run(self, task: Task, name: str) -> Any:
+        return self.communication.submit(task, name).wait()
+
+    def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """Overwrite ``array`` (C-contiguous) with that of rank ``root``; return it."""
+
+        def task() -> Task:
+            yield Step([self._control.Ibcast(array, root)])
+
+        self._run(task(), "broadcast")
+        return array
+
+    def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
+        """Return the bytes of rank ``root``; the others' are not read."""
+        count = np.array([len(data or b"")], np.int64)
+        self.broadcast(count, root)
+        if self.rank == root:
+            return self.broadcast(np.frombuffer(bytearray(data or b""), np.uint8), root).tobytes()
+        return self.broadcast(np.empty(int(count[0]), np.uint8), root).tobytes()
+
+    def _allgather(self, values: np.ndarray, name: str) -> Handle:
+        """Start to collect an array of one shape from all ranks, as rows in the order of ranks."""
+        values = np.asarray(values, order="C")
+        rows = np.empty((self.size, *values.shape), values.dtype)
+
+        def task() -> Task:
+            yield Step([self._control.Iallgather(values, rows)])
+            return rows
+
+        return self.communication.submit(task(), name)
+
+    def _allgather_bytes(self, data: bytes) -> list[bytes]:
+        """Collect a few bytes from all ranks."""
+        counts = self._allgather(np.array(len(data)), "allgather").wait()
+        padded = np.frombuffer(data.ljust(int(counts.max()), b"\0"), np.uint8)
+        rows = self._allgather(padded, "allgather").wait()
+        return [row[:count].tobytes() for row, count in zip(rows, counts)]
+
+    def sum(self, values: Any) -> np.ndarray:
+        """Return the sum over ranks of a small array, bit for bit the same on all of them."""
+        return self._allgather(np.asarray(values), "sum").wait().sum(axis=0)
+
+    def max(self, values: Any) -> np.ndarray:
+        """Return the elementwise maximum over ranks of a small array."""
+        return self._allgather(np.asarray(values), "max").wait().max(axis=0)
+
+    def barrier(self) -> None:
+        """Return when all ranks have come here."""
+
+        def task() -> Task:
+            yield Step([self._control.Ibarrier()])
+
+        self._run(task(), "barrier")
+
+    def agree_max(self, value: int) -> int:
+        """Return the maximum over ranks of the values given one call ago (0 at the first call)."""
+        if self.size == 1:
+            return value
+        agreed = 0 if self._agreement is None else int(self._agreement.wait().max())
+        self._agreement = self._allgather(np.array(value, np.int64), "agree_max")
+        return agreed
+
+    def link(self) -> Link:
+        """Return the slowest link between hosts, or between ranks when there is one host."""
+        if self._link is None:
+            on_first_host = self.hosts.count(self.hosts[0])
+            shift = on_first_host % self.size or 1 % self.size
+            latency, large = self.max(self._run(measure(self._control, shift), "measuring links"))
+            self._link = Link.between(float(latency), float(large))
+        return self._link
+
+    def abort(self, error: BaseException | str) -> None:
+        """End the run on all ranks, with one message that names this rank, its host and ``error``.
+
+        A PcaffeError is its message; of any other exception, a bug, the traceback is shown as well.
+        """
+        if self.rank:
+            rank = min(self.rank, _MOST_WAITING_RANKS)
+            time.sleep(_LATER_RANKS_WAIT + _NEXT_RANK_WAITS * rank)
+        text, trace = str(error), None
+        if isinstance(error, BaseException):
+            trace = error.__traceback__
+            if isinstance(error, KeyboardInterrupt):
+                text = "interrupted"
+            elif not isinstance(error, PcaffeError):
+                text = "".join(traceback.format_exception(error)).rstrip()
+        message = f"rank {self.rank} of {self.size} on {self.host}: {text}"
+        log.fatal(ClusterError(message).with_traceback(trace))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            self.communication.call(lambda: self._mpi.COMM_WORLD.Abort(1), "abort").wait(
+                _ABORT_TIMEOUT
+            )
+        finally:
+            # The launcher ends the other ranks when one ends like this.
+            os._exit(1)
+
+    def close(self) -> None:
+        """Leave the cluster, once all ranks have come here; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        sys.excepthook = self._previous_hook
+        self.barrier()
+        if self._finalize:
+            self.communication.call(self._mpi.Finalize, "MPI_Finalize").wait()
+        self.communication.close()
+
+    def _uncaught(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """End the run on all ranks when this one's program ends with an exception."""
+        self.abort(error)
+
+
+def _import_mpi(launch: launcher.Launch) -> Any:
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise ClusterError(
+            f"{launch.name} started this process, but MPI cannot be used ({error}): "
+            "pip install 'pycaffe-dist[mpi]' brings mpi4py and an MPI, or build mpi4py "
+            "with the cluster's MPI (pip install --no-binary mpi4py mpi4py)"
+        ) from None
+    return MPI
