@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,11 +76,11 @@ def load(net: Net, path: str) -> None:
         blob.data[...] = array.reshape(blob.shape)
 
 
-def _with_shared(net: Net, layer: Layer, arrays: list[Any]) -> list[Any]:
+def _with_shared(net: Net, layer: Layer, arrays: Sequence[Any]) -> list[Any]:
     """Fill in parameters that an HDF5 file leaves to their owner in another layer."""
     owned = {(p.layer_index, p.index) for p in net.parameters}
     index = net.layer_index(layer.name)
-    arrays = arrays + [None] * (len(layer.blobs) - len(arrays))
+    arrays = [*arrays] + [None] * (len(layer.blobs) - len(arrays))
     return [
         layer.blobs[k].data if array is None and (index, k) not in owned else array
         for k, array in enumerate(arrays)
@@ -89,14 +90,18 @@ def _with_shared(net: Net, layer: Layer, arrays: list[Any]) -> list[Any]:
 
 def save(net: Net, path: str, write_diff: bool) -> None:
     """Write the weights of ``net`` to a file; see Net.save_weights."""
-    caffemodel.save_weights(path, net.name, list(_layer_weights(net, write_diff)))
-
-
-def _layer_weights(net: Net, write_diff: bool):
-    for node in net.nodes:
-        yield caffemodel.LayerWeights(
-            name=node.name,
-            type=node.layer.type,
-            blobs=[blob.data for blob in node.layer.blobs],
-            diffs=[blob.diff for blob in node.layer.blobs] if write_diff else None,
+    owned = {(parameter.layer_index, parameter.index) for parameter in net.parameters}
+    layers = []
+    for number, node in enumerate(net.nodes):
+        blobs = node.layer.blobs
+        layers.append(
+            caffemodel.LayerWeights(
+                name=node.name,
+                type=node.layer.type,
+                blobs=[blob.data for blob in blobs],
+                diffs=[blob.diff for blob in blobs] if write_diff else None,
+                param=node.layer.param,
+                shared=frozenset(k for k in range(len(blobs)) if (number, k) not in owned),
+            )
         )
+    caffemodel.save_weights(path, net.name, layers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -23,8 +24,6 @@ from pycaffe_dist.solvers.lr_policy import LearningRate
 from pycaffe_dist.solvers.method import Regularization, method_class
 
 _REGULARIZATIONS = ("L1", "L2")
-# When ranks are asked for different things, the last of these wins.
-_ACTIONS = (Action.NONE, Action.SNAPSHOT, Action.STOP)
 
 
 class Solver:
@@ -56,11 +55,11 @@ class Solver:
         self.after_iteration: list[Callable[[Solver], None]] = []
         self.stopping = False
         self._dtype = dtype
-        self._divide_batches = divide_batches
         self._losses: deque[float] = deque(maxlen=param.average_loss)
         self._displayed_at = (0, time.monotonic())
         self._started = False
-        self.net = self._make_train_net()
+        self._seed = self._agree_on_seed()
+        self.net = self._make_train_net(divide_batches)
         self.test_nets = self._make_test_nets()
         # How many batches each test net has been asked for by all ranks together.
         self.tested = [0] * len(self.test_nets)
@@ -84,20 +83,38 @@ class Solver:
         if param.snapshot and self.cluster.rank == 0:
             snapshots.check_prefix(param)
 
+    def _agree_on_seed(self) -> int | None:
+        """Return the run's random seed, or None when every run is to differ.
+
+        Ranks share one seed in any case: they must shuffle alike, and what is to differ between
+        ranks differs by the rank.
+        """
+        if self.param.random_seed >= 0:
+            return self.param.random_seed
+        if self.cluster.size == 1:
+            return None
+        return int(self.cluster.broadcast(np.array([secrets.randbits(31)], np.int64))[0])
+
     @property
-    def seed(self) -> int | None:
-        """The run's random seed, or None when every run is to differ."""
-        return self.param.random_seed if self.param.random_seed >= 0 else None
+    def last_loss(self) -> float:
+        """This rank's loss of the last iteration."""
+        return self._losses[-1]
+
+    @property
+    def batch_size(self) -> int:
+        """This rank's samples per forward pass: the first dimension of the first data blob."""
+        first = self.net.nodes[0].top if self.net.nodes else []
+        return first[0].shape[0] if first and first[0].shape else 0
 
     def _make_net(self, spec: nets.NetSpec, unit: str) -> Net:
-        if self._divide_batches:
-            nets.divide_batches(spec.param, self.cluster.size)
         shard = Shard(self.cluster.rank, self.cluster.size, unit)
-        return Net(spec.param, dtype=self._dtype, seed=self.seed, shard=shard, places=spec.places)
+        return Net(spec.param, dtype=self._dtype, seed=self._seed, shard=shard, places=spec.places)
 
-    def _make_train_net(self) -> Net:
+    def _make_train_net(self, divide_batches: bool) -> Net:
         spec = nets.train_net(self.param)
         logger.info("Creating training net from %s", spec.origin)
+        if divide_batches:
+            nets.divide_batches(spec.param, self.cluster.size)
         return self._make_net(spec, "record")
 
     def _make_test_nets(self) -> list[Net]:
@@ -105,10 +122,7 @@ class Solver:
         for number, spec in enumerate(nets.test_nets(self.param)):
             logger.info("Creating test net (#%d) specified by %s", number, spec.origin)
             # Tests are spread over ranks batch by batch, so the batches stay the prototxt's.
-            shard = Shard(self.cluster.rank, self.cluster.size, "batch")
-            net = Net(
-                spec.param, dtype=self._dtype, seed=self.seed, shard=shard, places=spec.places
-            )
+            net = self._make_net(spec, "batch")
             net.debug_info = self.param.debug_info
             made.append(net)
         return made
@@ -174,7 +188,7 @@ class Solver:
             if display:
                 self._display()
             self._apply_update(display)
-            action = self._agreed_action()
+            action = self.engine.agree(self.action_source())
             due = bool(param.snapshot) and self.iteration % param.snapshot == 0
             if due or action is Action.SNAPSHOT:
                 self.snapshot()
@@ -277,11 +291,6 @@ class Solver:
             fmt(limit / norm),
         )
         return limit / norm
-
-    def _agreed_action(self) -> Action:
-        """Return the action that any rank was asked for; several ranks act an iteration later."""
-        code = self.cluster.agree_max(_ACTIONS.index(self.action_source()))
-        return _ACTIONS[code]
 
     def test_all(self) -> None:
         """Run every test net for its test_iter batches and log the mean outputs."""

@@ -1,0 +1,47 @@
+"""Data from HDF5 files: every top is a data set of its own name, copied row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.hdf5_rows import HDF5Rows
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.layers.base import Arity, Layer, register
+from pycaffe_dist.log import logger
+
+
+@register("HDF5Data")
+class HDF5Data(Layer):
+    """Batches of ``batch_size`` rows; rank r of P takes rows r, r+P, … of every P batches."""
+
+    bottoms = Arity(0, 0)
+    tops = Arity(1, None)
+    has_backward = False
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.hdf5_data_param
+        if self.param.HasField("transform_param"):
+            raise self.error("does not transform data; remove transform_param")
+        if param.batch_size < 1:
+            raise self.error(f"needs a batch_size of at least 1, found {param.batch_size}")
+        logger.info("Loading list of HDF5 filenames from: %s", param.source)
+        names = list(self.param.top)
+        try:
+            self._rows = HDF5Rows(param.source, names, param.shuffle, self.context.seed)
+        except DataError as error:
+            raise self.error(str(error)) from None
+        logger.info("Number of HDF5 files: %d", len(self._rows.files))
+        self._batches = 0
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        batch = self.param.hdf5_data_param.batch_size
+        for blob, shape in zip(top, self._rows.shapes):
+            blob.reshape(batch, *shape)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        batch, shard = self.param.hdf5_data_param.batch_size, self.context.shard
+        first = shard.first_record(self._batches, batch)
+        positions = first + shard.step * np.arange(batch)
+        self._rows.take(positions, [blob.data for blob in top])
+        self._batches += 1

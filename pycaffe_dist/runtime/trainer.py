@@ -1,0 +1,100 @@
+"""A training run: the ranks, the exchange, the solver, signals and progress put together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pycaffe_dist import device
+from pycaffe_dist.config import TrainOptions
+from pycaffe_dist.log import logger
+from pycaffe_dist.runtime import cluster as clusters
+from pycaffe_dist.runtime.cluster import Cluster
+from pycaffe_dist.runtime.devices import choose_device
+from pycaffe_dist.runtime.engine import make_engine
+from pycaffe_dist.runtime.signals import SignalActions
+from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.solvers import Solver
+
+Callback = Callable[[Solver], None]
+
+
+def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
+    """Run the training that ``options`` describe, on this rank; return the exit status 0.
+
+    ``callbacks`` run after every iteration.  Raises PcaffeError; on several ranks an exception
+    ends the run on all of them.
+    """
+    with clusters.detect() as cluster:
+        device.set_threads(options.threads or cluster.threads)
+        param = _solver_param(options)
+        choose_device(options.gpu, param.solver_mode == caffe_pb2.SolverParameter.GPU)
+        solver = make_solver(
+            param, cluster, exchange=options.exchange, divide_batches=options.global_batch
+        )
+        try:
+            _log_ranks(cluster, solver)
+            solver.load_weights(options.weights)
+            solver.after_iteration.extend(callbacks)
+            with SignalActions(options.sigint_effect, options.sighup_effect) as actions:
+                solver.action_source = actions
+                logger.info("Starting Optimization")
+                solver.solve(options.snapshot)
+        finally:
+            solver.close()
+    return 0
+
+
+def make_solver(
+    param: Any,
+    cluster: Cluster | None = None,
+    *,
+    exchange: str = TrainOptions.exchange,
+    divide_batches: bool = False,
+) -> Solver:
+    """Return a solver of a SolverParameter on this rank.
+
+    Without a ``cluster``, under a launcher such as mpirun, it is the one that the launcher started.
+    """
+    if cluster is None:
+        cluster = _launched_cluster()
+    engine = make_engine(cluster, exchange)
+    return Solver(param, cluster=cluster, engine=engine, divide_batches=divide_batches)
+
+
+@functools.cache
+def _launched_cluster() -> Cluster:
+    """A process has one cluster, however many solvers a program makes."""
+    return clusters.detect()
+
+
+def _solver_param(options: TrainOptions) -> Any:
+    """Read the solver; the flags for level, stages and seed override it."""
+    param = text.read_solver(options.solver)
+    param.train_state.level = options.level
+    param.train_state.stage.extend(options.stages)
+    if options.seed is not None:
+        param.random_seed = options.seed
+    return param
+
+
+def _log_ranks(cluster: Cluster, solver: Solver) -> None:
+    """Say how many ranks train together, and on how many samples per iteration."""
+    if cluster.size == 1:
+        return
+    logger.info(
+        "%d ranks on %d host(s), %d thread(s) each",
+        cluster.size,
+        len(set(cluster.hosts)),
+        device.threads(),
+    )
+    batch = solver.batch_size
+    if batch:
+        logger.info(
+            "Effective batch size: %d = %d per rank x %d ranks x iter_size %d",
+            batch * cluster.size * solver.param.iter_size,
+            batch,
+            cluster.size,
+            solver.param.iter_size,
+        )

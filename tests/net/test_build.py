@@ -1,0 +1,176 @@
+"""How layers are connected, which of them run backward, and what a bad net is told."""
+
+import numpy as np
+import pytest
+from nets import build, input_layer, ip, parse
+
+from pycaffe_dist.errors import LayerError, NetError
+from pycaffe_dist.net import Net
+from pycaffe_dist.schema import caffe_pb2, text
+
+LOSS = "layer { name: 'loss' type: 'EuclideanLoss' bottom: '%s' bottom: 'label' top: 'loss' }"
+DATA = input_layer("data", 2, 3) + input_layer("label", 2, 4)
+
+
+def needs_backward(net: Net) -> set[str]:
+    return {node.name for node in net.nodes if node.need_backward}
+
+
+def test_inputs_do_not_need_backward():
+    net = build(DATA + ip("a", "data", 5) + ip("b", "a", 4) + LOSS % "b")
+    assert needs_backward(net) == {"a", "b", "loss"}
+    assert [node.propagate_down for node in net.nodes if node.name in "ab"] == [[False], [True]]
+    assert net.inputs == ["data", "label"]
+    assert net.outputs == ["loss"]
+
+
+def test_what_does_not_reach_the_loss_is_skipped():
+    net = build(DATA + ip("a", "data", 4) + LOSS % "a" + ip("side", "a", 2))
+    assert needs_backward(net) == {"a", "a_a_0_split", "loss"}
+    assert net.outputs == ["loss", "side"]
+
+
+def test_frozen_layers_are_skipped():
+    frozen = "param { lr_mult: 0 } param { lr_mult: 0 }"
+    net = build(DATA + ip("a", "data", 5, frozen) + ip("b", "a", 4) + LOSS % "b")
+    assert needs_backward(net) == {"b", "loss"}
+    assert [p.receives_gradient for p in net.parameters] == [False, False, True, True]
+
+
+def test_propagate_down_cuts_backward_off():
+    net = build(DATA + ip("a", "data", 5) + ip("b", "a", 4, "propagate_down: false") + LOSS % "b")
+    assert needs_backward(net) == {"b", "loss"}
+
+
+def test_propagate_down_can_ask_for_an_inputs_diff():
+    net = build(DATA + ip("a", "data", 4, "propagate_down: true") + LOSS % "a")
+    net.blobs["data"].data[...] = 1
+    net.forward()
+    net.backward()
+    assert np.abs(net.blobs["data"].diff).sum() > 0
+
+
+def test_force_backward_reaches_the_input_but_not_labels():
+    net = build(
+        "force_backward: true "
+        + input_layer("data", 2, 3)
+        + input_layer("label", 2)
+        + ip("a", "data", 4)
+        + "layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'a' bottom: 'label' top: 'loss' }"
+    )
+    net.forward()
+    net.backward()
+    assert np.abs(net.blobs["data"].diff).sum() > 0
+    assert net.nodes[-1].propagate_down == [True, False]
+
+
+def test_loss_weights_scale_loss_and_gradient():
+    losses, diffs = [], []
+    for weight in (1, 3):
+        loss = LOSS.replace("top: 'loss'", f"top: 'loss' loss_weight: {weight}") % "a"
+        net = build(DATA + ip("a", "data", 4) + loss)
+        net.blobs["data"].data[...] = np.arange(6).reshape(2, 3)
+        losses.append(net.forward())
+        net.backward()
+        diffs.append(net.parameters[0].blob.diff.copy())
+    assert losses[1] == pytest.approx(3 * losses[0])
+    np.testing.assert_allclose(diffs[1], 3 * diffs[0])
+
+
+def test_a_loss_layer_may_leave_its_top_unnamed():
+    net = build(DATA + ip("a", "data", 4) + (LOSS % "a").replace("top: 'loss'", ""))
+    net.blobs["data"].data[...] = 1
+    assert net.forward() > 0
+    assert net.outputs == []
+
+
+def test_gradients_are_announced_once_and_last_layer_first():
+    shared = "param { name: 'w' } param { name: 'b' }"
+    net = build(
+        DATA + ip("a", "data", 3, shared) + ip("b", "a", 3, shared) + ip("c", "b", 4) + LOSS % "c"
+    )
+    announced = []
+    net.forward()
+    net.backward(on_gradient_ready=announced.append)
+    assert [p.key for p in announced] == ["c[1]", "c[0]", "a[1]", "a[0]"]
+
+
+def test_reshaping_an_input_reshapes_the_net():
+    net = build(input_layer("data", 2, 3) + ip("a", "data", 5))
+    net.blobs["data"].reshape(7, 3)
+    net.forward()
+    assert net.blobs["a"].shape == (7, 5)
+
+
+def test_input_fields_of_old_nets(tmp_path):
+    path = tmp_path / "old.prototxt"
+    path.write_text("input: 'data' input_dim: 2 input_dim: 3 input_dim: 4 input_dim: 5")
+    net = Net(text.read_net(path))
+    assert net.blobs["data"].shape == (2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("prototxt", "message"),
+    [
+        ("layer { name: 'x' type: 'Convolutoin' }", "did you mean 'Convolution'"),
+        (DATA + ip("a", "data", 2) + ip("b", "nowhere", 2), "unknown bottom blob 'nowhere'"),
+        (
+            DATA + ip("a", "data", 2) + ip("a2", "data", 2).replace("top: 'a2'", "top: 'a'"),
+            "top blob 'a' is already made by layer 'a'",
+        ),
+        (
+            DATA + "layer { name: 's' type: 'Softmax' bottom: 'data' bottom: 'label' top: 's' }",
+            r"layer 's' \(Softmax\): takes 1 bottom blob\(s\), 2 are given",
+        ),
+        (
+            DATA + ip("a", "data", 2, "propagate_down: true propagate_down: true"),
+            "propagate_down is given 2 times for 1 bottoms",
+        ),
+        (DATA + ip("a", "data", 2, "param {} param {} param {}"), "3 param are given"),
+        (
+            DATA + ip("a", "data", 2, "loss_weight: 1 loss_weight: 2"),
+            "loss_weight is given 2 times",
+        ),
+        (DATA + ip("a", "data", 3).replace("top: 'a'", "top: 'data'"), "cannot work in place"),
+    ],
+)
+def test_a_bad_net_is_told_why(prototxt, message):
+    with pytest.raises(NetError, match=message):
+        build(prototxt)
+
+
+def test_errors_name_the_line_of_the_layer(tmp_path):
+    path = tmp_path / "net.prototxt"
+    path.write_text(input_layer("data", 2, 3) + "\n\n" + ip("a", "data", 0))
+    param, places = text.read_net_with_places(path)
+    with pytest.raises(LayerError, match=r"net.prototxt:3: layer 'a' \(InnerProduct\)"):
+        Net(param, places=places)
+
+
+def test_the_place_is_that_of_the_phases_own_layer(tmp_path):
+    """Two layers of one name, for two phases: the error points at the one that is used."""
+    path = tmp_path / "net.prototxt"
+    good = ip("a", "data", 1, "include { phase: TRAIN }")
+    bad = ip("a", "data", 0, "include { phase: TEST }")
+    path.write_text("\n".join([input_layer("data", 2, 3), good, bad]))
+    param, places = text.read_net_with_places(path)
+    param.state.phase = caffe_pb2.TEST
+    with pytest.raises(LayerError, match=r"net.prototxt:3: layer 'a'"):
+        Net(param, places=places)
+
+
+def test_layers_of_a_filtered_phase_keep_their_own_phase():
+    net = build(
+        input_layer("data", 4)
+        + "layer { name: 'd' type: 'Dropout' phase: TEST bottom: 'data' top: 'd' }"
+    )
+    net.blobs["data"].data[...] = 1
+    net.forward()
+    np.testing.assert_array_equal(net.blobs["d"].data, 1)
+
+
+def test_parsing_does_not_change_the_callers_definition():
+    param = parse(DATA + ip("a", "data", 4) + LOSS % "a")
+    before = param.SerializeToString()
+    Net(param)
+    assert param.SerializeToString() == before

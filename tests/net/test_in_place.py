@@ -1,0 +1,76 @@
+"""In-place layers: allowed where nothing is lost, refused where a gradient would be wrong."""
+
+import pytest
+from nets import build, input_layer, ip
+
+from pycaffe_dist.errors import LayerError, NetError
+
+LOSS = "layer { name: 'loss' type: 'EuclideanLoss' bottom: '%s' bottom: 'label' top: 'loss' }"
+DATA = input_layer("data", 2, 3) + input_layer("label", 2, 3)
+
+
+def in_place(name, blob, kind):
+    return f"layer {{ name: '{name}' type: '{kind}' bottom: '{blob}' top: '{blob}' }}"
+
+
+def simple(name, bottom, top, kind):
+    return f"layer {{ name: '{name}' type: '{kind}' bottom: '{bottom}' top: '{top}' }}"
+
+
+@pytest.mark.parametrize(
+    "chain", [("ReLU",), ("ReLU", "Dropout"), ("BatchNorm", "Scale", "ReLU"), ("Sigmoid",)]
+)
+def test_common_chains_are_accepted(chain):
+    layers = "".join(in_place(f"{kind}{i}", "a", kind) for i, kind in enumerate(chain))
+    build(DATA + ip("a", "data", 3) + layers + LOSS % "a")
+
+
+def test_overwriting_a_top_that_backward_needs_is_refused():
+    with pytest.raises(
+        LayerError, match=r"layer 'relu' \(ReLU\).*layer 'sig' needs the old values"
+    ):
+        build(
+            DATA
+            + ip("a", "data", 3)
+            + simple("sig", "a", "s", "Sigmoid")
+            + in_place("relu", "s", "ReLU")
+            + LOSS % "s"
+        )
+
+
+def test_a_relu_minds_a_layer_that_changes_signs():
+    with pytest.raises(LayerError, match="layer 'relu' needs the old values"):
+        build(
+            DATA
+            + ip("a", "data", 3)
+            + in_place("relu", "a", "ReLU")
+            + in_place("scale", "a", "Scale")
+            + LOSS % "a"
+        )
+
+
+def test_nothing_is_refused_where_no_gradient_flows():
+    build(
+        input_layer("data", 2, 3)
+        + simple("sig", "data", "s", "Sigmoid")
+        + in_place("r", "s", "ReLU")
+    )
+
+
+def test_overwriting_what_another_layer_reads_is_refused():
+    """Behind an explicit Split the tops lie in one place."""
+    split = "layer { name: 's' type: 'Split' bottom: 'a' top: 's0' top: 's1' }"
+    with pytest.raises(LayerError, match="layer 'b' reads them as 's1'"):
+        build(
+            DATA
+            + ip("a", "data", 3)
+            + split
+            + in_place("relu", "s0", "ReLU")
+            + ip("b", "s1", 3)
+            + LOSS % "b"
+        )
+
+
+def test_an_in_place_layer_on_a_blob_with_other_readers_is_told_why():
+    with pytest.raises(NetError, match="cannot work in place on 'a', which other layers read too"):
+        build(DATA + ip("a", "data", 3) + ip("b", "a", 3) + in_place("relu", "a", "ReLU"))
