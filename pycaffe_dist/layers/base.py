@@ -13,6 +13,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import LayerError
 from pycaffe_dist.registry import Registry
+from pycaffe_dist.schema import caffe_pb2
 
 LayerParameter = Any  # caffe_pb2.LayerParameter, a class made at run time
 
@@ -157,3 +158,8 @@ def layer_class(name: str) -> type[Layer]:
 def layer_types() -> list[str]:
     """Return the names of all layer types, sorted."""
     return _layers.names()
+
+
+def is_test(phase: int) -> bool:
+    """Tell whether ``phase`` is TEST."""
+    return phase == caffe_pb2.TEST
