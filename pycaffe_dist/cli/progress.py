@@ -21,20 +21,20 @@ class Progress:
     that is a terminal, so a log that goes to a file stays clean; log lines pass above it.
     """
 
-    def __init__(self, solver: Solver, stream: TextIO | None = None):
-        self._solver = solver
+    def __init__(self, stream: TextIO | None = None):
         self._stream = stream or sys.stderr
         self._line: tqdm | None = None
 
     def __enter__(self) -> Progress:
-        if self._solver.cluster.rank == 0 and self._stream.isatty():
-            self._line = _open_line(self._solver, self._stream)
         return self
 
     def __call__(self, solver: Solver) -> None:
-        """Show that the solver has finished an iteration."""
-        if self._line is not None:
-            self._line.update(solver.iteration - self._line.n)
+        """Show that the solver has finished an iteration; the first call opens the line."""
+        if self._line is None:
+            if solver.cluster.rank != 0 or not self._stream.isatty():
+                return
+            self._line = _open_line(solver, self._stream)
+        self._line.update(solver.iteration - self._line.n)
 
     def __exit__(
         self,
@@ -46,19 +46,10 @@ class Progress:
             self._line.close()
 
 
-def images_per_iteration(solver: Solver) -> int:
-    """Return how many images (records) all ranks together read for one update."""
-    batch = 0
-    for node in solver.net.nodes:
-        if not node.bottom and node.top and node.top[0].shape:
-            batch = max(batch, node.top[0].shape[0])
-    return batch * solver.cluster.size * solver.param.iter_size
-
-
 def _open_line(solver: Solver, stream: TextIO) -> tqdm:
     from tqdm import tqdm
 
-    images = images_per_iteration(solver)
+    images = solver.batch_size * solver.cluster.size * solver.param.iter_size
 
     class Line(tqdm):
         @property

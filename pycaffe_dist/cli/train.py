@@ -57,21 +57,22 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("give a snapshot to resume training or weights to finetune, but not both")
     if options.threads < 0:
         raise UsageError(f"flag --threads needs 0 or more, not {options.threads}")
+    from pycaffe_dist.cli.progress import Progress
     from pycaffe_dist.runtime import trainer
 
-    return trainer.train(
-        TrainOptions(
-            solver=options.solver,
-            snapshot=options.snapshot,
-            weights=split_list(options.weights),
-            gpu=options.gpu,
-            level=options.level,
-            stages=split_list(options.stage),
-            sigint_effect=Action(options.sigint_effect),
-            sighup_effect=Action(options.sighup_effect),
-            exchange=options.exchange,
-            threads=options.threads,
-            global_batch=options.global_batch,
-            seed=options.seed,
-        )
+    wanted = TrainOptions(
+        solver=options.solver,
+        snapshot=options.snapshot,
+        weights=split_list(options.weights),
+        gpu=options.gpu,
+        level=options.level,
+        stages=split_list(options.stage),
+        sigint_effect=Action(options.sigint_effect),
+        sighup_effect=Action(options.sighup_effect),
+        exchange=options.exchange,
+        threads=options.threads,
+        global_batch=options.global_batch,
+        seed=options.seed,
     )
+    with Progress() as progress:
+        return trainer.train(wanted, [progress])
