@@ -1,0 +1,156 @@
+"""Reads binary protobuf files and moves arrays between blobs and NumPy."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from pycaffe_dist.errors import DataError, PcaffeError, PrototxtError, SnapshotError
+from pycaffe_dist.log import logger
+from pycaffe_dist.schema import caffe_pb2, wire
+from pycaffe_dist.schema.reading import HDF5_MAGIC, looks_like_text, read_bytes
+from pycaffe_dist.schema.upgrade import upgrade_net
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+_Path = str | os.PathLike[str]
+_Fail = Callable[[str], PcaffeError]
+
+# protobuf, in Caffe as here, reads and writes messages up to this size only.
+MAX_BYTES = 2**31 - 1
+_ROOM_FOR_DEFINITIONS = 2**20
+
+_KINDS = {
+    "NetParameter": "a .caffemodel",
+    "SolverState": "a .solverstate",
+    "BlobProto": "a .binaryproto",
+}
+
+
+def read_net_weights(path: _Path) -> caffe_pb2.NetParameter:
+    """Return the net of a binary .caffemodel, upgraded to today's layers, with its blobs.
+
+    Raises SnapshotError.
+    """
+    file = os.fspath(path)
+    fail = _failing(SnapshotError, file)
+    net = _read(path, caffe_pb2.NetParameter(), fail)
+    if not net.layer and not net.layers:
+        raise fail("holds no layers, so it is not a .caffemodel")
+    try:
+        notes = upgrade_net(net, file).notes
+    except PrototxtError as error:
+        raise SnapshotError(str(error)) from None
+    for note in notes:
+        logger.info("%s: %s", file, note)
+    return net
+
+
+def read_solver_state(path: _Path) -> caffe_pb2.SolverState:
+    """Return the state in a binary .solverstate; raises SnapshotError."""
+    fail = _failing(SnapshotError, os.fspath(path))
+    state = _read(path, caffe_pb2.SolverState(), fail)
+    if not state.HasField("iter"):
+        raise fail("holds no iteration, so it is not a .solverstate")
+    return state
+
+
+def read_blob(path: _Path) -> caffe_pb2.BlobProto:
+    """Return the blob in a .binaryproto, such as a mean image, with as many values as its shape
+    says; raises DataError."""
+    fail = _failing(DataError, os.fspath(path))
+    blob = _read(path, caffe_pb2.BlobProto(), fail)
+    count = len(blob.double_data) or len(blob.data)
+    if not count or count != math.prod(blob_shape(blob)):
+        raise fail(
+            f"is not a .binaryproto: its shape is {_words(blob_shape(blob))}, "
+            f"but it holds {count} values"
+        )
+    return blob
+
+
+def _failing(error: type[PcaffeError], file: str) -> _Fail:
+    return lambda message: error(f"{file}: {message}")
+
+
+def _read(path: _Path, message: AnyMessage, fail: _Fail) -> AnyMessage:
+    data = read_bytes(path, fail)
+    expected = _KINDS[message.DESCRIPTOR.name]
+    if data.startswith(HDF5_MAGIC):
+        raise fail(f"is an HDF5 file, expected {expected}")
+    if len(data) > MAX_BYTES:
+        raise fail(f"has {len(data)} bytes; protobuf's limit is 2 GB, so use HDF5 (.h5)")
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        needed = wire.length_if_truncated(data)
+        if needed and not looks_like_text(data):
+            raise fail(f"is cut off: {len(data)} of at least {needed} bytes are there") from None
+        what = "a text file" if looks_like_text(data) else "damaged or of another kind"
+        raise fail(f"is {what}, expected {expected}") from None
+    return message
+
+
+def blob_shape(blob: caffe_pb2.BlobProto) -> tuple[int, ...]:
+    """Return the shape of a blob; old blobs without ``shape`` have num to width, four axes."""
+    if any(blob.HasField(name) for name in ("num", "channels", "height", "width")):
+        return (blob.num, blob.channels, blob.height, blob.width)
+    return tuple(blob.shape.dim)
+
+
+def blob_to_array(blob: caffe_pb2.BlobProto) -> np.ndarray:
+    """Return a blob's values in its shape, as float32 or, if stored so, float64.
+
+    Raises SnapshotError when there are more or fewer values than the shape says.
+    """
+    if blob.double_data:
+        return _shaped(np.array(blob.double_data, np.float64), blob, "values")
+    return _shaped(np.array(blob.data, np.float32), blob, "values")
+
+
+def blob_to_diff(blob: caffe_pb2.BlobProto) -> np.ndarray | None:
+    """Return a blob's gradient like `blob_to_array`, None when it has none."""
+    if blob.double_diff:
+        return _shaped(np.array(blob.double_diff, np.float64), blob, "gradients")
+    if blob.diff:
+        return _shaped(np.array(blob.diff, np.float32), blob, "gradients")
+    return None
+
+
+def _shaped(values: np.ndarray, blob: caffe_pb2.BlobProto, what: str) -> np.ndarray:
+    shape = blob_shape(blob)
+    if values.size != math.prod(shape):
+        raise SnapshotError(f"a blob of shape {_words(shape)} holds {values.size} {what}")
+    return values.reshape(shape)
+
+
+def _words(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def check_size(path: _Path, arrays: Iterable[np.ndarray | None]) -> None:
+    """Raise SnapshotError when arrays are too large for one binary file together."""
+    size = sum(array.nbytes for array in arrays if array is not None)
+    if size > MAX_BYTES - _ROOM_FOR_DEFINITIONS:
+        raise SnapshotError(
+            f"{os.fspath(path)}: {size} bytes of arrays are more than the 2 GB that a binary "
+            "snapshot holds; set snapshot_format: HDF5"
+        )
+
+
+def array_to_blob(values: np.ndarray, diff: np.ndarray | None = None) -> caffe_pb2.BlobProto:
+    """Return a blob that holds an array and, if given, its gradient of the same shape.
+
+    float64 is stored as double, all else as float.  The blob is made from encoded bytes: handing
+    protobuf the numbers one by one takes 12 to 70 times longer.
+    """
+    number, kind = (8, "<f8") if values.dtype == np.float64 else (5, "<f4")
+    parts = [caffe_pb2.BlobProto(shape={"dim": values.shape}).SerializeToString()]
+    parts += wire.packed(number, np.ascontiguousarray(values, kind))
+    if diff is not None:
+        parts += wire.packed(number + 1, np.ascontiguousarray(diff, kind))
+    return caffe_pb2.BlobProto.FromString(b"".join(parts))

@@ -1,0 +1,69 @@
+"""The little of protobuf's wire format that large blobs and truncated files need.
+
+A message is a sequence of fields: a varint ``number << 3 | kind``, then the value.  Kinds are 0
+varint, 1 eight bytes, 2 a varint length and that many bytes, 5 four bytes.  Packed numbers are of
+kind 2.  https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
+
+
+def varint(value: int) -> bytes:
+    """Return the variable-length code of a number that is not negative."""
+    code = bytearray()
+    while value >= 0x80:
+        code.append(value & 0x7F | 0x80)
+        value >>= 7
+    code.append(value)
+    return bytes(code)
+
+
+def packed(number: int, values: np.ndarray) -> list[bytes | memoryview]:
+    """Return the parts that, joined, are a packed field of little-endian numbers, without copying
+    them; none for an empty array, which protobuf leaves out."""
+    if not values.size:
+        return []
+    head = varint(number << 3 | _BYTES) + varint(values.nbytes)
+    return [head, values.reshape(-1).view(np.uint8).data]
+
+
+def length_if_truncated(data: bytes) -> int:
+    """Return how many bytes a message has at least whose end is missing; 0 when that is not what
+    is wrong with it."""
+    position = 0
+    while position < len(data):
+        key, start = _read_varint(data, position)
+        if key >> 3 == 0:
+            return 0
+        kind = key & 7
+        if kind == _VARINT:
+            _, position = _read_varint(data, start)
+        elif kind == _BYTES:
+            length, start = _read_varint(data, start)
+            position = start + length
+        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+            position = start + (8 if kind == _EIGHT_BYTES else 4)
+        else:
+            return 0
+    return position if position > len(data) else 0
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number at a position and the position after it; past the end, bytes are zero.
+
+    A number that goes on for more than the ten bytes that it can have is read as 0.
+    """
+    value = shift = 0
+    while True:
+        byte = data[position] if position < len(data) else 0
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift == 70:
+            return 0, position

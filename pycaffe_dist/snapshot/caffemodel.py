@@ -1,0 +1,128 @@
+"""Weights on disk: .caffemodel, a binary NetParameter with blobs, and .caffemodel.h5."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pycaffe_dist.errors import SnapshotError
+from pycaffe_dist.schema import binary, caffe_pb2
+from pycaffe_dist.schema.reading import is_hdf5
+from pycaffe_dist.snapshot import atomic, hdf5
+
+if TYPE_CHECKING:
+    import h5py
+
+_Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """The parameters of one layer.
+
+    ``blobs`` has an array for each; from an HDF5 file, None stands for one that the layer shares
+    with another, which has it, and shared ones at the end are missing.  ``diffs``, of the same
+    shapes, are the gradients, if wanted.  ``type`` is empty where the file does not tell.
+
+    For writing only: ``param`` is the layer's definition, which a binary file carries along, and
+    ``shared`` the indices of blobs that belong to another layer.
+    """
+
+    name: str
+    type: str
+    blobs: Sequence[np.ndarray | None]
+    diffs: Sequence[np.ndarray | None] | None = None
+    param: caffe_pb2.LayerParameter | None = None
+    shared: frozenset[int] = frozenset()
+
+
+def save_weights(path: _Path, net_name: str, layers: Sequence[LayerWeights]) -> None:
+    """Write weights, as HDF5 when the path ends in .h5, whole or not at all.
+
+    Layers without parameters are written too, as Caffe does.  Raises SnapshotError.
+    """
+    if os.fspath(path).endswith(".h5"):
+        _save_hdf5(path, layers)
+    else:
+        atomic.write(path, _encoded(path, net_name, layers))
+
+
+def load_weights(path: _Path) -> list[LayerWeights]:
+    """Return the weights in a file of either kind, of any version, told by its content.
+
+    Blobs of old files have four axes whatever their layer's, with ones in front.
+    Raises SnapshotError.
+    """
+    if is_hdf5(path):
+        with hdf5.reading(path) as file:
+            return list(_layers_in(file, os.fspath(path)))
+    layers = []
+    for layer in binary.read_net_weights(path).layer:
+        try:
+            blobs = [binary.blob_to_array(blob) for blob in layer.blobs]
+            diffs = [binary.blob_to_diff(blob) for blob in layer.blobs]
+        except SnapshotError as error:
+            raise SnapshotError(f"{os.fspath(path)}: layer '{layer.name}': {error}") from None
+        has_diffs = any(diff is not None for diff in diffs)
+        layers.append(LayerWeights(layer.name, layer.type, blobs, diffs if has_diffs else None))
+    return layers
+
+
+def _encoded(path: _Path, net_name: str, layers: Sequence[LayerWeights]) -> bytes:
+    binary.check_size(
+        path, [array for layer in layers for array in (*layer.blobs, *(layer.diffs or ()))]
+    )
+    net = caffe_pb2.NetParameter(name=net_name)
+    for layer in layers:
+        param = net.layer.add()
+        if layer.param is not None:
+            param.CopyFrom(layer.param)
+            param.ClearField("blobs")
+        param.name, param.type = layer.name, layer.type
+        for index, blob in enumerate(layer.blobs):
+            if blob is None:
+                raise SnapshotError(f"{path}: layer '{layer.name}' has no array for blob {index}")
+            diff = None if layer.diffs is None else layer.diffs[index]
+            param.blobs.append(binary.array_to_blob(blob, diff))
+    return net.SerializeToString()
+
+
+def _save_hdf5(path: _Path, layers: Sequence[LayerWeights]) -> None:
+    with hdf5.writing(path) as file:
+        data = file.create_group("data")
+        with_diff = any(layer.diffs is not None for layer in layers)
+        diff = file.create_group("diff") if with_diff else None
+        for layer in layers:
+            group = data.require_group(layer.name)
+            for index, blob in enumerate(layer.blobs):
+                if index not in layer.shared and blob is not None:
+                    group.create_dataset(str(index), data=blob)
+            if diff is not None:
+                group = diff.require_group(layer.name)
+                for index, gradient in enumerate(layer.diffs or ()):
+                    group.create_dataset(str(index), data=gradient)
+
+
+def _layers_in(file: h5py.File, path: str) -> Iterator[LayerWeights]:
+    import h5py
+
+    data = file.get("data")
+    if not isinstance(data, h5py.Group):
+        raise SnapshotError(f"{path}: has no group /data, so it is not a .caffemodel.h5")
+    diff = file.get("diff")
+    names: list[str] = []
+    data.visit(names.append)
+    for name in names:
+        group = data[name]
+        if not isinstance(group, h5py.Group):
+            continue
+        blobs = hdf5.read_numbered(group)
+        # A layer named a/b makes a group a that is no layer of its own.
+        if not blobs and len(group):
+            continue
+        diffs = hdf5.read_numbered(diff[name]) if diff is not None and name in diff else None
+        yield LayerWeights(name, "", blobs, diffs)

@@ -1,0 +1,83 @@
+"""HDF5 files as Caffe lays them out: plain datasets, strings with a closing zero."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pycaffe_dist.errors import SnapshotError
+from pycaffe_dist.snapshot import atomic
+
+if TYPE_CHECKING:
+    import h5py
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
+    """Give an HDF5 file to fill that takes the place of ``path`` whole or not at all.
+
+    Raises SnapshotError.
+    """
+    import h5py
+
+    with atomic.replacing(path) as new:
+        try:
+            with h5py.File(new, "w") as file:
+                yield file
+        except RuntimeError as error:
+            # Closing failed after a write had: HDF5 keeps the file open, and with it the disk full.
+            os.truncate(new, 0)
+            first = error.__context__
+            raise first if isinstance(first, OSError) else OSError(str(error)) from error
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
+    """Give an HDF5 file to read; raises SnapshotError for one that is damaged, also later on."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except (OSError, RuntimeError) as error:
+        raise SnapshotError(f"{os.fspath(path)}: damaged or cut off: {error}") from error
+
+
+def write_int(group: h5py.Group, name: str, value: int) -> None:
+    """Write an integer as the one-element dataset that Caffe reads."""
+    group.create_dataset(name, data=np.array([value], np.int32))
+
+
+def write_string(group: h5py.Group, name: str, value: str) -> None:
+    """Write a string with its closing zero, without which Caffe would read past its end."""
+    import h5py
+
+    text = value.encode()
+    kind = h5py.h5t.C_S1.copy()
+    kind.set_size(len(text) + 1)
+    kind.set_strpad(h5py.h5t.STR_NULLTERM)
+    space = h5py.h5s.create(h5py.h5s.SCALAR)
+    dataset = h5py.h5d.create(group.id, name.encode(), kind, space)
+    dataset.write(space, space, np.array(text, f"S{len(text) + 1}"), kind)
+
+
+def read_string(dataset: h5py.Dataset) -> str:
+    """Return a string, whichever way it was written."""
+    value = dataset[()]
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def read_numbered(group: h5py.Group) -> list[np.ndarray | None]:
+    """Return the datasets ``0``, ``1``, … of a group; None where a number is left out."""
+    import h5py
+
+    found = {
+        int(name): item
+        for name, item in group.items()
+        if name.isdigit() and isinstance(item, h5py.Dataset)
+    }
+    return [np.asarray(found[i]) if i in found else None for i in range(max(found, default=-1) + 1)]

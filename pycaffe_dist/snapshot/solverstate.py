@@ -1,0 +1,82 @@
+"""What a solver goes on from: .solverstate, a binary SolverState, and .solverstate.h5."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pycaffe_dist.errors import SnapshotError
+from pycaffe_dist.schema import binary, caffe_pb2
+from pycaffe_dist.schema.reading import is_hdf5
+from pycaffe_dist.snapshot import atomic, hdf5
+
+_Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class SolverStateData:
+    """The state of a solver after ``iteration`` iterations.
+
+    ``learned_net`` is the path of the weights, ``current_step`` counts the drops of the learning
+    rate, ``history`` has the solver's arrays (momentum and the like) in its own order.
+    """
+
+    iteration: int
+    learned_net: str
+    current_step: int
+    history: Sequence[np.ndarray]
+
+
+def save_state(path: _Path, state: SolverStateData) -> None:
+    """Write a state, as HDF5 when the path ends in .h5, whole or not at all.
+
+    Raises SnapshotError.
+    """
+    if os.fspath(path).endswith(".h5"):
+        with hdf5.writing(path) as file:
+            hdf5.write_int(file, "iter", state.iteration)
+            hdf5.write_string(file, "learned_net", state.learned_net)
+            hdf5.write_int(file, "current_step", state.current_step)
+            history = file.create_group("history")
+            for index, array in enumerate(state.history):
+                history.create_dataset(str(index), data=array)
+        return
+    binary.check_size(path, state.history)
+    message = caffe_pb2.SolverState(
+        iter=state.iteration, learned_net=state.learned_net, current_step=state.current_step
+    )
+    message.history.extend(binary.array_to_blob(array) for array in state.history)
+    atomic.write(path, message.SerializeToString())
+
+
+def load_state(path: _Path) -> SolverStateData:
+    """Return the state in a file of either kind, told by its content; raises SnapshotError."""
+    if is_hdf5(path):
+        return _load_hdf5(path)
+    message = binary.read_solver_state(path)
+    try:
+        history = [binary.blob_to_array(blob) for blob in message.history]
+    except SnapshotError as error:
+        raise SnapshotError(f"{os.fspath(path)}: history: {error}") from None
+    return SolverStateData(message.iter, message.learned_net, message.current_step, history)
+
+
+def _load_hdf5(path: _Path) -> SolverStateData:
+    with hdf5.reading(path) as file:
+        missing = [name for name in ("iter", "current_step", "history") if name not in file]
+        if missing:
+            raise SnapshotError(
+                f"{os.fspath(path)}: has no /{missing[0]}, so it is not a .solverstate.h5"
+            )
+        history = hdf5.read_numbered(file["history"])
+        gaps = [index for index, array in enumerate(history) if array is None]
+        if gaps:
+            raise SnapshotError(f"{os.fspath(path)}: /history/{gaps[0]} is missing")
+        learned_net = hdf5.read_string(file["learned_net"]) if "learned_net" in file else ""
+        iteration, current_step = (int(file[name][0]) for name in ("iter", "current_step"))
+        return SolverStateData(
+            iteration, learned_net, current_step, [array for array in history if array is not None]
+        )
