@@ -7,7 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from pycaffe_dist.data.datum import (
+from pycaffe_dist.data.image import decode_image
+from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.data.sources import Records, Source
+from pycaffe_dist.data.transformer import Shape, Transformer
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.kernels.datum import (
     CHANNELS,
     COLUMNS,
     DATA,
@@ -19,11 +24,6 @@ from pycaffe_dist.data.datum import (
     WIDTH,
     parse_datums,
 )
-from pycaffe_dist.data.image import decode_image
-from pycaffe_dist.data.partition import Shard
-from pycaffe_dist.data.sources import Records, Source
-from pycaffe_dist.data.transformer import Shape, Transformer
-from pycaffe_dist.errors import DataError
 
 DECODING_THREADS = 4
 # Small records are read this many bytes ahead: a call for many batches waits for the interpreter

@@ -112,9 +112,9 @@ def _stop(ring: _Ring, thread: threading.Thread) -> None:
 class Prefetcher:
     """Hands out a loader's batches in order, from number ``first`` on, made by a thread.
 
-    The thread starts with the first batch that is asked for and holds at most ``depth`` of them (by
-    default 4, or more if they are small); `close`, the collection of this object or the interpreter's exit stops it.  An error in it is
-    raised by `next`.
+    The thread starts with the first batch that is asked for and holds at most ``depth`` of them
+    (by default 4, or more if they are small); `close`, the collection of this object or the
+    interpreter's exit stops it.  An error in it is raised by `next`.
     """
 
     def __init__(self, loader: Loader, depth: int | None = None, first: int = 0):

@@ -10,7 +10,7 @@ from pycaffe_dist.data.sources import Records
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.transform import transform_datums, transform_image
 from pycaffe_dist.schema import caffe_pb2
-from pycaffe_dist.schema.binary import read_blob
+from pycaffe_dist.schema.binary import blob_to_array, read_blob
 
 Shape = tuple[int, int, int]
 
@@ -103,7 +103,7 @@ class Transformer:
         )
 
     def _read_mean(self, path: str) -> np.ndarray:
-        mean = _array(read_blob(path))
+        mean = blob_to_array(read_blob(path))
         if not 3 <= mean.ndim <= 4 or (mean.ndim == 4 and mean.shape[0] != 1):
             raise DataError(
                 f"mean file '{path}' should hold one image (channels, height, width), "
@@ -131,10 +131,3 @@ class Transformer:
         values = self._mean_values if self._mean_values.size else np.zeros(1, self.dtype)
         self._values_by_channel = np.ascontiguousarray(np.broadcast_to(values, channels))
         self._checked = shape
-
-
-def _array(blob: Any) -> np.ndarray:
-    """Return a BlobProto's values in its shape, given as ``shape`` or as num to width."""
-    values = np.array(blob.double_data or blob.data)
-    legacy = (blob.num, blob.channels, blob.height, blob.width)
-    return values.reshape(tuple(blob.shape.dim) if blob.HasField("shape") else legacy)

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycaffe_dist.data.datum import CHANNELS, DATA, ENCODED, FLOATS, HEIGHT, LABEL, SIZE, WIDTH
-from pycaffe_dist.data.datum import copy_floats
 from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.datum import (
+    CHANNELS,
+    DATA,
+    ENCODED,
+    FLOATS,
+    HEIGHT,
+    LABEL,
+    SIZE,
+    WIDTH,
+    copy_floats,
+)
 
 # What is drawn for an image.
 _MIRROR, _ROW, _COLUMN = np.uint64(0), np.uint64(1), np.uint64(2)

@@ -5,6 +5,7 @@ A source module defines ``open_for_reading(path) -> Source``; `open_source` pick
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -82,6 +83,7 @@ class Source(ABC):
     def cursor(self) -> Cursor:
         """Return a new cursor on the first record."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release files; cursors and records of this source must not be used any more."""
 
@@ -91,13 +93,10 @@ def open_source(path: str, backend: str) -> Source:
 
     Raises `DataError` when it is missing, unreadable, of another kind, damaged or empty.
     """
-    if backend == "lmdb":
-        from pycaffe_dist.data.sources import lmdb as module
-    elif backend == "leveldb":
-        from pycaffe_dist.data.sources import leveldb as module
-    else:
+    if backend not in BACKENDS:
         known = f"; known are {', '.join(BACKENDS)}"
         raise DataError(
             f"unknown database backend '{backend}'{did_you_mean(backend, BACKENDS) or known}"
         )
+    module = importlib.import_module(f"{__name__}.{backend}")
     return module.open_for_reading(path)

@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
 
 import numpy as np
 import plyvel
@@ -139,7 +140,7 @@ def _remove(db: plyvel.DB, view: str) -> None:
 
 
 @contextlib.contextmanager
-def _errors_of(path: str):
+def _errors_of(path: str) -> Iterator[None]:
     try:
         yield
     except plyvel.Error as error:

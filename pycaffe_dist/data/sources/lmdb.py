@@ -1,10 +1,10 @@
 """LMDB databases, read straight from the mapped file.
 
-The B+tree is walked by compiled code here instead of by liblmdb, for two reasons.  liblmdb's
-binding takes the interpreter lock for every record, and a reader thread that competes with a
-training thread for that lock gets it rarely: whole batches in one call that holds no lock do not
-care.  And liblmdb trusts the file: a truncated copy makes it read past the end of the map, which
-kills the process; here every page is checked before it is used.
+The B+tree is walked by compiled code here (`kernels.lmdb_tree`) instead of by liblmdb.  liblmdb
+trusts the file: a truncated copy makes it read past the end of the map, which kills the process;
+here every page is checked before it is used.  And a loop in Python over the records costs some
+5 µs each under the interpreter lock, which the training thread then waits for; here a whole batch
+is one call that does not hold it.
 
 Only what databases of records need is understood: one unnamed database without duplicate keys,
 in LMDB 0.9's format (data version 1) of a 64-bit little-endian machine.  The file must not be
@@ -22,183 +22,21 @@ import numpy as np
 
 from pycaffe_dist.data.sources import Cursor, Records, Source
 from pycaffe_dist.errors import DataError
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels import lmdb_tree
 
-# Format constants, from the LMDB 0.9 file format.
 MAGIC = 0xBEEFC0DE
 DATA_VERSION = 1
-PAGE_HEADER = 16
-NODE_HEADER = 8
-BRANCH, LEAF, OVERFLOW, META = 0x01, 0x02, 0x04, 0x08  # page flags
-BIG_VALUE, SUB_DATABASE, DUPLICATES = 0x01, 0x02, 0x04  # node flags
-_DUPSORT = 0x04  # database flag
+_DUPSORT = 0x04
 _META = struct.Struct("<IIQQ" + 2 * "IHHQQQQQ" + "QQ")
 _NO_ROOT = 2**64 - 1
-MAX_DEPTH = 32  # liblmdb's own limit on cursor stacks
 
-# The walker's state: scalars, then per level of the tree a page's byte offset, its number of
-# entries and the current entry.
-ORDINAL, BAD_PAGE_NUMBER, LEVELS = 0, 1, 2
-PAGE_OFFSET, ENTRIES, ENTRY = 0, 1, 2
-
-# What the walker returns.
-OK, END, BAD_PAGE, BAD_NODE, BAD_VALUE, UNSUPPORTED, BAD_COUNT = range(7)
 _PROBLEMS = {
-    BAD_PAGE: "page {page} lies outside of the file or is not what its parent page says",
-    BAD_NODE: "page {page} holds an entry that lies outside of it",
-    BAD_VALUE: "page {page} refers to a value that lies outside of the file",
-    UNSUPPORTED: "page {page} holds a named sub-database or duplicate keys",
-    BAD_COUNT: "the number of records found is not the number it is said to have",
+    lmdb_tree.BAD_PAGE: "page {page} is outside of the file or not what its parent page says",
+    lmdb_tree.BAD_NODE: "page {page} has an entry that lies outside of it",
+    lmdb_tree.BAD_VALUE: "page {page} refers to a value that lies outside of the file",
+    lmdb_tree.UNSUPPORTED: "page {page} holds a named sub-database or duplicate keys",
+    lmdb_tree.BAD_COUNT: "the number of records found is not the number it is said to have",
 }
-
-
-@jit
-def _u16(data, at):
-    return np.int64(data[at]) | np.int64(data[at + 1]) << 8
-
-
-@jit
-def _u48(data, at):
-    return _u16(data, at) | _u16(data, at + 2) << 16 | _u16(data, at + 4) << 32
-
-
-@jit
-def _page_offset(data, page_size, number, kind):
-    """Return where a page begins, or -1 when it is not a page of this kind within the file."""
-    # Division, because a damaged page number times the page size may overflow.
-    if number < 0 or number >= data.size // page_size:
-        return -1
-    offset = number * page_size
-    if _u48(data, offset) != number or _u16(data, offset + 10) & (BRANCH | LEAF | OVERFLOW) != kind:
-        return -1
-    return offset
-
-
-@jit
-def _node(data, page_size, page, entry, entries):
-    """Return where an entry of a page begins, or -1 when that is not inside the page's heap."""
-    at = _u16(data, page + PAGE_HEADER + 2 * entry)
-    if at < PAGE_HEADER + 2 * entries or at + NODE_HEADER > page_size:
-        return -1
-    return page + at
-
-
-@jit
-def _enter(data, page_size, depth, state, level, number):
-    """Move to the first record below page ``number``, which belongs at ``level``."""
-    while True:
-        here = LEVELS + 3 * level
-        leaf = level == depth - 1
-        page = _page_offset(data, page_size, number, LEAF if leaf else BRANCH)
-        state[BAD_PAGE_NUMBER] = number
-        if page < 0:
-            return BAD_PAGE
-        lower = _u16(data, page + 12)
-        entries = (lower - PAGE_HEADER) >> 1
-        if entries < 1 or lower > page_size:
-            return BAD_NODE
-        state[here + PAGE_OFFSET], state[here + ENTRIES], state[here + ENTRY] = page, entries, 0
-        if leaf:
-            return OK
-        node = _node(data, page_size, page, 0, entries)
-        if node < 0:
-            return BAD_NODE
-        number = _u48(data, node)
-        level += 1
-
-
-@jit
-def rewind(data, page_size, depth, root, state):
-    """Move to the first record; returns a status."""
-    state[ORDINAL] = 0
-    return _enter(data, page_size, depth, state, 0, root)
-
-
-@jit
-def _next_leaf(data, page_size, depth, state):
-    """Move to the first record of the next leaf page; returns a status, END after the last."""
-    level = depth - 2
-    while level >= 0:
-        here = LEVELS + 3 * level
-        entry = state[here + ENTRY] + 1
-        if entry < state[here + ENTRIES]:
-            state[here + ENTRY] = entry
-            page = state[here + PAGE_OFFSET]
-            node = _node(data, page_size, page, entry, state[here + ENTRIES])
-            if node < 0:
-                state[BAD_PAGE_NUMBER] = page // page_size
-                return BAD_NODE
-            return _enter(data, page_size, depth, state, level + 1, _u48(data, node))
-        level -= 1
-    return END
-
-
-@jit
-def skip(data, page_size, depth, root, count, state, n):
-    """Move ``n`` records on, round the end of the data set where need be; returns a status."""
-    leaf = LEVELS + 3 * (depth - 1)
-    if n >= count:
-        n %= count
-    while n > 0:
-        left = state[leaf + ENTRIES] - state[leaf + ENTRY]
-        if n < left:
-            state[leaf + ENTRY] += n
-            state[ORDINAL] += n
-            return OK
-        n -= left
-        state[ORDINAL] += left
-        status = _next_leaf(data, page_size, depth, state)
-        if status == END:
-            if state[ORDINAL] != count:
-                return BAD_COUNT
-            status = rewind(data, page_size, depth, root, state)
-        if status != OK:
-            return status
-    return OK
-
-
-@jit
-def _locate(data, page_size, depth, state, value, key):
-    """Write where the current record's value and key are; returns a status."""
-    leaf = LEVELS + 3 * (depth - 1)
-    page = state[leaf + PAGE_OFFSET]
-    state[BAD_PAGE_NUMBER] = page // page_size
-    node = _node(data, page_size, page, state[leaf + ENTRY], state[leaf + ENTRIES])
-    if node < 0:
-        return BAD_NODE
-    size = _u16(data, node) | _u16(data, node + 2) << 16
-    flags = _u16(data, node + 4)
-    key[0], key[1] = node + NODE_HEADER, _u16(data, node + 6)
-    if flags & (SUB_DATABASE | DUPLICATES):
-        return UNSUPPORTED
-    start = key[0] + key[1]
-    if start + (8 if flags & BIG_VALUE else size) > page + page_size:
-        return BAD_NODE
-    if flags & BIG_VALUE:
-        overflow = _page_offset(data, page_size, _u48(data, start), OVERFLOW)
-        if overflow < 0:
-            return BAD_VALUE
-        pages = _u16(data, overflow + 12) | _u16(data, overflow + 14) << 16
-        start = overflow + PAGE_HEADER
-        if start + size > min(overflow + pages * page_size, data.size):
-            return BAD_VALUE
-    value[0], value[1] = start, size
-    return OK
-
-
-@jit
-def read(data, page_size, depth, root, count, state, step, values, keys):
-    """Locate records current, current + step, …, one for each row; returns a status.
-
-    ``values`` and ``keys``: (n, 2) int64, filled with byte offsets and sizes.
-    """
-    for i in range(len(values)):
-        status = _locate(data, page_size, depth, state, values[i], keys[i])
-        if status == OK:
-            status = skip(data, page_size, depth, root, count, state, step)
-        if status != OK:
-            return status
-    return OK
 
 
 @dataclass(frozen=True)
@@ -229,6 +67,9 @@ class LmdbSource(Source):
     def cursor(self) -> LmdbCursor:
         return LmdbCursor(self.path, self._data, self._tree)
 
+    def close(self) -> None:
+        """Do nothing: the file is unmapped with the last cursor and records that refer to it."""
+
 
 class LmdbCursor(Cursor):
     """A place in an LMDB."""
@@ -238,22 +79,22 @@ class LmdbCursor(Cursor):
         self._path = path
         self._data = data
         self._tree = tree
-        self._state = np.zeros(LEVELS + 3 * MAX_DEPTH, np.int64)
-        self._check(rewind(data, tree.page_size, tree.depth, tree.root, self._state))
+        self._state = np.zeros(lmdb_tree.STATE_SIZE, np.int64)
+        self._check(lmdb_tree.rewind(data, tree.page_size, tree.depth, tree.root, self._state))
 
     def seek(self, position: int) -> None:
         tree, state = self._tree, self._state
         if position < self.position:
-            self._check(rewind(self._data, tree.page_size, tree.depth, tree.root, state))
+            self._check(lmdb_tree.rewind(self._data, tree.page_size, tree.depth, tree.root, state))
             self.position = 0
         if position > self.position:
             distance = (position - self.position) % tree.count
-            self._check(skip(self._data, *self._geometry(), state, distance))
+            self._check(lmdb_tree.skip(self._data, *self._geometry(), state, distance))
             self.position = position
 
     def read(self, count: int, step: int = 1) -> Records:
         values, keys = np.empty((count, 2), np.int64), np.empty((count, 2), np.int64)
-        self._check(read(self._data, *self._geometry(), self._state, step, values, keys))
+        self._check(lmdb_tree.read(self._data, *self._geometry(), self._state, step, values, keys))
         self.position += count * step
         return Records(self._data, values, keys)
 
@@ -262,8 +103,8 @@ class LmdbCursor(Cursor):
         return tree.page_size, tree.depth, tree.root, tree.count
 
     def _check(self, status: int) -> None:
-        if status != OK:
-            problem = _PROBLEMS[status].format(page=self._state[BAD_PAGE_NUMBER])
+        if status != lmdb_tree.OK:
+            problem = _PROBLEMS[status].format(page=self._state[lmdb_tree.PAGE_NUMBER])
             raise DataError(f"LMDB '{self._path}' is damaged: {problem}")
 
 
@@ -323,20 +164,20 @@ def _newest_tree(path: str, head: bytes, size: int) -> _Tree:
     tree = max(first, _meta(path, head, first.page_size, size), key=lambda t: t.transaction)
     if tree.duplicates:
         raise DataError(f"LMDB '{path}' has duplicate keys (MDB_DUPSORT), which is not supported")
-    if tree.count and not 1 <= tree.depth <= MAX_DEPTH:
+    if tree.count and not 1 <= tree.depth <= lmdb_tree.MAX_DEPTH:
         raise DataError(f"LMDB '{path}' is damaged: its tree is said to have {tree.depth} levels")
     return tree
 
 
 def _meta(path: str, head: bytes, offset: int, size: int) -> _Tree:
-    if len(head) < offset + PAGE_HEADER + _META.size:
+    if len(head) < offset + lmdb_tree.PAGE_HEADER + _META.size:
         raise DataError(f"'{path}' is not an LMDB: its data.mdb has only {size} bytes")
-    fields = _META.unpack_from(head, offset + PAGE_HEADER)
+    fields = _META.unpack_from(head, offset + lmdb_tree.PAGE_HEADER)
     magic, version, page_size = fields[0], fields[1], fields[4]
     if magic != MAGIC:
         raise DataError(
             f"'{path}' is not an LMDB of a 64-bit little-endian machine: its data.mdb should hold "
-            f"the number 0x{MAGIC:X} at byte {offset + PAGE_HEADER}, found 0x{magic:X}"
+            f"the number 0x{MAGIC:X} at byte {offset + lmdb_tree.PAGE_HEADER}, found 0x{magic:X}"
         )
     if version != DATA_VERSION:
         raise DataError(

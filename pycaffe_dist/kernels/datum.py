@@ -117,7 +117,7 @@ def copy_floats(buffer: np.ndarray, start: int, size: int, out: np.ndarray) -> N
     at, end, k = start, start + size, 0
     while at < end:
         number, wire_type, value, payload, at = _field(buffer, at, end)
-        if number == _FLOAT_DATA and (wire_type == _FIXED32 or wire_type == _BYTES):
+        if number == _FLOAT_DATA and wire_type in (_FIXED32, _BYTES):
             for j in range(payload, payload + value, 4):
                 word[0] = (
                     np.uint32(buffer[j])
