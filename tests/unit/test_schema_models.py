@@ -1,0 +1,73 @@
+"""Every prototxt in models/ can be read, and those that belong together agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pycaffe_dist.schema import caffe_pb2, text
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted((ROOT / "models").rglob("*.prototxt"))
+SOLVERS = [path for path in FILES if "_solver" in path.name]
+NETS = [path for path in FILES if path not in SOLVERS]
+
+
+def _id(path: Path) -> str:
+    return path.stem
+
+
+def test_caffes_file_names_are_there():
+    assert {path.stem for path in FILES} >= {
+        "lenet", "lenet_train_test", "lenet_solver",
+        "cifar10_quick", "cifar10_quick_train_test",
+        "cifar10_quick_solver", "cifar10_quick_solver_lr1",
+        "cifar10_full", "cifar10_full_train_test",
+        "cifar10_full_solver", "cifar10_full_solver_lr1", "cifar10_full_solver_lr2",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SOLVERS, ids=_id)
+def test_solvers(path, caplog):
+    solver = text.read_solver(path)
+    assert caplog.messages == []  # nothing in it is outdated
+    assert (ROOT / solver.net).is_file()
+    assert (ROOT / solver.snapshot_prefix).parent.is_dir()
+    assert solver.solver_mode == caffe_pb2.SolverParameter.CPU
+    assert solver.max_iter
+    assert solver.base_lr > 0
+    assert solver.lr_policy
+
+
+@pytest.mark.parametrize("path", NETS, ids=_id)
+def test_every_bottom_is_a_top_before(path, caplog):
+    net = text.read_net(path)
+    assert caplog.messages == []
+    assert net.name
+    for phase in (caffe_pb2.TRAIN, caffe_pb2.TEST):
+        tops = set()
+        for layer in net.layer:
+            if layer.include and phase not in [rule.phase for rule in layer.include]:
+                continue
+            assert set(layer.bottom) <= tops, (layer.name, phase)
+            tops |= set(layer.top)
+
+
+@pytest.mark.parametrize("path", [p for p in NETS if p.stem.endswith("_train_test")], ids=_id)
+def test_a_net_for_classifying_takes_the_trained_weights(path):
+    def sizes(net):
+        wanted = {}
+        for layer in net.layer:
+            if layer.type == "Convolution":
+                conv = layer.convolution_param
+                wanted[layer.name] = (conv.num_output, list(conv.kernel_size), list(conv.pad))
+            elif layer.type == "InnerProduct":
+                wanted[layer.name] = layer.inner_product_param.num_output
+        return wanted
+
+    trained = text.read_net(path)
+    deployed = text.read_net(path.with_name(path.name.replace("_train_test", "")))
+    assert sizes(trained) == sizes(deployed)
+    assert deployed.layer[0].type == "Input"
+    assert deployed.layer[-1].type == "Softmax"
