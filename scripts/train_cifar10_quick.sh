@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Train CIFAR-10 quick as Caffe publishes it: 4,000 iterations, then 1,000 at a tenth of the rate.
+#
+# usage: scripts/train_cifar10_quick.sh [-n RANKS] [flags of pcaffe train …]
+#
+#   -n RANKS   train on that many ranks of this machine under mpirun (default: 1); the published
+#              batch size is then shared by the ranks, so that the result stays the same
+
+set -eu
+script=$(readlink -f "$0")
+# shellcheck source=scripts/environment.sh
+. "$(dirname "$script")/environment.sh"
+
+ranks=1
+case ${1:-} in
+  -h | --help | -help) usage; exit 0 ;;
+  -n) ranks=${2:?"-n needs a number of ranks"}; shift 2 ;;
+esac
+
+data/cifar10/get_cifar10.sh
+data/cifar10/create_cifar10.sh
+
+model=models/cifar10_quick/cifar10_quick
+pcaffe_on "$ranks" train --solver=${model}_solver.prototxt --global_batch "$@"
+pcaffe_on "$ranks" train --solver=${model}_solver_lr1.prototxt --global_batch \
+  --snapshot=${model}_iter_4000.solverstate "$@"

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Train LeNet on MNIST, fetching MNIST if need be, and print its test accuracy.
+#
+# usage: scripts/train_lenet.sh [-n RANKS] [--quick] [flags of pcaffe train …]
+#
+#   -n RANKS   train on that many ranks of this machine under mpirun (default: 1)
+#   --quick    fewer iterations than Caffe's published solver has
+
+set -eu
+script=$(readlink -f "$0")
+# shellcheck source=scripts/environment.sh
+. "$(dirname "$script")/environment.sh"
+
+ranks=1
+solver=models/lenet/lenet_solver.prototxt
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help | -help) usage; exit 0 ;;
+    -n) ranks=${2:?"-n needs a number of ranks"}; shift 2 ;;
+    --quick) solver=models/lenet/lenet_quick_solver.prototxt; shift ;;
+    *) break ;;
+  esac
+done
+
+data/mnist/get_mnist.sh
+data/mnist/create_mnist.sh
+
+log=$(mktemp -d)
+trap 'rm -rf "$log"' EXIT
+pcaffe_on "$ranks" train --solver="$solver" --log_dir="$log" "$@"
+
+accuracy=$(sed -n 's/.*Test net output #[0-9]*: accuracy = //p' "$log/pcaffe.INFO" | tail -n 1)
+echo
+echo "LeNet on $ranks rank(s): test accuracy $accuracy"
