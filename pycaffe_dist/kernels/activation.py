@@ -1,0 +1,52 @@
+"""Rectified linear units, forward and backward, in place or not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.device import parallel_for
+from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.compiling import jit
+
+ELEMENTS_PER_CHUNK = 1 << 15
+
+# One product with a selected factor: a select between two stores would become masked stores, which
+# are many times slower.  The in-place loops name one array, or the compiler must fear an overlap.
+
+
+@jit
+def _relu(begin, end, x, y, slope, one, in_place):
+    x, y = x[begin:end], y[begin:end]
+    if in_place:
+        for i in range(y.size):
+            y[i] = y[i] * (one if y[i] > 0 else slope)
+    else:
+        for i in range(y.size):
+            y[i] = x[i] * (one if x[i] > 0 else slope)
+
+
+@jit
+def _relu_gradient(begin, end, sign, dy, dx, slope, one, in_place):
+    sign, dy, dx = sign[begin:end], dy[begin:end], dx[begin:end]
+    if in_place:
+        for i in range(dx.size):
+            dx[i] = dx[i] * (one if sign[i] > 0 else slope)
+    else:
+        for i in range(dx.size):
+            dx[i] = dy[i] * (one if sign[i] > 0 else slope)
+
+
+@kernel
+def relu_forward(x: np.ndarray, y: np.ndarray, slope: float) -> None:
+    """Set y to x where x > 0, else to slope·x; y may be x."""
+    scalars = x.dtype.type(slope), x.dtype.type(1), x is y
+    flat = x.reshape(-1), y.reshape(-1)
+    parallel_for(_relu, x.size, *flat, *scalars, grain=ELEMENTS_PER_CHUNK)
+
+
+@kernel
+def relu_backward(sign: np.ndarray, dy: np.ndarray, dx: np.ndarray, slope: float) -> None:
+    """Set dx to dy where sign > 0, else to slope·dy; dx may be dy, sign is x or y."""
+    scalars = dx.dtype.type(slope), dx.dtype.type(1), dx is dy
+    flat = sign.reshape(-1), dy.reshape(-1), dx.reshape(-1)
+    parallel_for(_relu_gradient, dx.size, *flat, *scalars, grain=ELEMENTS_PER_CHUNK)

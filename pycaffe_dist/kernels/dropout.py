@@ -1,0 +1,50 @@
+"""Dropout whose mask is a function of a key and the element's index, so that none is stored."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.device import parallel_for
+from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.compiling import jit
+
+ELEMENTS_PER_CHUNK = 1 << 14
+BLOCK = 1024
+
+
+@jit
+def _hash(value, key):
+    # Two rounds of multiply and xor-shift, as in murmur3's finaliser, with the key between them.
+    value = np.uint32(value ^ key)
+    value = np.uint32((value ^ (value >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    value = np.uint32((value ^ (value >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    return np.uint32(value ^ (value >> np.uint32(16)))
+
+
+@jit
+def _dropout(begin, end, x, y, key, threshold, scale, zero):
+    low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
+    factors = np.empty(BLOCK, x.dtype)
+    for start in range(begin, end, BLOCK):
+        stop = min(start + BLOCK, end)
+        # Element numbers beyond 2³² change the key instead of wrapping round.
+        block_key = np.uint32(high + np.uint32(start >> 32))
+        for i in range(stop - start):
+            number = np.uint32(np.uint32(start) + np.uint32(i))
+            kept = _hash(_hash(number, low), block_key) >= threshold
+            factors[i] = scale if kept else zero
+        source, target = x[start:stop], y[start:stop]
+        for i in range(stop - start):
+            target[i] = source[i] * factors[i]
+
+
+@kernel
+def dropout(x: np.ndarray, y: np.ndarray, key: int, ratio: float) -> None:
+    """Set y to x/(1 - ratio), or to 0 with probability ``ratio``; y may be x.
+
+    The same 64-bit key drops the same elements: backward calls this with dy and dx.
+    """
+    threshold = np.uint32(min(ratio * 2.0**32, 2.0**32 - 1))
+    scalars = np.uint64(key), threshold, x.dtype.type(1 / (1 - ratio)), x.dtype.type(0)
+    flat = x.reshape(-1), y.reshape(-1)
+    parallel_for(_dropout, x.size, *flat, *scalars, grain=ELEMENTS_PER_CHUNK)

@@ -1,0 +1,126 @@
+"""Softmax over the middle axis of (outer, classes, inner), and its multinomial logistic loss."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pycaffe_dist.device import parallel_for
+from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.compiling import jit
+
+ELEMENTS_PER_CHUNK = 1 << 12
+NO_LABEL = -(2**31)  # an `ignore` that no label equals
+
+
+@jit
+def _softmax(begin, end, x, y):
+    classes, inner = x.shape[1], x.shape[2]
+    largest, total = np.empty(inner, x.dtype), np.empty(inner, x.dtype)
+    for n in range(begin, end):
+        largest[:] = x[n, 0]
+        for c in range(1, classes):
+            for i in range(inner):
+                largest[i] = max(largest[i], x[n, c, i])
+        total[:] = 0
+        for c in range(classes):
+            for i in range(inner):
+                value = math.exp(x[n, c, i] - largest[i])
+                y[n, c, i] = value
+                total[i] += value
+        for i in range(inner):
+            total[i] = 1 / total[i]
+        for c in range(classes):
+            for i in range(inner):
+                y[n, c, i] *= total[i]
+
+
+@jit(fast=True)
+def _softmax_gradient(begin, end, y, dy, dx):
+    classes, inner = y.shape[1], y.shape[2]
+    dot = np.empty(inner, y.dtype)
+    for n in range(begin, end):
+        dot[:] = 0
+        for c in range(classes):
+            for i in range(inner):
+                dot[i] += y[n, c, i] * dy[n, c, i]
+        for c in range(classes):
+            for i in range(inner):
+                dx[n, c, i] = y[n, c, i] * (dy[n, c, i] - dot[i])
+
+
+@jit
+def _loss(begin, end, probability, label, ignore, smallest, loss, valid, wrong):
+    classes, inner = probability.shape[1], probability.shape[2]
+    for n in range(begin, end):
+        loss[n], valid[n], wrong[n] = 0.0, 0, -1
+        for i in range(inner):
+            # Labels may be floats, and are cut to integers as in C.
+            k = int(label[n, i])
+            if k == ignore:
+                continue
+            if k < 0 or k >= classes:
+                wrong[n] = i
+                break
+            loss[n] -= math.log(max(probability[n, k, i], smallest))
+            valid[n] += 1
+
+
+@jit
+def _loss_gradient(begin, end, probability, label, ignore, scale, dx):
+    classes, inner = probability.shape[1], probability.shape[2]
+    for n in range(begin, end):
+        for c in range(classes):
+            for i in range(inner):
+                dx[n, c, i] = probability[n, c, i] * scale
+        for i in range(inner):
+            k = int(label[n, i])
+            if k == ignore:
+                dx[n, :, i] = 0
+            else:
+                dx[n, k, i] -= scale
+
+
+def _grain(x: np.ndarray) -> int:
+    return max(1, ELEMENTS_PER_CHUNK * x.shape[0] // max(1, x.size))
+
+
+@kernel
+def softmax_forward(x: np.ndarray, y: np.ndarray) -> None:
+    """Set y to the softmax of x; y may be x."""
+    parallel_for(_softmax, x.shape[0], x, y, grain=_grain(x))
+
+
+@kernel
+def softmax_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+    """Set dx from the softmax y and dy; dx may be dy."""
+    parallel_for(_softmax_gradient, y.shape[0], y, dy, dx, grain=_grain(y))
+
+
+@kernel
+def label_loss(
+    probability: np.ndarray,
+    label: np.ndarray,
+    ignore: int,
+    loss: np.ndarray,
+    valid: np.ndarray,
+    wrong: np.ndarray,
+) -> None:
+    """Set, for each n, the sum of -log(probability of the label), and how many labels counted.
+
+    Label is (outer, inner); labels equal to ``ignore`` do not count.  ``wrong`` (outer) gets the
+    inner index of a label that is no class, or -1.
+    """
+    smallest = np.finfo(np.float32).tiny
+    args = probability, label, ignore, smallest, loss, valid, wrong
+    parallel_for(_loss, probability.shape[0], *args, grain=_grain(probability))
+
+
+@kernel
+def label_loss_gradient(
+    probability: np.ndarray, label: np.ndarray, ignore: int, scale: float, dx: np.ndarray
+) -> None:
+    """Set dx to scale·(probability - [class is the label]), and to 0 where labels are ignored."""
+    args = probability, label, ignore, dx.dtype.type(scale), dx
+    parallel_for(_loss_gradient, dx.shape[0], *args, grain=_grain(dx))

@@ -1,0 +1,120 @@
+"""Accuracy of classifications, and ArgMax."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.layers.base import Arity, Layer, Need, register
+from pycaffe_dist.layers.checking import axis_of, describe
+from pycaffe_dist.layers.loss import LabelLayout, checked_labels
+
+
+@register("Accuracy")
+class Accuracy(Layer):
+    """The share of labels among their prediction's top_k; a second top has it for each class.
+
+    A class with the label's score counts as better, so that equal scores are no success.
+    """
+
+    bottoms = Arity(2, 2)
+    tops = Arity(1, 2)
+    has_backward = False
+    backward_needs_bottom = Need.NONE
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.accuracy_param
+        self._ignore = param.ignore_label if param.HasField("ignore_label") else None
+        self._top_k = param.top_k
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        axis = axis_of(self, bottom, self.param.accuracy_param.axis)
+        self._layout = LabelLayout(self, bottom, axis)
+        if self._top_k > self._layout.classes:
+            raise self.error(
+                f"top_k {self._top_k} is more than the {self._layout.classes} classes of bottom "
+                f"{describe(self, bottom, 0)}"
+            )
+        top[0].reshape()
+        if len(top) > 1:
+            top[1].reshape(self._layout.classes)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        labels, counted = checked_labels(self, bottom, self._layout, self._ignore)
+        scores = self._layout.scores(bottom[0].data)
+        own = np.take_along_axis(scores, labels[:, None, :], axis=1)
+        better = np.count_nonzero(scores >= own, axis=1) - 1
+        right = (better < self._top_k) & counted
+        top[0].data[...] = np.count_nonzero(right) / max(1, np.count_nonzero(counted))
+        if len(top) > 1:
+            classes = self._layout.classes
+            hits = np.bincount(labels[right], minlength=classes)
+            seen = np.bincount(labels[counted], minlength=classes)
+            np.divide(hits, np.maximum(seen, 1), out=top[1].data, casting="unsafe")
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if any(propagate_down):
+            raise self.error("has no gradient; set propagate_down: false")
+
+
+@register("ArgMax")
+class ArgMax(Layer):
+    """The indices of the top_k largest values along ``axis``, or of the whole sample.
+
+    With out_max_val the values instead of the indices, or, without axis, after them.
+    """
+
+    has_backward = False
+    backward_needs_bottom = Need.NONE
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.argmax_param
+        if param.top_k < 1:
+            raise self.error("needs a top_k of at least 1")
+        self._has_axis = param.HasField("axis")
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.argmax_param
+        axis = axis_of(self, bottom, param.axis) if self._has_axis else 1
+        shape = bottom[0].shape
+        values = shape[axis] if self._has_axis else bottom[0].count_of(1)
+        if param.top_k > values:
+            raise self.error(
+                f"top_k {param.top_k} is more than the {values} values of bottom "
+                f"{describe(self, bottom, 0)}"
+            )
+        self._axis = axis
+        if self._has_axis:
+            top[0].reshape(*shape[:axis], param.top_k, *shape[axis + 1 :])
+        else:
+            ones = (1,) * (len(shape) - 3)
+            top[0].reshape(shape[0], 2 if param.out_max_val else 1, param.top_k, *ones)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.argmax_param
+        x = bottom[0].data
+        if not self._has_axis:
+            x = x.reshape(len(x), -1)
+        best = _largest(x, param.top_k, self._axis)
+        if not param.out_max_val:
+            top[0].data[...] = best.reshape(top[0].shape)
+            return
+        values = np.take_along_axis(x, best, self._axis)
+        if self._has_axis:
+            top[0].data[...] = values
+        else:
+            top[0].data[...] = np.stack([best, values], axis=1).reshape(top[0].shape)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if any(propagate_down):
+            raise self.error("has no gradient; set propagate_down: false")
+
+
+def _largest(x: np.ndarray, count: int, axis: int) -> np.ndarray:
+    """Return the indices of the ``count`` largest values, largest first; of equals, the last."""
+    size = x.shape[axis]
+    flipped = np.flip(x, axis)
+    if count == 1:
+        return size - 1 - np.argmax(flipped, axis=axis, keepdims=True)
+    order = np.argsort(-flipped, axis=axis, kind="stable")
+    return size - 1 - np.take(order, range(count), axis=axis)

@@ -1,0 +1,190 @@
+"""Normalization by mean and variance: BatchNorm over the batch, MVN over each sample."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.channel_affine import (
+    affine,
+    gradient_sums,
+    normalize_gradient,
+    statistics,
+)
+from pycaffe_dist.layers.base import Layer, is_test, register
+from pycaffe_dist.layers.checking import describe
+from pycaffe_dist.layers.parameters import constant, make_parameters
+
+
+class Normalization:
+    """y = (x - mean)·scale per channel of (outer, channels, inner), and its gradient.
+
+    ``mean`` and ``scale`` are vectors of the data's dtype.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], dtype: np.dtype):
+        self.shape = shape
+        channels = shape[1]
+        self.mean, self.variance = np.zeros(channels), np.zeros(channels)
+        self._shift, self._scale, self._zero = (np.zeros(channels, dtype) for _ in range(3))
+        self._sums = np.zeros(channels), np.zeros(channels)
+
+    def measure(self, x: np.ndarray) -> None:
+        """Set ``mean`` and ``variance``, in float64, to those of x."""
+        statistics(x.reshape(self.shape), self.mean, self.variance)
+
+    def forward(self, x: np.ndarray, y: np.ndarray, scale: np.ndarray) -> None:
+        """Set y to (x - mean)·scale; y may be x."""
+        self._shift[...] = self.mean
+        self._scale[...] = scale
+        source = x.reshape(self.shape)
+        target = source if x is y else y.reshape(self.shape)
+        affine(source, target, self._shift, self._scale, self._zero)
+
+    def backward_fixed(self, dy: np.ndarray, dx: np.ndarray) -> None:
+        """Set dx to dy·scale, for a mean and scale that do not depend on x."""
+        source = dy.reshape(self.shape)
+        target = source if dx is dy else dx.reshape(self.shape)
+        affine(source, target, self._zero, self._scale, self._zero)
+
+    def backward(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, spread: bool = True) -> None:
+        """Set dx for the mean of x and, if ``spread``, for a scale of 1/its deviation."""
+        values, source = x.reshape(self.shape), dy.reshape(self.shape)
+        target = source if dx is dy else dx.reshape(self.shape)
+        gradient_sums(values, source, self._shift, *self._sums)
+        count = max(1, self.shape[0] * self.shape[2])
+        offset = (self._sums[0] / count).astype(self._shift.dtype)
+        slope = self._zero
+        if spread:
+            slope = (self._sums[1] / count * self._scale.astype(np.float64) ** 2).astype(
+                self._shift.dtype
+            )
+        normalize_gradient(values, source, target, self._shift, self._scale, offset, slope)
+
+
+@register("BatchNorm")
+class BatchNorm(Layer):
+    """(x - mean) / sqrt(variance + eps), each channel over the batch and all pixels.
+
+    The blobs hold running sums of mean and variance and the sum of their weights; with
+    use_global_stats (the default in the TEST phase) these are used instead of the batch's.  (Ioffe
+    and Szegedy, 2015; without scale and bias, as in Caffe.)
+    """
+
+    in_place = True
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.batch_norm_param
+        self._global = is_test(self.phase)
+        if param.HasField("use_global_stats"):
+            self._global = param.use_global_stats
+        self._channels = self._channels_of(bottom)
+        zero = constant(0)
+        make_parameters(self, ((self._channels,), zero), ((self._channels,), zero), ((1,), zero))
+        # The statistics are no business of the solver.
+        for index, spec in enumerate(self.param.param):
+            if spec.lr_mult != 0:
+                raise self.error(
+                    f"keeps statistics, which are not learnt: give param {index} lr_mult: 0"
+                )
+        while len(self.param.param) < len(self.blobs):
+            self.param.param.add(lr_mult=0)
+        self._normalization: Normalization | None = None
+        self._copy: Blob | None = None
+
+    def _channels_of(self, bottom: list[Blob]) -> int:
+        return bottom[0].shape[1] if bottom[0].ndim > 1 else 1
+
+    def statistics_blobs(self) -> list[Blob]:
+        """Return the sums of means, of variances, and of weights."""
+        return self.blobs
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self._channels_of(bottom) != self._channels:
+            raise self.error(
+                f"has statistics of {self._channels} channels, found bottom "
+                f"{describe(self, bottom, 0)}"
+            )
+        top[0].reshape_like(bottom[0])
+        shape = bottom[0].shape[0], self._channels, bottom[0].count_of(2)
+        if self._normalization is None or self._normalization.shape != shape:
+            self._normalization = Normalization(shape, self.context.dtype)
+        if bottom[0] is top[0]:
+            self._copy = self._copy or self.new_blob()
+            self._copy.reshape_like(bottom[0])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        normalization, x = self._normalization, bottom[0].data
+        if self._global:
+            weight = float(self.blobs[2].data[0])
+            factor = 1 / weight if weight else 0.0
+            np.multiply(self.blobs[0].data, factor, out=normalization.mean)
+            np.multiply(self.blobs[1].data, factor, out=normalization.variance)
+        else:
+            normalization.measure(x)
+            self._update_running_sums()
+            if self._copy is not None:
+                np.copyto(self._copy.data, x)
+                x = self._copy.data
+        eps = self.param.batch_norm_param.eps
+        normalization.forward(x, top[0].data, 1 / np.sqrt(normalization.variance + eps))
+
+    def _update_running_sums(self) -> None:
+        keep = self.param.batch_norm_param.moving_average_fraction
+        outer, _, inner = self._normalization.shape
+        count = outer * inner
+        unbiased = count / (count - 1) if count > 1 else 1.0
+        for blob, addend in zip(
+            self.blobs, (self._normalization.mean, self._normalization.variance * unbiased, 1.0)
+        ):
+            blob.data[...] = blob.data * keep + addend
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if not propagate_down[0]:
+            return
+        dy, dx = top[0].diff, bottom[0].diff
+        if self._global:
+            self._normalization.backward_fixed(dy, dx)
+        else:
+            x = bottom[0].data if self._copy is None else self._copy.data
+            self._normalization.backward(x, dy, dx)
+
+
+@register("MVN")
+class MVN(Layer):
+    """(x - mean) / (deviation + eps) of each channel, or sample if across_channels.
+
+    Without normalize_variance only the mean is taken off.  As in Caffe the gradient takes eps for
+    small.
+    """
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._normalization: Normalization | None = None
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shape = bottom[0].shape
+        if len(shape) > 4:
+            raise self.error(f"takes at most 4 axes, found bottom {describe(self, bottom, 0)}")
+        top[0].reshape(*shape, *(1,) * (4 - len(shape)))
+        axes = 1 if self.param.mvn_param.across_channels else 2
+        rows = bottom[0].count_of(0, axes)
+        layout = 1, rows, bottom[0].count // max(1, rows)
+        if self._normalization is None or self._normalization.shape != layout:
+            self._normalization = Normalization(layout, self.context.dtype)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.mvn_param
+        self._normalization.measure(bottom[0].data)
+        scale = np.ones_like(self._normalization.variance)
+        if param.normalize_variance:
+            scale /= np.sqrt(self._normalization.variance) + param.eps
+        self._normalization.forward(bottom[0].data, top[0].data, scale)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            self._normalization.backward(
+                bottom[0].data,
+                top[0].diff,
+                bottom[0].diff,
+                spread=self.param.mvn_param.normalize_variance,
+            )

@@ -1,0 +1,65 @@
+"""Checks that layers share, with messages that name the blobs and their shapes."""
+
+from __future__ import annotations
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.errors import NetError
+from pycaffe_dist.layers.base import Layer
+
+
+def describe(layer: Layer, bottom: list[Blob], index: int) -> str:
+    """Return the name and shape of a bottom: ``'ip2' (64, 10)``."""
+    names = layer.param.bottom
+    name = f"'{names[index]}'" if index < len(names) else f"bottom[{index}]"
+    return f"{name} {bottom[index].shape}"
+
+
+def axis_of(layer: Layer, bottom: list[Blob], axis: int, field: str = "axis") -> int:
+    """Return ``axis`` of bottom[0] counted from the front; raises LayerError if it has none."""
+    try:
+        return bottom[0].canonical_axis(axis)
+    except NetError:
+        raise layer.error(
+            f"{field} {axis} is out of range for bottom {describe(layer, bottom, 0)}"
+        ) from None
+
+
+def require_axes(layer: Layer, bottom: list[Blob], index: int, count: int) -> None:
+    """Raise LayerError unless the bottom has ``count`` axes."""
+    if bottom[index].ndim != count:
+        raise layer.error(f"needs {count} axes, found bottom {describe(layer, bottom, index)}")
+
+
+def require_same_shape(layer: Layer, bottom: list[Blob], first: int, second: int) -> None:
+    """Raise LayerError unless both bottoms have the same shape."""
+    if bottom[first].shape != bottom[second].shape:
+        raise mismatch(layer, bottom, first, second, "need the same shape")
+
+
+def require_same_count(layer: Layer, bottom: list[Blob], first: int, second: int) -> None:
+    """Raise LayerError unless both bottoms have the same number of elements."""
+    if bottom[first].count != bottom[second].count:
+        raise mismatch(layer, bottom, first, second, "need the same number of elements")
+
+
+def require_same_batch(layer: Layer, bottom: list[Blob], first: int, second: int) -> None:
+    """Raise LayerError unless axis 0 of both bottoms is equal."""
+    if bottom[first].shape[:1] != bottom[second].shape[:1]:
+        raise mismatch(layer, bottom, first, second, "need the same first dimension")
+
+
+def mismatch(layer: Layer, bottom: list[Blob], first: int, second: int, need: str) -> NetError:
+    """Return an error that says what two bottoms need, and what they are."""
+    return layer.error(
+        f"bottoms {describe(layer, bottom, first)} and {describe(layer, bottom, second)} {need}"
+    )
+
+
+def require_no_gradient(layer: Layer, propagate_down: list[bool], *indices: int) -> None:
+    """Raise LayerError when a gradient is asked for bottoms that have none (labels, indices)."""
+    for index in indices:
+        if index < len(propagate_down) and propagate_down[index]:
+            raise layer.error(
+                f"cannot backpropagate to '{layer.param.bottom[index]}'; "
+                f"set propagate_down: false for bottom {index}"
+            )

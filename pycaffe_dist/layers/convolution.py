@@ -1,0 +1,234 @@
+"""Convolution, Deconvolution and Im2col over any number of spatial axes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.convolution import (
+    Convolution as ConvolutionPlan,
+)
+from pycaffe_dist.kernels.convolution import (
+    ConvolutionGeometry,
+    add_bias,
+    bias_gradient,
+)
+from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
+from pycaffe_dist.layers.base import Arity, Layer, Need, register
+from pycaffe_dist.layers.checking import axis_of, describe, require_same_shape
+from pycaffe_dist.layers.parameters import make_parameters
+
+
+def read_geometry(layer: Layer, spatial_axes: int) -> ConvolutionGeometry:
+    """Return what ``convolution_param`` says of kernel, stride, pad, dilation and group.
+
+    Raises LayerError when a field is given a wrong number of times, twice, or is zero.
+    """
+    param = layer.param.convolution_param
+    kernel = _per_axis(layer, param, "kernel_size", "kernel", spatial_axes, None)
+    stride = _per_axis(layer, param, "stride", "stride", spatial_axes, 1)
+    pad = _per_axis(layer, param, "pad", "pad", spatial_axes, 0)
+    dilation = _per_axis(layer, param, "dilation", "", spatial_axes, 1)
+    for field, values in (("kernel_size", kernel), ("stride", stride), ("dilation", dilation)):
+        if 0 in values:
+            raise layer.error(f"needs a {field} of at least 1, found {values}")
+    return ConvolutionGeometry(kernel, stride, pad, dilation, param.group)
+
+
+def _per_axis(
+    layer: Layer, param: Any, field: str, stem: str, axes: int, default: int | None
+) -> tuple[int, ...]:
+    given = list(getattr(param, field))
+    if stem and (param.HasField(f"{stem}_h") or param.HasField(f"{stem}_w")):
+        if axes != 2:
+            raise layer.error(f"{stem}_h and {stem}_w need 2 spatial axes, found {axes}")
+        if given:
+            raise layer.error(f"give {field} or {stem}_h and {stem}_w, not both")
+        return getattr(param, f"{stem}_h"), getattr(param, f"{stem}_w")
+    if not given and default is not None:
+        given = [default]
+    if len(given) not in (1, axes):
+        raise layer.error(
+            f"needs {field} once, or once for each of {axes} spatial axes, found {len(given)} times"
+        )
+    return tuple(given * axes if len(given) == 1 else given)
+
+
+class ConvolutionBase(Layer):
+    """What a convolution and its transpose share: parameters and shapes.
+
+    Any number of bottoms is convolved with the same weights, each into its top.
+    """
+
+    bottoms = Arity(1, None)
+    tops = Arity(1, None)
+    equal_bottoms_and_tops = True
+    transposed = False
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.convolution_param
+        self._axis = axis_of(self, bottom, param.axis)
+        self._spatial_axes = bottom[0].ndim - self._axis - 1
+        # Without spatial axes a convolution is one of 1×1 on an image of one pixel.
+        self._geometry = (
+            read_geometry(self, self._spatial_axes)
+            if self._spatial_axes
+            else ConvolutionGeometry((1,), (1,), (0,), (1,), param.group)
+        )
+        channels = bottom[0].shape[self._axis]
+        if param.num_output == 0:
+            raise self.error("needs num_output of at least 1")
+        for what, number in (("channels", channels), ("num_output", param.num_output)):
+            if param.group == 0 or number % param.group:
+                raise self.error(f"{what} {number} is not a multiple of group {param.group}")
+        self._channels = channels
+        rows, columns = param.num_output, channels
+        if self.transposed:
+            rows, columns = columns, rows
+        weights = (rows, columns // param.group, *self._geometry.kernel[: self._spatial_axes])
+        specs = [(weights, param.weight_filler)]
+        if param.bias_term:
+            specs.append(((param.num_output,), param.bias_filler))
+        make_parameters(self, *specs)
+        self._plan: ConvolutionPlan | None = None
+        self._plan_of: tuple[int, ...] = ()
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shape = bottom[0].shape
+        if len(shape) != self._axis + 1 + self._spatial_axes or shape[self._axis] != self._channels:
+            raise self.error(
+                f"was made for {self._channels} channels on axis {self._axis} and "
+                f"{self._spatial_axes} spatial axes, found bottom {describe(self, bottom, 0)}"
+            )
+        for index in range(1, len(bottom)):
+            require_same_shape(self, bottom, 0, index)
+        spatial = shape[self._axis + 1 :]
+        output = self._output(spatial or (1,))[: self._spatial_axes]
+        if min(output, default=1) < 1:
+            raise self.error(
+                f"kernel {self._geometry.kernel} with pad {self._geometry.pad} leaves an output of "
+                f"{output} from bottom {describe(self, bottom, 0)}"
+            )
+        num_output = self.param.convolution_param.num_output
+        for blob in top:
+            blob.reshape(*shape[: self._axis], num_output, *output)
+        if self._plan is None or self._plan_of != shape:
+            images = top[0] if self.transposed else bottom[0]
+            self._plan = ConvolutionPlan(
+                self._flat(images.shape), self._weights_shape(), self._geometry, self.context.dtype
+            )
+            self._plan_of = shape
+
+    def _output(self, spatial: tuple[int, ...]) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def _flat(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(images, channels, *spatial) of a blob's shape."""
+        spatial = shape[self._axis + 1 :] or (1,)
+        return (math.prod(shape[: self._axis]), shape[self._axis], *spatial)
+
+    def _weights_shape(self) -> tuple[int, ...]:
+        shape = self.blobs[0].shape
+        return shape if self._spatial_axes else (*shape, 1)
+
+    def _images(self, blob: Blob, diff: bool = False) -> Any:
+        return (blob.diff if diff else blob.data).reshape(self._flat(blob.shape))
+
+    def _weights(self, diff: bool = False) -> Any:
+        return (self.blobs[0].diff if diff else self.blobs[0].data).reshape(self._weights_shape())
+
+
+@register("Convolution")
+class Convolution(ConvolutionBase):
+    """y = x * W + b, as a cross-correlation."""
+
+    def _output(self, spatial: tuple[int, ...]) -> tuple[int, ...]:
+        return self._geometry.output_shape(spatial)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        bias = self.blobs[1].data if len(self.blobs) > 1 else None
+        for x, y in zip(bottom, top):
+            self._plan.forward(self._images(x), self._weights(), bias, self._images(y))
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        for x, y, wanted in zip(bottom, top, propagate_down):
+            dy = self._images(y, diff=True)
+            if len(self.blobs) > 1 and self.param_propagate_down[1]:
+                bias_gradient(dy, self.blobs[1].diff)
+            if self.param_propagate_down[0]:
+                self._plan.backward_weights(self._images(x), dy, self._weights(diff=True))
+            if wanted:
+                self._plan.backward_data(dy, self._weights(), self._images(x, diff=True))
+
+
+@register("Deconvolution")
+class Deconvolution(ConvolutionBase):
+    """The transpose of a convolution: each bottom pixel spreads its kernel over the top."""
+
+    transposed = True
+
+    def _output(self, spatial: tuple[int, ...]) -> tuple[int, ...]:
+        geometry = self._geometry
+        return tuple(
+            stride * (size - 1) + dilation * (kernel - 1) + 1 - 2 * pad
+            for size, kernel, stride, pad, dilation in zip(
+                spatial, geometry.kernel, geometry.stride, geometry.pad, geometry.dilation
+            )
+        )
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for x, y in zip(bottom, top):
+            self._plan.backward_data(self._images(x), self._weights(), self._images(y))
+            if len(self.blobs) > 1:
+                add_bias(self._images(y), self.blobs[1].data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        for x, y, wanted in zip(bottom, top, propagate_down):
+            dy = self._images(y, diff=True)
+            if len(self.blobs) > 1 and self.param_propagate_down[1]:
+                bias_gradient(dy, self.blobs[1].diff)
+            if self.param_propagate_down[0]:
+                self._plan.backward_weights(dy, self._images(x), self._weights(diff=True))
+            if wanted:
+                self._plan.forward(dy, self._weights(), None, self._images(x, diff=True))
+
+
+@register("Im2col")
+class Im2col(Layer):
+    """The patches under a convolution's kernel as channels: (N, C·kernel, *output)."""
+
+    backward_needs_bottom = Need.NONE
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._axis = axis_of(self, bottom, self.param.convolution_param.axis)
+        spatial_axes = bottom[0].ndim - self._axis - 1
+        if spatial_axes < 1:
+            raise self.error(
+                f"needs a spatial axis behind axis {self._axis}, found bottom "
+                f"{describe(self, bottom, 0)}"
+            )
+        self._geometry = read_geometry(self, spatial_axes)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shape = bottom[0].shape
+        if len(shape) != self._axis + 1 + len(self._geometry.kernel):
+            raise self.error(
+                f"was made for {len(self._geometry.kernel)} spatial axes, found bottom "
+                f"{describe(self, bottom, 0)}"
+            )
+        channels, spatial = shape[self._axis], shape[self._axis + 1 :]
+        self._plan = Im2colPlan(spatial, self._geometry)
+        columns = channels * math.prod(self._geometry.kernel)
+        top[0].reshape(*shape[: self._axis], columns, *self._plan.output)
+        images = math.prod(shape[: self._axis])
+        self._shapes = (images, channels, *spatial), (images, columns, *self._plan.output)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = self._shapes
+        im2col(bottom[0].data.reshape(x), top[0].data.reshape(y), self._plan)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            x, y = self._shapes
+            col2im(top[0].diff.reshape(y), bottom[0].diff.reshape(x), self._plan)

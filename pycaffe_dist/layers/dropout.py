@@ -1,0 +1,46 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.dropout import dropout
+from pycaffe_dist.layers.base import Layer, Need, is_test, register
+
+
+@register("Dropout")
+class Dropout(Layer):
+    """In training, zero each element with probability dropout_ratio and scale up the others.
+
+    In the TEST phase the top is the bottom.  (Srivastava et al., 2014; scaled while training, as
+    Caffe does.)
+    """
+
+    in_place = True
+    keeps_sign = True
+    backward_needs_bottom = Need.NONE
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._ratio = self.param.dropout_param.dropout_ratio
+        if not 0 <= self._ratio < 1:
+            raise self.error(f"needs 0 <= dropout_ratio < 1, found {self._ratio}")
+        self.random = self.rng("mask")
+        self._key = 0
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        top[0].reshape_like(bottom[0])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._key = int(self.random.integers(2**64, dtype=np.uint64))
+        self._apply(bottom[0].data, top[0].data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            self._apply(top[0].diff, bottom[0].diff)
+
+    def _apply(self, source: np.ndarray, target: np.ndarray) -> None:
+        if not is_test(self.phase):
+            dropout(source, target, self._key, self._ratio)
+        elif source is not target:
+            np.copyto(target, source)

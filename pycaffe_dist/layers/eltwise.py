@@ -1,0 +1,109 @@
+"""Eltwise: products, weighted sums and maxima of blobs of one shape."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.elementwise import blockwise
+from pycaffe_dist.layers.base import Arity, Layer, Need, register
+from pycaffe_dist.layers.checking import require_same_shape
+from pycaffe_dist.schema import caffe_pb2
+
+PROD = caffe_pb2.EltwiseParameter.PROD
+SUM = caffe_pb2.EltwiseParameter.SUM
+MAX = caffe_pb2.EltwiseParameter.MAX
+
+
+@register("Eltwise")
+class Eltwise(Layer):
+    """The product, sum (each bottom times its coeff) or maximum of two and more bottoms."""
+
+    bottoms = Arity(2, None)
+
+    @property
+    def backward_needs_bottom(self) -> Need:  # type: ignore[override]
+        """The factors of a product."""
+        return Need.VALUE if self.param.eltwise_param.operation == PROD else Need.NONE
+
+    @property
+    def backward_needs_top(self) -> Need:  # type: ignore[override]
+        """The product, if it is to be divided by each factor."""
+        param = self.param.eltwise_param
+        divides = param.operation == PROD and not param.stable_prod_grad
+        return Need.VALUE if divides else Need.NONE
+
+    @property
+    def in_place(self) -> bool:  # type: ignore[override]
+        """A sum may take its first bottom's place."""
+        return self.param.eltwise_param.operation == SUM
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.eltwise_param
+        if len(param.coeff) not in (0, len(bottom)):
+            raise self.error(f"has {len(param.coeff)} coeff for {len(bottom)} bottoms")
+        if param.coeff and param.operation != SUM:
+            raise self.error("takes coeff for SUM only")
+        self._coefficients = list(param.coeff) or [1.0] * len(bottom)
+        self._winner = np.empty(0, np.int32)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for index in range(1, len(bottom)):
+            require_same_shape(self, bottom, 0, index)
+        top[0].reshape_like(bottom[0])
+        is_max = self.param.eltwise_param.operation == MAX
+        if is_max and self._winner.shape != bottom[0].shape:
+            self._winner = np.empty(bottom[0].shape, np.int32)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        operation = self.param.eltwise_param.operation
+        values = [blob.data for blob in bottom]
+        if operation == PROD:
+            blockwise(_product, top[0].data, *values)
+        elif operation == SUM:
+            blockwise(self._sum, top[0].data, *values)
+        else:
+            blockwise(_maximum, top[0].data, self._winner, *values)
+
+    def _sum(self, y: np.ndarray, first: np.ndarray, *others: np.ndarray) -> None:
+        np.multiply(first, self._coefficients[0], out=y)
+        for other, coefficient in zip(others, self._coefficients[1:]):
+            y += other if coefficient == 1 else other * coefficient
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        operation = self.param.eltwise_param.operation
+        dy = top[0].diff
+        # The last first: in place, bottom[0]'s diff is the top's.
+        for index in reversed(range(len(bottom))):
+            if not propagate_down[index]:
+                continue
+            dx = bottom[index].diff
+            if operation == SUM:
+                np.multiply(dy, self._coefficients[index], out=dx)
+            elif operation == MAX:
+                np.multiply(dy, self._winner == index, out=dx)
+            elif self.param.eltwise_param.stable_prod_grad:
+                others = [blob.data for k, blob in enumerate(bottom) if k != index]
+                blockwise(_product, dx, dy, *others)
+            else:
+                with np.errstate(all="ignore"):
+                    np.divide(top[0].data, bottom[index].data, out=dx)
+                dx *= dy
+
+
+def _product(y: np.ndarray, first: np.ndarray, second: np.ndarray, *others: np.ndarray) -> None:
+    np.multiply(first, second, out=y)
+    for other in others:
+        y *= other
+
+
+def _maximum(
+    y: np.ndarray, winner: np.ndarray, first: np.ndarray, second: np.ndarray, *others: np.ndarray
+) -> None:
+    """As in Caffe, the second wins against an equal first, later ones must be larger."""
+    winner[...] = ~(first > second)
+    np.copyto(y, np.where(winner, second, first))
+    for index, other in enumerate(others, 2):
+        larger = other > y
+        winner[larger] = index
+        np.copyto(y, other, where=larger)

@@ -1,0 +1,132 @@
+"""InnerProduct (fully connected) and Embed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.convolution import bias_gradient
+from pycaffe_dist.kernels.inner_product import InnerProduct as InnerProductPlan
+from pycaffe_dist.kernels.scatter import scatter_add
+from pycaffe_dist.layers.base import Layer, register
+from pycaffe_dist.layers.checking import axis_of, describe, require_no_gradient
+from pycaffe_dist.layers.parameters import make_parameters
+
+
+@register("InnerProduct")
+class InnerProduct(Layer):
+    """y = x·Wᵀ + b with x flattened from ``axis`` on; W is (num_output, inputs), or transposed."""
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.inner_product_param
+        if param.num_output == 0:
+            raise self.error("needs num_output of at least 1")
+        axis = axis_of(self, bottom, param.axis)
+        self._inputs = math.prod(bottom[0].shape[axis:])
+        shape = (param.num_output, self._inputs)
+        specs = [(shape[::-1] if param.transpose else shape, param.weight_filler)]
+        if param.bias_term:
+            specs.append(((param.num_output,), param.bias_filler))
+        make_parameters(self, *specs)
+        self._plan: InnerProductPlan | None = None
+        self._samples = 0
+        self._last: tuple[np.ndarray, np.ndarray] | None = None
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.inner_product_param
+        axis = axis_of(self, bottom, param.axis)
+        inputs = bottom[0].count_of(axis)
+        if inputs != self._inputs:
+            raise self.error(
+                f"has weights for {self._inputs} inputs, found {inputs} in bottom "
+                f"{describe(self, bottom, 0)} from axis {axis} on"
+            )
+        top[0].reshape(*bottom[0].shape[:axis], param.num_output)
+        samples = bottom[0].count_of(0, axis)
+        if self._plan is None or samples != self._samples:
+            self._samples = samples
+            self._plan = InnerProductPlan(
+                samples, param.num_output, inputs, param.transpose, self.context.dtype
+            )
+
+    def _matrix(self, array: np.ndarray, columns: int) -> np.ndarray:
+        return array.reshape(self._samples, columns)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        bias = self.blobs[1].data if len(self.blobs) > 1 else None
+        x = self._matrix(bottom[0].data, self._inputs)
+        y = self._matrix(top[0].data, self.param.inner_product_param.num_output)
+        self._plan.forward(x, self.blobs[0].data, bias, y)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        x = self._matrix(bottom[0].data, self._inputs)
+        dy = self._matrix(top[0].diff, self.param.inner_product_param.num_output)
+        self._last = x, dy
+        if self.param_propagate_down[0]:
+            self._plan.backward_weights(x, dy, self.blobs[0].diff)
+        if len(self.blobs) > 1 and self.param_propagate_down[1]:
+            bias_gradient(dy, self.blobs[1].diff)
+        if propagate_down[0]:
+            dx = self._matrix(bottom[0].diff, self._inputs)
+            self._plan.backward_data(dy, self.blobs[0].data, dx)
+
+    def gradient_factors(self, index: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return (dy, x) of the last backward, or (x, dy) if transposed, for the weights.
+
+        They are views of the blobs, valid until the next forward.
+        """
+        if index != 0 or self._last is None:
+            return None
+        return self._last if self.param.inner_product_param.transpose else self._last[::-1]
+
+
+@register("Embed")
+class Embed(Layer):
+    """y[…] = W[x[…]] + b: each index in the bottom becomes its row of W (input_dim, num_output)."""
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.embed_param
+        if param.num_output == 0 or param.input_dim == 0:
+            raise self.error(
+                f"needs num_output and input_dim of at least 1, "
+                f"found {param.num_output} and {param.input_dim}"
+            )
+        specs = [((param.input_dim, param.num_output), param.weight_filler)]
+        if param.bias_term:
+            specs.append(((param.num_output,), param.bias_filler))
+        make_parameters(self, *specs)
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """Indices have no gradient."""
+        return False
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        top[0].reshape(*bottom[0].shape, self.param.embed_param.num_output)
+
+    def _indices(self, bottom: list[Blob]) -> np.ndarray:
+        values = bottom[0].data.reshape(-1)
+        rows = len(self.blobs[0].data)
+        indices = values.astype(np.intp)
+        wrong = np.flatnonzero((values < 0) | (values >= rows) | (indices != values))
+        if wrong.size:
+            raise self.error(
+                f"needs whole numbers from 0 to {rows - 1}, found {values[wrong[0]]:g} as element "
+                f"{wrong[0]} of bottom {describe(self, bottom, 0)}"
+            )
+        return indices
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        y = top[0].data.reshape(-1, top[0].shape[-1])
+        np.take(self.blobs[0].data, self._indices(bottom), axis=0, out=y)
+        if len(self.blobs) > 1:
+            y += self.blobs[1].data
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        require_no_gradient(self, propagate_down, 0)
+        dy = top[0].diff.reshape(-1, top[0].shape[-1])
+        if self.param_propagate_down[0]:
+            scatter_add(dy, self._indices(bottom), self.blobs[0].diff)
+        if len(self.blobs) > 1 and self.param_propagate_down[1]:
+            bias_gradient(dy, self.blobs[1].diff)

@@ -1,0 +1,37 @@
+"""Creation of a layer's parameter blobs, filled as its prototxt says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycaffe_dist.errors import NetError
+from pycaffe_dist.filler import fill
+from pycaffe_dist.layers.base import Layer
+from pycaffe_dist.schema import caffe_pb2
+
+FillerParameter = Any  # caffe_pb2.FillerParameter, a class made at run time
+
+
+def constant(value: float) -> FillerParameter:
+    """Return the filler that sets all elements to ``value``."""
+    return caffe_pb2.FillerParameter(type="constant", value=value)
+
+
+def make_parameters(layer: Layer, *specs: tuple[tuple[int, ...], FillerParameter]) -> None:
+    """Create ``layer.blobs`` with the given shapes and fillers, or check those that it has.
+
+    Raises LayerError when given blobs do not fit, or a filler cannot fill its blob.
+    """
+    shapes = [shape for shape, _ in specs]
+    if layer.blobs:
+        found = [blob.shape for blob in layer.blobs]
+        if found != shapes:
+            raise layer.error(f"needs parameters of shapes {shapes}, found {found}")
+        return
+    for index, (shape, filler) in enumerate(specs):
+        blob = layer.new_blob(*shape)
+        try:
+            fill(blob, filler, layer.rng(f"blobs[{index}]"))
+        except NetError as error:
+            raise layer.error(f"parameter {index}: {error}") from None
+        layer.blobs.append(blob)

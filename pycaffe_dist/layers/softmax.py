@@ -1,0 +1,95 @@
+"""Softmax, and SoftmaxWithLoss, the multinomial logistic loss of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.softmax import (
+    NO_LABEL,
+    label_loss,
+    label_loss_gradient,
+    softmax_backward,
+    softmax_forward,
+)
+from pycaffe_dist.layers.base import Arity, Layer, Need, register
+from pycaffe_dist.layers.checking import axis_of
+from pycaffe_dist.layers.loss import LabelLayout, Loss, normalization_of, normalizer, wrong_label
+
+
+@register("Softmax")
+class Softmax(Layer):
+    """y = e^x / the sum of e^x along ``axis``."""
+
+    in_place = True
+    backward_needs_bottom = Need.NONE
+    backward_needs_top = Need.VALUE
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        axis = axis_of(self, bottom, self.param.softmax_param.axis)
+        top[0].reshape_like(bottom[0])
+        shape = bottom[0].shape
+        self._shape = bottom[0].count_of(0, axis), shape[axis], bottom[0].count_of(axis + 1)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        softmax_forward(bottom[0].data.reshape(self._shape), top[0].data.reshape(self._shape))
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            arrays = top[0].data, top[0].diff, bottom[0].diff
+            softmax_backward(*(array.reshape(self._shape) for array in arrays))
+
+
+@register("SoftmaxWithLoss")
+class SoftmaxWithLoss(Loss):
+    """-log(softmax of the label's class), averaged; a second top gets the probabilities."""
+
+    tops = Arity(1, 2)
+    # The probabilities are kept here.
+    backward_needs_bottom = Need.NONE
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.loss_param
+        self._ignore = param.ignore_label if param.HasField("ignore_label") else NO_LABEL
+        self._normalization = normalization_of(param)
+        self._probability = self.new_blob()
+        self._normalizer = 1.0
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        axis = axis_of(self, bottom, self.param.softmax_param.axis)
+        self._layout = LabelLayout(self, bottom, axis)
+        self._probability.reshape_like(bottom[0])
+        if len(top) > 1:
+            top[1].reshape_like(bottom[0])
+        outer = self._layout.outer
+        self._losses, self._valid = np.empty(outer, np.float64), np.empty(outer, np.int64)
+        self._wrong = np.empty(outer, np.int64)
+
+    def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
+        layout = self._layout
+        probability = layout.scores(self._probability.data)
+        softmax_forward(layout.scores(bottom[0].data), probability)
+        labels = layout.labels(bottom[1].data)
+        results = self._losses, self._valid, self._wrong
+        label_loss(probability, labels, self._ignore, *results)
+        if self._wrong.max(initial=-1) >= 0:
+            first = int(np.argmax(self._wrong >= 0))
+            index = first * layout.inner + int(self._wrong[first])
+            raise wrong_label(self, bottom, layout, index)
+        if len(top) > 1:
+            np.copyto(top[1].data, self._probability.data)
+        full = layout.outer * layout.inner
+        valid = int(self._valid.sum())
+        self._normalizer = normalizer(self._normalization, layout.outer, full, valid)
+        return self._losses.sum() / self._normalizer
+
+    def gradient(self, bottom: list[Blob], weight: float) -> None:
+        layout = self._layout
+        label_loss_gradient(
+            layout.scores(self._probability.data),
+            layout.labels(bottom[1].data),
+            self._ignore,
+            weight / self._normalizer,
+            layout.scores(bottom[0].diff),
+        )

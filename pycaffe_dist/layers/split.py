@@ -1,0 +1,60 @@
+"""Split and Silence: one blob for several readers, and for none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.elementwise import blockwise
+from pycaffe_dist.layers.base import Arity, Layer, Need, register
+
+
+@register("Split")
+class Split(Layer):
+    """The bottom under several names; their gradients add up.  Inserted by the net."""
+
+    tops = Arity(1, None)
+    backward_needs_bottom = Need.NONE
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for blob in top:
+            if blob is bottom[0]:
+                raise self.error("cannot work in place")
+            blob.reshape_like(bottom[0])
+            blob.share_data(bottom[0])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """Do nothing: the tops share the bottom's data."""
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            blockwise(_sum, bottom[0].diff, *(blob.diff for blob in top))
+
+
+def _sum(total: np.ndarray, first: np.ndarray, *others: np.ndarray) -> None:
+    if not others:
+        np.copyto(total, first)
+        return
+    np.add(first, others[0], out=total)
+    for other in others[1:]:
+        total += other
+
+
+@register("Silence")
+class Silence(Layer):
+    """Takes blobs that nobody else reads; their gradient is zero."""
+
+    bottoms = Arity(1, None)
+    tops = Arity(0, 0)
+    backward_needs_bottom = Need.NONE
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """Do nothing: there is no top."""
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """Do nothing: there is no top."""
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        for blob, wanted in zip(bottom, propagate_down):
+            if wanted:
+                blob.diff.fill(0)

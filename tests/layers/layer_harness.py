@@ -1,0 +1,65 @@
+"""One layer with its blobs, built from prototxt text, for tests that need no net."""
+
+from __future__ import annotations
+
+import numpy as np
+from google.protobuf import text_format
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.layers import LayerContext, layer_class
+from pycaffe_dist.schema import caffe_pb2
+
+
+class LayerHarness:
+    """A layer of ``text`` (the inside of ``layer { … }``) over ``bottoms`` (name → array)."""
+
+    def __init__(self, text, bottoms, *, phase="TRAIN", dtype=np.float64, seed=1, parameters=()):
+        message = text_format.Parse(text, caffe_pb2.LayerParameter())
+        message.name = message.name or "l"
+        context = LayerContext(
+            phase=caffe_pb2.Phase.Value(phase), dtype=np.dtype(dtype), seed=seed, where="net:1"
+        )
+        self.layer = layer_class(message.type)(message, context)
+        self.blobs = {name: Blob(np.shape(value), dtype) for name, value in bottoms.items()}
+        self.fill(bottoms)
+        self.bottom = [self.blobs[name] for name in message.bottom]
+        for name in message.top:
+            self.blobs.setdefault(name, Blob((), dtype))
+        self.top = [self.blobs[name] for name in message.top]
+        if self.layer.is_loss and not self.top:
+            self.top = [Blob((), dtype)]
+        weights = [1.0 * (self.layer.is_loss and not index) for index in range(len(self.top))]
+        self.layer.loss_weights = list(message.loss_weight) or weights
+        self.layer.setup(self.bottom, self.top)
+        self.layer.param_propagate_down = [True] * len(self.layer.blobs)
+        for blob, value in zip(self.layer.blobs, parameters):
+            blob.data[...] = value
+        self.layer.reshape(self.bottom, self.top)
+
+    def fill(self, bottoms):
+        """Give bottoms new values, and their shapes."""
+        for name, value in bottoms.items():
+            self.blobs[name].reshape(*np.shape(value))
+            self.blobs[name].data[...] = value
+
+    def forward(self, bottoms=None):
+        """Reshape and run forward; return copies of the tops."""
+        self.fill(bottoms or {})
+        self.layer.reshape(self.bottom, self.top)
+        if hasattr(self.layer, "random"):
+            # The same dropout mask at every forward.
+            self.layer.random = np.random.default_rng(5)
+        self.layer.forward(self.bottom, self.top)
+        for blob, weight in zip(self.top, self.layer.loss_weights):
+            if weight:
+                blob.diff.fill(weight)
+        return [blob.data.copy() for blob in self.top]
+
+    def backward(self, propagate_down=None):
+        """Run backward to the bottoms that allow it (or those given); return which these are."""
+        if propagate_down is None:
+            propagate_down = [
+                self.layer.allow_force_backward(index) for index in range(len(self.bottom))
+            ]
+        self.layer.backward(self.top, propagate_down, self.bottom)
+        return propagate_down
