@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+# Messages are put together from parts that are joined only when they are written to a file.
+Part = bytes | memoryview
+
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 
 
@@ -22,13 +25,22 @@ def varint(value: int) -> bytes:
     return bytes(code)
 
 
-def packed(number: int, values: np.ndarray) -> list[bytes | memoryview]:
-    """Return the parts that, joined, are a packed field of little-endian numbers, without copying
-    them; none for an empty array, which protobuf leaves out."""
+def packed(number: int, values: np.ndarray) -> list[Part]:
+    """Return a packed field of little-endian numbers; nothing for an empty array, which protobuf
+    leaves out.  The array, which must be contiguous, is not copied."""
     if not values.size:
         return []
-    head = varint(number << 3 | _BYTES) + varint(values.nbytes)
-    return [head, values.reshape(-1).view(np.uint8).data]
+    return nested(number, [values.reshape(-1).view(np.uint8).data])
+
+
+def nested(number: int, parts: list[Part]) -> list[Part]:
+    """Return a field whose value is a message that is given in parts."""
+    return [varint(number << 3 | _BYTES) + varint(size(parts)), *parts]
+
+
+def size(parts: list[Part]) -> int:
+    """Return the number of bytes in all parts together."""
+    return sum(len(part) for part in parts)
 
 
 def length_if_truncated(data: bytes) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pycaffe_dist.errors import SnapshotError
+
+Buffer = bytes | memoryview
 
 
 @contextmanager
@@ -37,10 +39,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             new.unlink()
 
 
-def write(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a whole file by way of `replacing`."""
-    with replacing(path) as new:
-        new.write_bytes(data)
+def write(path: str | os.PathLike[str], parts: Iterable[Buffer]) -> None:
+    """Write a whole file, given in parts, by way of `replacing`."""
+    with replacing(path) as new, open(new, "xb") as file:
+        file.writelines(parts)
 
 
 def _sync(path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pycaffe_dist.errors import SnapshotError
-from pycaffe_dist.schema import binary, caffe_pb2
+from pycaffe_dist.schema import binary, caffe_pb2, wire
 from pycaffe_dist.schema.reading import is_hdf5
 from pycaffe_dist.snapshot import atomic, hdf5
 
@@ -48,7 +48,9 @@ def save_weights(path: _Path, net_name: str, layers: Sequence[LayerWeights]) -> 
     if os.fspath(path).endswith(".h5"):
         _save_hdf5(path, layers)
     else:
-        atomic.write(path, _encoded(path, net_name, layers))
+        parts = _encoded(path, net_name, layers)
+        binary.check_size(path, parts)
+        atomic.write(path, parts)
 
 
 def load_weights(path: _Path) -> list[LayerWeights]:
@@ -72,23 +74,23 @@ def load_weights(path: _Path) -> list[LayerWeights]:
     return layers
 
 
-def _encoded(path: _Path, net_name: str, layers: Sequence[LayerWeights]) -> bytes:
-    binary.check_size(
-        path, [array for layer in layers for array in (*layer.blobs, *(layer.diffs or ()))]
-    )
-    net = caffe_pb2.NetParameter(name=net_name)
+def _encoded(path: _Path, net_name: str, layers: Sequence[LayerWeights]) -> list[wire.Part]:
+    """Return a NetParameter in parts, without a copy of the arrays."""
+    net: list[wire.Part] = [caffe_pb2.NetParameter(name=net_name).SerializeToString()]
     for layer in layers:
-        param = net.layer.add()
+        param = caffe_pb2.LayerParameter()
         if layer.param is not None:
             param.CopyFrom(layer.param)
             param.ClearField("blobs")
         param.name, param.type = layer.name, layer.type
+        parts: list[wire.Part] = [param.SerializeToString()]
         for index, blob in enumerate(layer.blobs):
             if blob is None:
                 raise SnapshotError(f"{path}: layer '{layer.name}' has no array for blob {index}")
             diff = None if layer.diffs is None else layer.diffs[index]
-            param.blobs.append(binary.array_to_blob(blob, diff))
-    return net.SerializeToString()
+            parts += wire.nested(param.BLOBS_FIELD_NUMBER, binary.blob_parts(blob, diff))
+        net += wire.nested(caffe_pb2.NetParameter.LAYER_FIELD_NUMBER, parts)
+    return net
 
 
 def _save_hdf5(path: _Path, layers: Sequence[LayerWeights]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pycaffe_dist.errors import SnapshotError
-from pycaffe_dist.schema import binary, caffe_pb2
+from pycaffe_dist.schema import binary, caffe_pb2, wire
 from pycaffe_dist.schema.reading import is_hdf5
 from pycaffe_dist.snapshot import atomic, hdf5
 
@@ -44,12 +44,14 @@ def save_state(path: _Path, state: SolverStateData) -> None:
             for index, array in enumerate(state.history):
                 history.create_dataset(str(index), data=array)
         return
-    binary.check_size(path, state.history)
-    message = caffe_pb2.SolverState(
+    head = caffe_pb2.SolverState(
         iter=state.iteration, learned_net=state.learned_net, current_step=state.current_step
     )
-    message.history.extend(binary.array_to_blob(array) for array in state.history)
-    atomic.write(path, message.SerializeToString())
+    parts: list[wire.Part] = [head.SerializeToString()]
+    for array in state.history:
+        parts += wire.nested(head.HISTORY_FIELD_NUMBER, binary.blob_parts(array))
+    binary.check_size(path, parts)
+    atomic.write(path, parts)
 
 
 def load_state(path: _Path) -> SolverStateData:

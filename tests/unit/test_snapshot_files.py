@@ -170,7 +170,7 @@ def test_a_blob_that_does_not_fit_its_shape_names_its_layer(tmp_path):
 
 
 def test_too_large_for_a_binary_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(binary, "MAX_BYTES", 2**20 + 100)
+    monkeypatch.setattr(binary, "MAX_BYTES", 100)
     layers = _layers()
     with pytest.raises(SnapshotError, match="set snapshot_format: HDF5"):
         save_weights(tmp_path / "net.caffemodel", "net", layers)
@@ -212,7 +212,7 @@ def test_a_failed_sync_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(atomic.os, "fsync", fail)
     with pytest.raises(SnapshotError, match="No space left on device"):
-        atomic.write(tmp_path / "x", b"data")
+        atomic.write(tmp_path / "x", [b"da", b"ta"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -224,5 +224,6 @@ def test_missing_folder(tmp_path):
 
 def test_files_get_ordinary_permissions(tmp_path):
     (tmp_path / "plain").write_bytes(b"")
-    atomic.write(tmp_path / "x", b"data")
+    atomic.write(tmp_path / "x", [b"da", b"ta"])
+    assert (tmp_path / "x").read_bytes() == b"data"
     assert (tmp_path / "x").stat().st_mode == (tmp_path / "plain").stat().st_mode
