@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -23,8 +24,49 @@ from pycaffe_dist.errors import DataError
 
 _LEFT_OUT = ("LOCK", "LOG", "LOG.old")
 _COPIED = ("CURRENT", "MANIFEST-")
+# Further away than this, it is worth counting the records to leave out whole laps.
+_WORTH_COUNTING = 4096
 # As Caffe opens its databases.
 _MAX_OPEN_FILES = 100
+
+
+class _View:
+    """A database opened through links in a temporary folder, and its iterators.
+
+    Iterators must be closed before their database; left to the garbage collector, plyvel deletes
+    them in any order, and LevelDB crashes.  They are therefore kept here and closed by `close`.
+    """
+
+    def __init__(self, path: str):
+        self._iterators: list[plyvel.RawIterator] = []
+        self._folder = tempfile.mkdtemp(prefix="pcaffe-leveldb-")
+        try:
+            self._link(path)
+            self._db = plyvel.DB(self._folder, max_open_files=_MAX_OPEN_FILES, paranoid_checks=True)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def iterator(self) -> plyvel.RawIterator:
+        """Return an iterator that verifies the tables' checksums."""
+        iterator = self._db.raw_iterator(fill_cache=False, verify_checksums=True)
+        self._iterators.append(iterator)
+        return iterator
+
+    def close(self) -> None:
+        """Close the iterators, then the database, and remove the folder."""
+        for iterator in self._iterators:
+            iterator.close()
+        self._db.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _link(self, path: str) -> None:
+        for name in os.listdir(path):
+            file = os.path.join(os.path.abspath(path), name)
+            if name.startswith(_COPIED):
+                shutil.copyfile(file, os.path.join(self._folder, name))
+            elif name not in _LEFT_OUT:
+                os.symlink(file, os.path.join(self._folder, name))
 
 
 class LevelDBSource(Source):
@@ -32,80 +74,70 @@ class LevelDBSource(Source):
 
     def __init__(self, path: str):
         super().__init__(path)
-        view = tempfile.mkdtemp(prefix="pcaffe-leveldb-")
-        try:
-            _link(path, view)
-            self._db = plyvel.DB(view, max_open_files=_MAX_OPEN_FILES, paranoid_checks=True)
-        except (plyvel.Error, OSError) as error:
-            shutil.rmtree(view, ignore_errors=True)
-            raise _error(path, error) from error
-        self._remove = weakref.finalize(self, _remove, self._db, view)
+        with _errors_of(path):
+            self._view = _View(path)
+        self._close = weakref.finalize(self, self._view.close)
         self._count: int | None = None
 
     @property
     def count(self) -> int:
         if self._count is None:
-            with _errors_of(self.path), self._db.iterator(include_value=False) as keys:
-                self._count = sum(1 for _ in keys)
+            self._count = 0
+            with _errors_of(self.path):
+                iterator = self._view.iterator()
+                iterator.seek_to_first()
+                while iterator.valid():
+                    self._count += 1
+                    iterator.next()
         return self._count
 
     def cursor(self) -> LevelDBCursor:
-        return LevelDBCursor(self)
-
-    def records(self) -> plyvel.Iterator:
-        """Return an iterator over all (key, value), which verifies the tables' checksums."""
-        return self._db.iterator(fill_cache=False, verify_checksums=True)
+        with _errors_of(self.path):
+            return LevelDBCursor(self, self._view.iterator())
 
     def close(self) -> None:
-        self._remove()
+        self._close()
 
 
 class LevelDBCursor(Cursor):
     """A place in a LevelDB."""
 
-    def __init__(self, source: LevelDBSource):
+    def __init__(self, source: LevelDBSource, iterator: plyvel.RawIterator):
         super().__init__()
         self._source = source  # keeps the database open
-        self._records = source.records()
-        if self._next() is None:
+        self._iterator = iterator
+        iterator.seek_to_first()
+        if not iterator.valid():
             raise DataError(f"LevelDB '{source.path}' is empty: it holds no records")
-        self._records = source.records()
 
     def seek(self, position: int) -> None:
-        distance = position - self.position
-        if distance < 0:
-            self._records = self._source.records()
-            distance = position
-        if distance >= 4096:
-            # Counting the records once is worth it for a way that may be many laps long.
-            distance %= self._source.count
         with _errors_of(self._source.path):
-            for _ in range(distance):
-                self._advance()
+            distance = position - self.position
+            if distance < 0:
+                self._iterator.seek_to_first()
+                distance = position
+            if distance >= _WORTH_COUNTING:
+                distance %= self._source.count
+            self._skip(distance)
         self.position = position
 
     def read(self, count: int, step: int = 1) -> Records:
-        pieces: list[bytes] = []
+        iterator, pieces = self._iterator, []
         with _errors_of(self._source.path):
             for _ in range(count):
-                pieces += self._advance()
-                for _ in range(step - 1):
-                    self._advance()
+                pieces += iterator.item()
+                self._skip(step)
         self.position += count * step
         sizes = np.fromiter(map(len, pieces), np.int64, len(pieces))
         places = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1).reshape(count, 2, 2)
         return Records(np.frombuffer(b"".join(pieces), np.uint8), places[:, 1], places[:, 0])
 
-    def _next(self) -> tuple[bytes, bytes] | None:
-        with _errors_of(self._source.path):
-            return next(self._records, None)
-
-    def _advance(self) -> tuple[bytes, bytes]:
-        record = next(self._records, None)
-        if record is None:
-            self._records = self._source.records()
-            record = next(self._records)
-        return record
+    def _skip(self, records: int) -> None:
+        iterator = self._iterator
+        for _ in range(records):
+            iterator.next()
+            if not iterator.valid():
+                iterator.seek_to_first()
 
 
 def open_for_reading(path: str) -> LevelDBSource:
@@ -124,29 +156,15 @@ def open_for_reading(path: str) -> LevelDBSource:
     return source
 
 
-def _link(path: str, view: str) -> None:
-    """Fill the folder ``view`` with what LevelDB needs to read the database ``path``."""
-    for name in os.listdir(path):
-        file = os.path.join(os.path.abspath(path), name)
-        if name.startswith(_COPIED):
-            shutil.copyfile(file, os.path.join(view, name))
-        elif name not in _LEFT_OUT:
-            os.symlink(file, os.path.join(view, name))
-
-
-def _remove(db: plyvel.DB, view: str) -> None:
-    db.close()
-    shutil.rmtree(view, ignore_errors=True)
-
-
 @contextlib.contextmanager
 def _errors_of(path: str) -> Iterator[None]:
     try:
         yield
     except plyvel.Error as error:
-        raise _error(path, error) from error
-
-
-def _error(path: str, error: Exception) -> DataError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return DataError(f"LevelDB '{path}' cannot be read: {reason}")
+        # LevelDB's words come as bytes, and with the view's paths in place of the database's.
+        words = error.args[0] if error.args else ""
+        text = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
+        text = re.sub(r"\S*pcaffe-leveldb-[^/]*", path, text)
+        raise DataError(f"LevelDB '{path}' cannot be read: {text}") from error
+    except OSError as error:
+        raise DataError(f"LevelDB '{path}' cannot be read: {error.strerror}") from error

@@ -1,0 +1,106 @@
+"""The LevelDB source: order, wrap-around, independence of other readers, damaged files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import plyvel
+import pytest
+
+from pycaffe_dist.data.sources import open_source
+from pycaffe_dist.errors import DataError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "data"
+
+
+def _write(path: Path, count: int, size: int = 10) -> Path:
+    with plyvel.DB(str(path), create_if_missing=True) as db:
+        for i in range(count):
+            db.put(b"%05d" % i, os.urandom(size))
+    return path
+
+
+def test_walk_wraps_round_and_skips(tmp_path):
+    count = 101
+    source = open_source(str(_write(tmp_path / "db", count)), "leveldb")
+    cursor = source.cursor()
+    assert source.count == count
+    for position, n, step in [(0, 5, 1), (99, 7, 1), (17, 70, 3), (100 * count + 3, 4, 200)]:
+        cursor.seek(position)
+        records = cursor.read(n, step)
+        expected = [(position + i * step) % count for i in range(n)]
+        assert [int(records.key(i)) for i in range(n)] == expected
+        assert len(records.value(0)) == 10
+
+
+def test_values_are_those_that_were_put(tmp_path):
+    with plyvel.DB(str(tmp_path / "db"), create_if_missing=True) as db:
+        for i in range(20):
+            db.put(b"%d" % i, b"v" * i)
+    records = open_source(str(tmp_path / "db"), "leveldb").cursor().read(20)
+    found = {records.key(i): records.value(i) for i in range(20)}
+    assert found == {f"{i}": b"v" * i for i in range(20)}
+
+
+def test_several_readers_at_once_and_nothing_is_written():
+    folder = GOLDEN / "imgs_leveldb"
+    before = {name: (folder / name).stat().st_mtime_ns for name in os.listdir(folder)}
+    sources = [open_source(str(folder), "leveldb") for _ in range(2)]
+    first = [source.cursor().read(1).value(0) for source in sources]
+    assert first[0] == first[1]
+    for source in sources:
+        source.close()
+    assert {name: (folder / name).stat().st_mtime_ns for name in os.listdir(folder)} == before
+
+
+def test_closing_removes_the_view(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    source = open_source(str(GOLDEN / "imgs_leveldb"), "leveldb")
+    assert len(os.listdir(tmp_path)) == 1
+    source.close()
+    assert os.listdir(tmp_path) == []
+
+
+def _fails(path: Path, *words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        source = open_source(str(path), "leveldb")
+        source.cursor().read(source.count)
+    message = str(caught.value)
+    assert str(path) in message and "\n" not in message
+    assert "None" not in message and "pcaffe-leveldb" not in message
+    for word in words:
+        assert word in message, message
+
+
+def test_missing_empty_and_foreign(tmp_path):
+    _fails(tmp_path / "nothing", "does not exist")
+    (tmp_path / "file").write_bytes(b"x")
+    _fails(tmp_path / "file", "found a file")
+    _fails(tmp_path, "no file CURRENT")
+    _fails(GOLDEN / "imgs_lmdb", "looks like an LMDB")
+    _fails(_write(tmp_path / "empty", 0), "holds no records")
+
+
+@pytest.mark.parametrize("part", [0, 100, 9000, 17834])
+def test_truncated_table(tmp_path, part):
+    shutil.copytree(GOLDEN / "imgs_leveldb", tmp_path / "db")
+    os.truncate(tmp_path / "db" / "000005.ldb", part)
+    _fails(tmp_path / "db", "cannot be read")
+
+
+def test_flipped_byte_in_a_table(tmp_path):
+    shutil.copytree(GOLDEN / "imgs_leveldb", tmp_path / "db")
+    file = tmp_path / "db" / "000005.ldb"
+    data = bytearray(file.read_bytes())
+    data[5000] ^= 0x10
+    file.write_bytes(data)
+    _fails(tmp_path / "db", "cannot be read", "checksum")
+
+
+@pytest.mark.parametrize("name", ["000005.ldb", "MANIFEST-000004"])
+def test_missing_part(tmp_path, name):
+    shutil.copytree(GOLDEN / "imgs_leveldb", tmp_path / "db")
+    (tmp_path / "db" / name).unlink()
+    _fails(tmp_path / "db", "cannot be read")

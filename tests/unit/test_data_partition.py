@@ -1,0 +1,35 @@
+"""Shards: P ranks together see the stream that one rank sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.errors import UsageError
+
+
+def _records(shard: Shard, batch: int, size: int) -> list[int]:
+    first = shard.first_record(batch, size)
+    return [first + i * shard.step for i in range(size)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_record_shards_make_up_one_large_batch(ranks):
+    for batch in range(4):
+        together = sorted(
+            r for rank in range(ranks) for r in _records(Shard(rank, ranks), batch, 5)
+        )
+        assert together == _records(Shard(), batch, 5 * ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_batch_shards_deal_out_the_batches_in_turn(ranks):
+    for number in range(9):
+        shard = Shard(number % ranks, ranks, "batch")
+        assert _records(shard, number // ranks, 5) == _records(Shard(), number, 5)
+
+
+@pytest.mark.parametrize("arguments", [(2, 2), (-1, 2), (0, 0), (0, 1, "row")])
+def test_impossible_shards_are_refused(arguments):
+    with pytest.raises(UsageError, match="found"):
+        Shard(*arguments)
