@@ -285,6 +285,8 @@ def _skip_what_does_not_reach_the_loss(nodes: list[Node]) -> None:
 
 def _force_backward(nodes: list[Node]) -> None:
     for node in nodes:
+        if not node.layer.has_backward:
+            continue
         node.need_backward = True
         node.propagate_down = [
             propagates or node.layer.allow_force_backward(index)
