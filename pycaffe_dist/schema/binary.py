@@ -106,18 +106,25 @@ def blob_to_array(blob: caffe_pb2.BlobProto) -> np.ndarray:
 
     Raises SnapshotError when there are more or fewer values than the shape says.
     """
-    if blob.double_data:
-        return _shaped(np.array(blob.double_data, np.float64), blob, "values")
-    return _shaped(np.array(blob.data, np.float32), blob, "values")
+    return _shaped(_numbers(blob, "data"), blob, "values")
 
 
 def blob_to_diff(blob: caffe_pb2.BlobProto) -> np.ndarray | None:
     """Return a blob's gradient like `blob_to_array`, None when it has none."""
-    if blob.double_diff:
-        return _shaped(np.array(blob.double_diff, np.float64), blob, "gradients")
-    if blob.diff:
-        return _shaped(np.array(blob.diff, np.float32), blob, "gradients")
-    return None
+    if not blob.diff and not blob.double_diff:
+        return None
+    return _shaped(_numbers(blob, "diff"), blob, "gradients")
+
+
+def _numbers(blob: caffe_pb2.BlobProto, name: str) -> np.ndarray:
+    """Return a repeated field as an array.
+
+    By way of the encoded blob, since protobuf before version 7 hands out numbers one by one, which
+    takes 40 times longer.
+    """
+    double = bool(getattr(blob, f"double_{name}"))
+    number = blob.DESCRIPTOR.fields_by_name[f"double_{name}" if double else name].number
+    return wire.unpacked(blob.SerializeToString(), number, "<f8" if double else "<f4")
 
 
 def _shaped(values: np.ndarray, blob: caffe_pb2.BlobProto, what: str) -> np.ndarray:

@@ -7,6 +7,8 @@ kind 2.  https://protobuf.dev/programming-guides/encoding/
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 # Messages are put together from parts that are joined only when they are written to a file.
@@ -43,14 +45,29 @@ def size(parts: list[Part]) -> int:
     return sum(len(part) for part in parts)
 
 
+def unpacked(data: bytes, number: int, kind: str) -> np.ndarray:
+    """Return the numbers of a packed field, in an encoded message without that field's unpacked
+    form, as a new array of a little-endian type; empty when the field is not there."""
+    view = memoryview(data)
+    found = [view[start:end] for field, start, end in _fields(data) if field == number]
+    return np.frombuffer(bytearray().join(found), kind).astype(kind[1:], copy=False)
+
+
 def length_if_truncated(data: bytes) -> int:
     """Return how many bytes a message has at least whose end is missing; 0 when that is not what
-    is wrong with it."""
+    is wrong with it.  There must be a first byte."""
+    *_, (number, _, end) = _fields(data)
+    return end if number and end > len(data) else 0
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield number, start and end of each field's value; the last may end past the data.
+
+    What is no field is given the number 0 and ends the iteration.
+    """
     position = 0
     while position < len(data):
         key, start = _read_varint(data, position)
-        if key >> 3 == 0:
-            return 0
         kind = key & 7
         if kind == _VARINT:
             _, position = _read_varint(data, start)
@@ -60,8 +77,10 @@ def length_if_truncated(data: bytes) -> int:
         elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
             position = start + (8 if kind == _EIGHT_BYTES else 4)
         else:
-            return 0
-    return position if position > len(data) else 0
+            key = 0
+        yield key >> 3, start, position
+        if key >> 3 == 0:
+            return
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:

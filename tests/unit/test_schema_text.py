@@ -22,7 +22,7 @@ def test_everything_that_caffes_parser_accepts():
         name: 'a' "b"  # strings side by side
         layer: < name: "x", type: 'y'; top: ["p", "q"] >
         layer { name:"z"
-          lrn_param{alpha:1e-3f beta:.75 k:1.F local_size:0x5}
+          lrn_param{alpha:1e-3f beta:.75 k:1.f local_size:0x5}
           convolution_param { kernel_size:[3,5] bias_term:0 pad:010 dilation:2,dilation:1; }
           pooling_param { pool: AVE } include: { phase:TEST min_level: -1 }
           dropout_param { dropout_ratio: inf } propagate_down: t propagate_down: False
