@@ -1,0 +1,253 @@
+"""The Data layer against Caffe's own batches, over ranks, at resumption and on bad data."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import cv2
+import lmdb
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.errors import DataError, LayerError
+from pycaffe_dist.layers.base import LayerContext, layer_class
+from pycaffe_dist.schema import caffe_pb2
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "data"
+CASES = sorted(path.stem for path in (GOLDEN / "expected").glob("l*.prototxt"))
+TRAIN, TEST = caffe_pb2.TRAIN, caffe_pb2.TEST
+
+
+class _Run:
+    """A Data layer and its tops; ``batch()`` runs it once and returns copies of the tops."""
+
+    def __init__(self, param, tops=2, **context):
+        context.setdefault("seed", 1)
+        self.layer = layer_class("Data")(param, LayerContext(**context))
+        self.tops = [Blob(dtype=self.layer.context.dtype) for _ in range(tops)]
+        self.layer.setup([], self.tops)
+        self.layer.reshape([], self.tops)
+
+    def batch(self) -> list[np.ndarray]:
+        self.layer.forward([], self.tops)
+        return [top.data.copy() for top in self.tops]
+
+
+def _param(source: Path | str, batch_size: int, **transform):
+    param = caffe_pb2.LayerParameter(name="d", type="Data", top=["data", "label"])
+    param.data_param.source = str(source)
+    param.data_param.batch_size = batch_size
+    param.data_param.backend = caffe_pb2.DataParameter.LMDB
+    param.transform_param.CopyFrom(caffe_pb2.TransformationParameter(**transform))
+    return param
+
+
+def _write(path: Path, datums: list) -> Path:
+    with lmdb.open(str(path), map_size=1 << 26, lock=False) as env, env.begin(write=True) as txn:
+        for i, datum in enumerate(datums):
+            value = datum if isinstance(datum, bytes) else datum.SerializeToString()
+            txn.put(b"%08d" % i, value)
+    return path
+
+
+def _image(i: int, channels=3, height=12, width=10):
+    pixels = np.random.default_rng(i).integers(0, 256, channels * height * width, np.uint8)
+    return caffe_pb2.Datum(
+        channels=channels, height=height, width=width, data=pixels.tobytes(), label=i
+    )
+
+
+@pytest.fixture
+def images(tmp_path) -> Path:
+    return _write(tmp_path / "images", [_image(i) for i in range(17)])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_batches_equal_caffes(case, monkeypatch):
+    monkeypatch.chdir(GOLDEN)
+    net = text_format.Parse(Path(f"expected/{case}.prototxt").read_text(), caffe_pb2.NetParameter())
+    run = _Run(net.layer[0], phase=TEST)
+    expected = np.load(f"expected/{case}.npz")
+    shapes = [top.shape for top in run.tops]
+    for i in range(4):
+        data, label = run.batch()
+        assert np.array_equal(data, expected[f"iter{i}/data"])
+        assert np.array_equal(label, expected[f"iter{i}/label"])
+        assert shapes == [data.shape, label.shape]
+    run.layer.close()
+
+
+def test_float64_net(images):
+    data, label = _Run(_param(images, 3, scale=0.5), dtype=np.dtype(np.float64)).batch()
+    assert data.dtype == label.dtype == np.float64
+    assert np.array_equal(data, _Run(_param(images, 3, scale=0.5)).batch()[0])
+
+
+def test_without_label_top(images):
+    (data,) = _Run(_param(images, 4), tops=1).batch()
+    assert data.shape == (4, 3, 12, 10)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_ranks_see_together_what_one_rank_sees_with_a_larger_batch(images, ranks):
+    transform = {"crop_size": 6, "mirror": True, "scale": 0.1}
+    one = _Run(_param(images, 5 * ranks, **transform))
+    many = [_Run(_param(images, 5, **transform), shard=Shard(r, ranks)) for r in range(ranks)]
+    for _ in range(7):
+        data, label = one.batch()
+        for rank, run in enumerate(many):
+            part, part_label = run.batch()
+            assert np.array_equal(part_label, label[rank::ranks])
+            assert np.array_equal(part, data[rank::ranks])
+
+
+def test_ranks_of_a_test_take_whole_batches_in_turn(images):
+    one = _Run(_param(images, 5), phase=TEST)
+    two = [_Run(_param(images, 5), phase=TEST, shard=Shard(r, 2, "batch")) for r in range(2)]
+    for number in range(14):
+        assert np.array_equal(one.batch()[1], two[number % 2].batch()[1])
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_resumed_run_sees_the_same_batches(images, batch_size):
+    param = _param(images, batch_size, crop_size=5, mirror=True)
+    run = _Run(param, shard=Shard(1, 2))
+    batches = [run.batch() for _ in range(12)]
+    again = _Run(param, shard=Shard(1, 2))
+    again.batch()
+    for start in (5, 0, 9):
+        again.layer.resume_at(start)
+        assert again.layer.batches_read == start
+        for number in range(start, 12):
+            assert all(map(np.array_equal, again.batch(), batches[number]))
+
+
+def test_seed_decides_what_is_drawn(images):
+    def draw(seed, phase=TRAIN):
+        return _Run(_param(images, 8, crop_size=3), seed=seed, phase=phase).batch()[0]
+
+    assert np.array_equal(draw(1), draw(1))
+    assert not np.array_equal(draw(1), draw(2))
+    assert not np.array_equal(draw(None), draw(None))
+
+
+def test_rand_skip_is_the_same_on_all_ranks(images):
+    param = _param(images, 4)
+    param.data_param.rand_skip = 13
+    starts = set()
+    for seed in (1, 2, 3, 4, 5, None):
+        runs = [_Run(param, seed=seed, shard=Shard(r, 2)) for r in range(2)]
+        labels = np.stack([run.batch()[1] for run in runs], axis=1).reshape(-1)
+        start = int(labels[0])
+        assert start < 13 and labels.tolist() == [(start + i) % 17 for i in range(8)]
+        starts.add(start)
+    assert len(starts) > 2
+
+
+def test_float_data(tmp_path):
+    values = np.random.default_rng(0).normal(size=(3, 24)).astype(np.float32)
+    datums = [caffe_pb2.Datum(channels=2, height=3, width=4, float_data=v) for v in values]
+    data, label = _Run(_param(_write(tmp_path / "db", datums), 3, scale=2)).batch()
+    assert np.array_equal(data.reshape(3, 24), values * 2) and not label.any()
+
+
+def _encoded(i: int, height: int, width: int, color=True):
+    shape = (height, width, 3) if color else (height, width)
+    pixels = np.random.default_rng(i).integers(0, 256, shape, np.uint8)
+    data = cv2.imencode(".png", pixels)[1].tobytes()
+    return caffe_pb2.Datum(data=data, encoded=True, label=i), pixels
+
+
+def test_encoded_and_raw_images_mix(tmp_path):
+    encoded, pixels = zip(*[_encoded(i, 12, 10) for i in range(3)])
+    path = _write(tmp_path / "db", [_image(0), encoded[0], encoded[1], _image(1), encoded[2]])
+    data, label = _Run(_param(path, 5)).batch()
+    for at, image in zip((1, 2, 4), pixels):
+        assert np.array_equal(data[at], image.transpose(2, 0, 1))
+    assert label.tolist() == [0, 0, 1, 1, 2]
+
+
+def test_images_of_different_shapes_reshape_the_tops(tmp_path):
+    shapes = [(5, 6), (5, 6), (7, 4), (8, 8), (5, 6)]
+    datums = [_encoded(i, *shape)[0] for i, shape in enumerate(shapes)]
+    datums += [_image(5, 3, 9, 2)]
+    run = _Run(_param(_write(tmp_path / "db", datums), 1))
+    for i in range(20):
+        data, label = run.batch()
+        assert label[0] == i % 6
+        assert data.shape == (1, 3, *[*shapes, (9, 2)][i % 6])
+        assert run.tops[0].shape == data.shape
+
+
+def test_closed_and_forgotten_layers_leave_no_threads(tmp_path, images):
+    encoded = _write(tmp_path / "db", [_encoded(i, 9, 9)[0] for i in range(8)])
+    for i in range(20):
+        run = _Run(_param((images, encoded)[i % 2], 4))
+        run.batch()
+        if i % 4 < 2:
+            run.layer.close()
+    del run
+    gc.collect()
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("pcaffe-reader")]
+    assert len([name for name in names if name.startswith("pcaffe-decoder")]) == 0
+
+
+def _fails(param, *words: str, error=DataError, batches=3) -> None:
+    with pytest.raises(error) as caught:
+        run = _Run(param, where="net.prototxt:7")
+        for _ in range(batches):
+            run.batch()
+    message = str(caught.value)
+    assert message.startswith("net.prototxt:7: layer 'd' (Data): ") and "\n" not in message
+    for word in words:
+        assert word in message, message
+
+
+def test_configuration_errors(images):
+    param = _param(images, 0)
+    _fails(param, "batch_size", error=LayerError)
+    _fails(_param("", 1), "source", error=LayerError)
+    param = _param(images, 1)
+    param.data_param.prefetch = 0
+    _fails(param, "prefetch", error=LayerError)
+
+
+def test_missing_and_foreign_database(tmp_path, images):
+    _fails(_param(tmp_path / "none", 1), "does not exist", os.getcwd())
+    param = _param(images, 1)
+    param.data_param.ClearField("backend")
+    _fails(param, "looks like an LMDB", "backend: LMDB")
+
+
+def test_transform_does_not_fit(images):
+    _fails(_param(images, 1, crop_size=11), "crop_size 11")
+    _fails(_param(images, 1, mean_file="no.mean"), "no.mean")
+
+
+def test_bad_records_are_named(tmp_path):
+    good = [_image(i) for i in range(6)]
+    cases = {
+        "not a Datum": b"\x0c\x0c",
+        "found 7 bytes and 0 floats": caffe_pb2.Datum(
+            channels=3, height=12, width=10, data=b"7" * 7
+        ),
+        "must be positive": caffe_pb2.Datum(data=b"x"),
+        "cannot be decoded": caffe_pb2.Datum(data=b"no image", encoded=True),
+        "must have one shape": _image(0, 3, 12, 11),
+    }
+    for number, (words, bad) in enumerate(cases.items()):
+        path = _write(tmp_path / f"db{number}", [*good, bad, *good])
+        _fails(_param(path, 4), words, str(path), "record 6 (key '00000006')")
+
+
+def test_encoded_image_of_16_bits(tmp_path):
+    data = cv2.imencode(".png", np.zeros((4, 4), np.uint16))[1].tobytes()
+    path = _write(tmp_path / "db", [caffe_pb2.Datum(data=data, encoded=True)])
+    _fails(_param(path, 1), "8 bits", "uint16")
