@@ -65,4 +65,4 @@ def test_permissive_sharing_needs_equal_counts():
     assert net.nodes[3].layer.blobs[0].shape == (3, 2)
     assert np.shares_memory(net.nodes[2].layer.blobs[0].data, net.nodes[3].layer.blobs[0].data)
     with pytest.raises(NetError, match="count mismatch"):
-        build(DATA + ip("a", "data", 4, permissive) + ip("b", "a", 3, permissive))
+        build(DATA + ip("a", "data", 4, permissive) + ip("b", "a", 5, permissive))
