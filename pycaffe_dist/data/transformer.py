@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.data.sources import Records
+from pycaffe_dist.data.datums import Datums, Shape
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.transform import transform_datums, transform_image
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.schema.binary import blob_to_array, read_blob
-
-Shape = tuple[int, int, int]
 
 
 class Transformer:
@@ -64,25 +62,19 @@ class Transformer:
         transform_image(pixels, index, *self._settings(), out)
 
     def datums(
-        self,
-        records: Records,
-        table: np.ndarray,
-        begin: int,
-        indices: tuple[int, int],
-        shape: Shape,
-        out: np.ndarray,
-        labels: np.ndarray,
+        self, datums: Datums, begin: int, shape: Shape, out: np.ndarray, labels: np.ndarray
     ) -> int:
-        """Transform parsed Datums from number ``begin`` on to ``out`` (n, C, h, w) in one call.
+        """Transform Datums from number ``begin`` on to ``out`` (n, C, h, w) in one call.
 
-        Datum i has index ``indices[0] + i * indices[1]``; ``labels`` is (n,), or of size 0.
-        Returns the number of the first Datum that is encoded, damaged or not of ``shape``, or n.
+        ``labels`` is (n,), or of size 0.  Returns the number of the first Datum that is encoded,
+        damaged or not of ``shape``, or n.
         """
         self.output_shape(shape)
+        records, indices = datums.records, (datums.first, datums.step)
         return transform_datums(
             records.buffer,
             records.values,
-            table,
+            datums.table,
             begin,
             shape[1],
             shape[2],

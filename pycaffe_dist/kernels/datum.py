@@ -127,3 +127,20 @@ def copy_floats(buffer: np.ndarray, start: int, size: int, out: np.ndarray) -> N
                 )
                 out[k] = word.view(np.float32)[0]
                 k += 1
+
+
+@jit
+def add_datums(buffer: np.ndarray, table: np.ndarray, begin: int, total: np.ndarray) -> int:
+    """Add the byte images of Datums from number ``begin`` on to ``total``, flat float32.
+
+    Image after image in single precision, as Caffe does it.  Returns the number of the first Datum
+    that is encoded or does not hold ``total.size`` bytes, or n.
+    """
+    size = total.size
+    for i in range(begin, len(table)):
+        if table[i, ENCODED] or table[i, SIZE] != size:
+            return i
+        data = buffer[table[i, DATA] : table[i, DATA] + size]
+        for k in range(size):
+            total[k] += np.float32(data[k])
+    return len(table)
