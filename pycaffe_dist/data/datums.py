@@ -1,0 +1,162 @@
+"""Parsed and decoded Datums of a database, many at a time."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from pycaffe_dist.data.image import decode_image
+from pycaffe_dist.data.sources import Records, Source
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.kernels.datum import (
+    CHANNELS,
+    COLUMNS,
+    DATA,
+    ENCODED,
+    FLOATS,
+    HEIGHT,
+    LABEL,
+    SIZE,
+    WIDTH,
+    copy_floats,
+    parse_datums,
+)
+
+Shape = tuple[int, int, int]
+
+DECODING_THREADS = 4
+
+
+class Datums:
+    """Neighbouring Datums of a database; record i has stream index ``first + i * step``.
+
+    ``table`` is that of `kernels.datum.parse_datums`; ``images`` holds the decoded ones among the
+    encoded images, by stream index.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        step: int,
+        records: Records,
+        table: np.ndarray,
+        images: dict[int, np.ndarray] | None = None,
+    ):
+        self.first = first
+        self.step = step
+        self.records = records
+        self.table = table
+        self.images: dict[int, np.ndarray] = {} if images is None else images
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def part(self, begin: int, end: int) -> Datums:
+        """Return records ``begin`` to ``end``, without copying."""
+        records, table = self.records.part(begin, end), self.table[begin:end]
+        return Datums(self.index(begin), self.step, records, table, self.images)
+
+    def index(self, i: int) -> int:
+        """Return the stream index of record ``i``."""
+        return self.first + i * self.step
+
+    def label(self, i: int) -> int:
+        """Return the label of record ``i``."""
+        return int(self.table[i, LABEL])
+
+    def decoded(self, i: int) -> np.ndarray | None:
+        """Return the decoded image (C, H, W) of record ``i``; None when it was not encoded."""
+        return self.images.get(self.index(i))
+
+    def shape(self, i: int) -> Shape:
+        """Return the (C, H, W) of record ``i``."""
+        image = self.decoded(i)
+        if image is not None:
+            return image.shape
+        row = self.table[i]
+        return (int(row[CHANNELS]), int(row[HEIGHT]), int(row[WIDTH]))
+
+    def floats(self, i: int) -> np.ndarray:
+        """Return the float_data of record ``i``, flat float32."""
+        values = np.empty(self.table[i, FLOATS], np.float32)
+        copy_floats(self.records.buffer, *self.records.values[i], values)
+        return values
+
+
+class DatumReader:
+    """Reads, parses and decodes the Datums of ``source``.
+
+    ``color`` says how encoded images are decoded (see `decode_image`).  A reader belongs to one
+    thread at a time; images are decoded by a few threads of its own.
+    """
+
+    def __init__(self, source: Source, color: bool | None = None):
+        self._source = source
+        self._color = color
+        self._cursor = source.cursor()
+        self._decoders: ThreadPoolExecutor | None = None
+
+    def read(self, start: int, count: int, step: int = 1) -> Datums:
+        """Return the records with stream indices start, start + step, …; nothing is decoded yet.
+
+        Raises `DataError` when one is no Datum.
+        """
+        self._cursor.seek(start)
+        records = self._cursor.read(count, step)
+        table = np.empty((count, COLUMNS), np.int64)
+        datums = Datums(start, step, records, table)
+        bad = parse_datums(records.buffer, records.values, table)
+        if bad < count:
+            size = records.values[bad, 1]
+            raise DataError(f"{self.describe(datums, bad)} is not a Datum ({size} bytes)")
+        return datums
+
+    def decode(self, datums: Datums) -> None:
+        """Decode the encoded images of ``datums`` that are not yet, and forget all others."""
+        encoded = [(int(i), datums.index(int(i))) for i in np.flatnonzero(datums.table[:, ENCODED])]
+        kept = {index: datums.images[index] for _, index in encoded if index in datums.images}
+        missing = [(i, index) for i, index in encoded if index not in kept]
+        if missing:
+            if self._decoders is None:
+                threads = min(DECODING_THREADS, os.cpu_count() or 1)
+                self._decoders = ThreadPoolExecutor(threads, "pcaffe-decoder")
+            images = self._decoders.map(lambda pair: self._decode(datums, pair[0]), missing)
+            kept.update(zip((index for _, index in missing), images))
+        datums.images.clear()
+        datums.images.update(kept)
+
+    def check(self, datums: Datums, i: int) -> None:
+        """Raise `DataError` unless record ``i`` holds an image, decoded if it was encoded."""
+        if datums.decoded(i) is not None:
+            return
+        channels, height, width = datums.shape(i)
+        size, floats = datums.table[i, SIZE], datums.table[i, FLOATS]
+        if min(channels, height, width) < 1:
+            raise DataError(
+                f"{self.describe(datums, i)} holds no image: channels, height and width must be "
+                f"positive, found {channels}, {height} and {width}"
+            )
+        expected = channels * height * width
+        if size != expected and (size or floats != expected):
+            raise DataError(
+                f"{self.describe(datums, i)} should hold {expected} values (channels {channels}, "
+                f"height {height}, width {width}), found {size} bytes and {floats} floats"
+            )
+
+    def describe(self, datums: Datums, i: int) -> str:
+        """Say which record of which database record ``i`` is."""
+        number = datums.index(i) % self._source.count
+        return f"'{self._source.path}': record {number} (key '{datums.records.key(i)}')"
+
+    def close(self) -> None:
+        """Stop the threads and close the source."""
+        if self._decoders is not None:
+            self._decoders.shutdown()
+        self._source.close()
+
+    def _decode(self, datums: Datums, i: int) -> np.ndarray:
+        row = datums.table[i]
+        data = datums.records.buffer[row[DATA] : row[DATA] + row[SIZE]]
+        return decode_image(data, self._color, self.describe(datums, i))

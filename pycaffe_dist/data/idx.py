@@ -1,0 +1,60 @@
+"""The idx format of MNIST's files, gzipped or not."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+import zlib
+
+import numpy as np
+
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.schema.reading import read_bytes
+
+IMAGES_MAGIC = 2051
+LABELS_MAGIC = 2049
+_GZIP = b"\x1f\x8b"
+
+
+def read_images(path: str) -> np.ndarray:
+    """Return the images in an idx3 file, (N, height, width) uint8; raises `DataError`."""
+    return _read(path, IMAGES_MAGIC, 3, "images")
+
+
+def read_labels(path: str) -> np.ndarray:
+    """Return the labels in an idx1 file, (N,) uint8; raises `DataError`."""
+    return _read(path, LABELS_MAGIC, 1, "labels")
+
+
+def write_idx(path: str, values: np.ndarray) -> None:
+    """Write uint8 images (N, height, width) or labels (N,), gzipped if the name ends in .gz."""
+    magic = IMAGES_MAGIC if values.ndim == 3 else LABELS_MAGIC
+    data = struct.pack(f">{1 + values.ndim}I", magic, *values.shape) + values.tobytes()
+    with open(path, "wb") as file:
+        file.write(gzip.compress(data, mtime=0) if path.endswith(".gz") else data)
+
+
+def _read(path: str, magic: int, axes: int, what: str) -> np.ndarray:
+    data = read_bytes(path, lambda message: DataError(f"'{path}' {message}"))
+    if data.startswith(_GZIP):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"'{path}' is a damaged gzip file: {error}") from error
+    head = 4 * (1 + axes)
+    found = struct.unpack_from(">I", data.ljust(4, b"\0"))[0]
+    if found != magic or len(data) < head:
+        raise DataError(
+            f"'{os.fspath(path)}' is not an idx file of {what}: it should begin with the number "
+            f"{magic}, found {found}"
+        )
+    shape = struct.unpack_from(f">{axes}I", data, 4)
+    values = np.frombuffer(data, np.uint8, offset=head)
+    expected = int(np.prod(shape, dtype=object))
+    if values.size != expected:
+        raise DataError(
+            f"'{path}' should hold {shape[0]} {what}, {expected} bytes after its head, "
+            f"but has {values.size}"
+        )
+    return values.reshape(shape)

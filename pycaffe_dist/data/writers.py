@@ -1,0 +1,138 @@
+"""Writing databases of records, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from pycaffe_dist.data.sources import BACKENDS
+from pycaffe_dist.errors import DataError, did_you_mean
+
+# Records per transaction, as in Caffe's tools.
+_TRANSACTION = 1000
+_FIRST_MAP_SIZE = 1 << 26
+
+
+class Writer(ABC):
+    """A database that is being written."""
+
+    @abstractmethod
+    def put(self, key: bytes, value: bytes) -> None:
+        """Add a record; a second one with the same key replaces the first."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is still to be written."""
+
+
+class _LmdbWriter(Writer):
+    def __init__(self, folder: str):
+        import lmdb
+
+        self._full = lmdb.MapFullError
+        self._size = _FIRST_MAP_SIZE
+        self._env = lmdb.open(folder, map_size=self._size, lock=False, sync=False)
+        self._waiting: list[tuple[bytes, bytes]] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._waiting.append((key, value))
+        if len(self._waiting) == _TRANSACTION:
+            self._commit()
+
+    def close(self) -> None:
+        self._commit()
+        self._env.sync(True)
+        self._env.close()
+
+    def _commit(self) -> None:
+        while True:
+            try:
+                with self._env.begin(write=True) as transaction:
+                    for key, value in self._waiting:
+                        transaction.put(key, value)
+            except self._full:
+                self._size *= 2
+                self._env.set_mapsize(self._size)
+            else:
+                self._waiting.clear()
+                return
+
+
+class _LevelDBWriter(Writer):
+    def __init__(self, folder: str):
+        import plyvel
+
+        # As Caffe creates its databases.
+        self._db = plyvel.DB(
+            folder,
+            create_if_missing=True,
+            block_size=65536,
+            write_buffer_size=268435456,
+            max_open_files=100,
+        )
+        self._batch = self._db.write_batch()
+        self._waiting = 0
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._batch.put(key, value)
+        self._waiting += 1
+        if self._waiting == _TRANSACTION:
+            self._commit()
+
+    def close(self) -> None:
+        self._commit()
+        self._db.close()
+
+    def _commit(self) -> None:
+        self._batch.write()
+        self._batch.clear()
+        self._waiting = 0
+
+
+def check_new(path: str, backend: str) -> None:
+    """Raise `DataError` unless a database of this kind can be created at ``path``."""
+    if backend not in BACKENDS:
+        known = f"; known are {', '.join(BACKENDS)}"
+        raise DataError(
+            f"unknown database backend '{backend}'{did_you_mean(backend, BACKENDS) or known}"
+        )
+    if os.path.lexists(path):
+        raise DataError(f"'{path}' exists already; remove it first, or choose another name")
+    if not os.path.isdir(_parent(path)):
+        raise DataError(f"cannot create '{path}': there is no folder '{_parent(path)}'")
+
+
+@contextlib.contextmanager
+def create_database(path: str, backend: str) -> Iterator[Writer]:
+    """Create the database ``path`` ("lmdb" or "leveldb"), filled by the body of a ``with``.
+
+    It appears under its name when the body has ended; an exception leaves nothing behind.  Raises
+    `DataError` when something is there already or it cannot be written.
+    """
+    check_new(path, backend)
+    import lmdb
+    import plyvel
+
+    folder = ""
+    try:
+        folder = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=_parent(path))
+        writer = _LmdbWriter(folder) if backend == "lmdb" else _LevelDBWriter(folder)
+        try:
+            yield writer
+        finally:
+            writer.close()
+        os.chmod(folder, 0o755)
+        os.rename(folder, path)
+    except (OSError, lmdb.Error, plyvel.Error) as error:
+        raise DataError(f"cannot write database '{path}': {error}") from error
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _parent(path: str) -> str:
+    return os.path.dirname(os.path.abspath(path))
