@@ -1,21 +1,27 @@
-"""Convolution: forward, and the gradients with respect to data, weights and bias."""
+"""Convolution: forward, and the gradients with respect to data, weights and bias.
+
+Float32 runs on machine code made for the layer's shape (see `pycaffe_dist.kernels.jit`); float64,
+depthwise convolutions and the like run on plain Numba loops.
+"""
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
-from pycaffe_dist.kernels import kernel
-from pycaffe_dist.kernels.compiling import jit
-from pycaffe_dist.kernels.convolution_generic import GenericConvolution
+from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient
+from pycaffe_dist.kernels.convolution_generic import GenericConvolution, apply_relu
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
+from pycaffe_dist.kernels.inner_product import InnerProduct
+from pycaffe_dist.kernels.jit.products import FlatProduct
+from pycaffe_dist.kernels.jit.rows import WIDEST_KERNEL, RowConvolution
+from pycaffe_dist.kernels.jit.target import Target, target
+from pycaffe_dist.kernels.jit.weights import WeightGradient
 
 __all__ = ["Convolution", "ConvolutionGeometry", "add_bias", "bias_gradient"]
-
-# A chunk of an element-wise loop should be worth a thread's waking up.
-ELEMENTS_PER_CHUNK = 1 << 15
 
 
 class Convolution:
@@ -23,7 +29,8 @@ class Convolution:
 
     ``x_shape`` is (N, C, *spatial), ``w_shape`` is (M, C/group, *kernel); y is (N, M, *output).
     All arrays are C-contiguous and of ``dtype``.  A deconvolution uses the plan of the convolution
-    that it transposes, with the roles of forward and backward_data swapped.
+    that it transposes, with the roles of forward and backward_data swapped.  ``generic_reason``
+    says why there is no specialised machine code for this convolution, or is None.
     """
 
     def __init__(
@@ -35,7 +42,30 @@ class Convolution:
     ):
         self.geometry = geometry
         self.y_shape = (x_shape[0], w_shape[0], *geometry.output_shape(x_shape[2:]))
-        self._generic = GenericConvolution(x_shape, w_shape, geometry)
+        self._target = target() if np.dtype(dtype) == np.float32 else None
+        self.generic_reason = self._why_generic(w_shape)
+        if self.generic_reason is not None:
+            self._ways: Any = GenericConvolution(x_shape, w_shape, geometry)
+        elif geometry.group == 1 and geometry.kernel == x_shape[2:] and not any(geometry.pad):
+            self._ways = _AsInnerProduct(x_shape, w_shape)
+        elif math.prod((*geometry.kernel, *geometry.stride)) == 1 and not any(geometry.pad):
+            self._ways = _Pointwise(self._target, x_shape, w_shape, geometry)
+        else:
+            self._ways = _ByRows(self._target, x_shape, w_shape, geometry)
+
+    def _why_generic(self, w_shape: tuple[int, ...]) -> str | None:
+        if self._target is None:
+            return "float64, or PCAFFE_SIMD=none"
+        if w_shape[1] == 1 and w_shape[0] == self.geometry.group:
+            return "depthwise: one channel does not fill a vector"
+        if self.geometry.kernel[-1] > WIDEST_KERNEL:
+            return f"kernel rows of more than {WIDEST_KERNEL} columns"
+        return None
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The memory that this plan keeps beyond its arguments, so far."""
+        return self._ways.scratch_bytes
 
     def forward(
         self,
@@ -46,79 +76,99 @@ class Convolution:
         relu_slope: float | None = None,
     ) -> None:
         """Set y to x * w + b (b of M elements), then to y·relu_slope where y < 0, if given."""
-        self._generic.forward(x, w, y)
-        if b is not None:
-            add_bias(y, b)
-        if relu_slope is not None:
-            _apply_relu(y, relu_slope)
+        self._ways.forward(x, w, b, y, 1.0 if relu_slope is None else relu_slope)
 
     def backward_data(self, dy: np.ndarray, w: np.ndarray, dx: np.ndarray) -> None:
         """Set dx to the gradient with respect to x."""
-        self._generic.backward_data(dy, w, dx)
+        self._ways.backward_data(dy, w, dx)
 
     def backward_weights(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
         """Add the gradient with respect to w to dw."""
-        self._generic.backward_weights(x, dy, dw)
+        self._ways.backward_weights(x, dy, dw)
 
 
-@jit(fast=True)
-def _relu(begin, end, y, slope):
-    for i in range(begin, end):
-        if y[i] < 0:
-            y[i] *= slope
+class _ByRows:
+    """Any kernel of few columns: the row kernel and the weight-gradient kernel.
+
+    Each direction is planned at its first use: a net's first layer needs no data gradient.
+    """
+
+    def __init__(self, *plan: Any):
+        self._plan = plan
+
+    @functools.cached_property
+    def _forward(self) -> RowConvolution:
+        return RowConvolution(*self._plan, backward=False)
+
+    @functools.cached_property
+    def _data(self) -> RowConvolution:
+        return RowConvolution(*self._plan, backward=True)
+
+    @functools.cached_property
+    def _weights(self) -> WeightGradient:
+        return WeightGradient(*self._plan)
+
+    @property
+    def scratch_bytes(self) -> int:
+        return sum(getattr(plan, "scratch_bytes", 0) for plan in vars(self).values())
+
+    def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
+        self._forward.run(x, w, b, y, slope)
+
+    def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
+        self._data.run(dy, w, None, dx)
+
+    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
+        self._weights.run(x, dy, dw)
 
 
-def _apply_relu(y: np.ndarray, slope: float) -> None:
-    parallel_for(_relu, y.size, y.reshape(-1), y.dtype.type(slope), grain=ELEMENTS_PER_CHUNK)
+class _Pointwise(_ByRows):
+    """1×1 kernels: each image is a matrix product, with the image as its large operand."""
+
+    def __init__(self, target: Target, x_shape: Any, w_shape: Any, geometry: ConvolutionGeometry):
+        pixels, group = math.prod(x_shape[2:]), geometry.group
+        flat = ConvolutionGeometry((1,), (1,), (0,), (1,), group)
+        super().__init__(target, (*x_shape[:2], pixels), (*w_shape[:2], 1), flat)
+        self._sizes = w_shape[0] // group, w_shape[1], pixels, x_shape[0], group
+
+    @functools.cached_property
+    def _forward(self) -> FlatProduct:
+        outputs, inputs, pixels, images, group = self._sizes
+        return FlatProduct(self._plan[0], outputs, pixels, inputs, images, group)
+
+    @functools.cached_property
+    def _data(self) -> FlatProduct:
+        outputs, inputs, pixels, images, group = self._sizes
+        return FlatProduct(self._plan[0], inputs, pixels, outputs, images, group)
+
+    def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
+        self._forward.run(w, x, y, bias=b, slope=slope)
+
+    def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
+        self._data.run(w, dy, dx, transposed=True)
 
 
-@jit(fast=True)
-def _add_bias(begin, end, y, b):
-    channels, pixels = y.shape[1], y.shape[2]
-    if pixels == 1:
-        for n in range(begin, end):
-            row = y[n, :, 0]
-            for m in range(channels):
-                row[m] += b[m]
-        return
-    for n in range(begin, end):
-        for m in range(channels):
-            row, value = y[n, m], b[m]
-            for p in range(pixels):
-                row[p] += value
+class _AsInnerProduct:
+    """A kernel that is as large as the image: one product over all images."""
+
+    def __init__(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]):
+        self._product = InnerProduct(x_shape[0], w_shape[0], math.prod(w_shape[1:]))
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self._product.scratch_bytes
+
+    def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
+        self._product.forward(_matrix(x), _matrix(w), b, _matrix(y))
+        if slope != 1:
+            apply_relu(y, slope)
+
+    def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
+        self._product.backward_data(_matrix(dy), _matrix(w), _matrix(dx))
+
+    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
+        self._product.backward_weights(_matrix(x), _matrix(dy), _matrix(dw))
 
 
-@kernel
-def add_bias(y: np.ndarray, b: np.ndarray) -> None:
-    """Add b (M elements) to every pixel of y (N, M, *spatial)."""
-    planes = y.reshape(y.shape[0], y.shape[1], -1)
-    grain = max(1, ELEMENTS_PER_CHUNK * y.shape[0] // max(1, y.size))
-    parallel_for(_add_bias, y.shape[0], planes, b.reshape(-1), grain=grain)
-
-
-@jit(fast=True)
-def _bias_gradient(begin, end, dy, db):
-    images, _, pixels = dy.shape
-    if pixels == 1:
-        for n in range(images):
-            row = dy[n, :, 0]
-            for m in range(begin, end):
-                db[m] += row[m]
-        return
-    for m in range(begin, end):
-        total = db.dtype.type(0)
-        for n in range(images):
-            row = dy[n, m]
-            part = db.dtype.type(0)
-            for p in range(pixels):
-                part += row[p]
-            total += part
-        db[m] += total
-
-
-@kernel
-def bias_gradient(dy: np.ndarray, db: np.ndarray) -> None:
-    """Add the sums of dy (N, M, *spatial) over images and pixels to db (M elements)."""
-    planes = dy.reshape(dy.shape[0], dy.shape[1], -1)
-    grain = max(1, ELEMENTS_PER_CHUNK * dy.shape[1] // max(1, dy.size))
-    parallel_for(_bias_gradient, dy.shape[1], planes, db.reshape(-1), grain=grain)
+def _matrix(x: np.ndarray) -> np.ndarray:
+    return x.reshape(x.shape[0], -1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.device import parallel_for
+from pycaffe_dist.kernels.bias_add import ELEMENTS_PER_CHUNK, add_bias
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.gemm import add_product
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan, fold, unfold, valid_range
@@ -28,14 +29,25 @@ class GenericConvolution:
     def _tables(self):
         return self.plan.rows, self.plan.last
 
-    def forward(self, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-        """Set y to the convolution of x with w."""
+    @property
+    def scratch_bytes(self) -> int:
+        """The memory that this plan keeps; columns live as long as a call."""
+        return self.plan.rows.nbytes
+
+    def forward(
+        self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, y: np.ndarray, slope: float
+    ) -> None:
+        """Set y to the convolution of x with w, plus b, its negatives times slope."""
         kernel = _depthwise_forward if self.depthwise else _forward_images
         args = (self._planes(x), self._matrix(w), self._planes(y), *self._tables())
         if self.depthwise:
             parallel_for(kernel, x.shape[0] * self.channels, *args)
         else:
             parallel_for(kernel, x.shape[0], *args, self.group)
+        if b is not None:
+            add_bias(y, b)
+        if slope != 1:
+            apply_relu(y, slope)
 
     def backward_data(self, dy: np.ndarray, w: np.ndarray, dx: np.ndarray) -> None:
         """Set dx to the gradient with respect to the input."""
@@ -57,6 +69,18 @@ class GenericConvolution:
     @staticmethod
     def _matrix(w):
         return w.reshape(w.shape[0], -1)
+
+
+@jit(fast=True)
+def _relu(begin, end, y, slope):
+    for i in range(begin, end):
+        if y[i] < 0:
+            y[i] *= slope
+
+
+def apply_relu(y: np.ndarray, slope: float) -> None:
+    """Multiply the negative elements of y by slope."""
+    parallel_for(_relu, y.size, y.reshape(-1), y.dtype.type(slope), grain=ELEMENTS_PER_CHUNK)
 
 
 @jit

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import threading
+from typing import Any
+
 import numpy as np
 
 from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.jit.products import FlatProduct, TransposedProduct
+from pycaffe_dist.kernels.jit.target import Target, target
 
 # A block of B (K_BLOCK × N_BLOCK floats, 256 KB) stays in the second-level cache while the rows
 # of A pass over it.
@@ -117,6 +123,10 @@ def gemm(
     op(a) is (M, K), op(b) is (K, N), c is (M, N), all C-contiguous and of one dtype; ``beta=0``
     does not read c.  The result does not depend on the number of threads.
     """
+    unit = target() if c.dtype == np.float32 else None
+    if unit is not None:
+        _specialised(unit, a, b, c, trans_a, trans_b, alpha, beta)
+        return
     # Copies of transposed operands cost far less than the product and spare variants to compile.
     left = np.ascontiguousarray(a.T) if trans_a else a
     right = np.ascontiguousarray(b.T) if trans_b else b
@@ -133,3 +143,22 @@ def gemm(
         scalar(beta),
         grain=max(1, FLOPS_PER_CHUNK // flops_per_pair),
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(turned: bool, unit: Target, m: int, n: int, k: int, thread: int) -> Any:
+    # A plan has scratch memory, so every thread that calls has its own.
+    kind = TransposedProduct if turned else FlatProduct
+    return kind(unit, m, n, k)
+
+
+def _specialised(unit, a, b, c, trans_a, trans_b, alpha, beta) -> None:
+    if beta not in (0, 1):
+        c *= c.dtype.type(beta)
+    (m, n), k = c.shape, b.shape[1 if trans_b else 0]
+    plan = _plan(bool(trans_b), unit, m, n, k, threading.get_ident())
+    if trans_b:
+        left = np.ascontiguousarray(a.T) if trans_a else a
+        plan.run(left, b, c, add=beta != 0, scale=alpha)
+    else:
+        plan.run(a, b, c, transposed=trans_a, add=beta != 0, scale=alpha)

@@ -2,38 +2,79 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.kernels.convolution import add_bias
+from pycaffe_dist.kernels.bias_add import add_bias
 from pycaffe_dist.kernels.gemm import gemm
+from pycaffe_dist.kernels.jit.products import FlatProduct, TransposedProduct
+from pycaffe_dist.kernels.jit.target import target
 
 
 class InnerProduct:
     """The plan of one inner product of M samples, N outputs and K inputs.
 
     x is (M, K), w is (N, K), or (K, N) if ``transposed``, b has N elements, y is (M, N); all
-    C-contiguous and of ``dtype``.
+    C-contiguous and of ``dtype``.  Each direction is planned at its first use.
     """
 
     def __init__(self, m: int, n: int, k: int, transposed: bool = False, dtype: Any = np.float32):
         self.shape = (m, n, k)
         self.transposed = transposed
+        self._target = target() if np.dtype(dtype) == np.float32 else None
+
+    # A product with the weights as they lie, and one with their transpose, serve forward and
+    # backward_data in one order or the other.
+    @functools.cached_property
+    def _plain(self) -> FlatProduct:
+        m, n, k = self.shape
+        columns, depth = (n, k) if self.transposed else (k, n)
+        return FlatProduct(self._target, m, columns, depth)
+
+    @functools.cached_property
+    def _turned(self) -> TransposedProduct:
+        m, n, k = self.shape
+        outputs, depth = (k, n) if self.transposed else (n, k)
+        return TransposedProduct(self._target, m, outputs, depth)
+
+    @functools.cached_property
+    def _weights(self) -> FlatProduct:
+        m, n, k = self.shape
+        rows, columns = (k, n) if self.transposed else (n, k)
+        return FlatProduct(self._target, rows, columns, m)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The memory that this plan keeps beyond its arguments, so far."""
+        return sum(getattr(plan, "scratch_bytes", 0) for plan in vars(self).values())
 
     def forward(self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, y: np.ndarray) -> None:
         """Set y to x·Wᵀ + b."""
-        gemm(x, w, y, trans_b=not self.transposed)
+        if self._target is not None and not self.transposed:
+            self._turned.run(x, w, y, b)
+            return
+        if self._target is not None:
+            self._plain.run(x, w, y)
+        else:
+            gemm(x, w, y, trans_b=not self.transposed)
         if b is not None:
             add_bias(y, b)
 
     def backward_data(self, dy: np.ndarray, w: np.ndarray, dx: np.ndarray) -> None:
         """Set dx to the gradient with respect to x."""
-        gemm(dy, w, dx, trans_b=self.transposed)
+        if self._target is None:
+            gemm(dy, w, dx, trans_b=self.transposed)
+        elif self.transposed:
+            self._turned.run(dy, w, dx)
+        else:
+            self._plain.run(dy, w, dx)
 
     def backward_weights(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
         """Add the gradient with respect to w to dw."""
-        if self.transposed:
-            gemm(x, dy, dw, trans_a=True, beta=1.0)
+        left, right = (x, dy) if self.transposed else (dy, x)
+        if self._target is None:
+            gemm(left, right, dw, trans_a=True, beta=1.0)
         else:
-            gemm(dy, x, dw, trans_a=True, beta=1.0)
+            self._weights.run(left, right, dw, transposed=True, add=True)

@@ -1,0 +1,295 @@
+"""The weight gradient of convolutions, on `OuterKernel`.
+
+Lanes are output channels of dy, which is transposed piece by piece; x is broadcast from where it
+lies.  A tile of sums belongs to some input channels at one kernel position, or, where there are few
+channels, to some kernel columns of one kernel row, read from a copy of x with padded rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pycaffe_dist.device import parallel_for, threads
+from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan, valid_range
+from pycaffe_dist.kernels.jit.calling import call
+from pycaffe_dist.kernels.jit.kernels import OuterKernel, TransposeKernel
+from pycaffe_dist.kernels.jit.objects import address_of
+from pycaffe_dist.kernels.jit.target import Target
+
+# Pixels whose transposed dy stays in the first-level cache while all tiles use it.
+PIXELS_PER_PIECE = 256
+FEW_CHANNELS = 6
+UNITS_PER_THREAD = 3
+
+
+class Tiling(NamedTuple):
+    """How a lane tile cuts the broadcast values: ``tiles`` of ``rows``, offsets from ``first``."""
+
+    rows: int
+    tiles: int
+    first: int
+
+
+def lane_tiles(count: int) -> list[int]:
+    """Split ``count`` vectors of lanes into tiles of two, with one or three where they are left."""
+    if count == 1:
+        return [1]
+    return [2] * (count // 2) if count % 2 == 0 else [2] * (count // 2 - 1) + [3]
+
+
+def rows_per_tile(count: int, vectors: int, target: Target) -> int:
+    """Return how many of ``count`` broadcast values to keep sums for: few idle, but not too few."""
+    most = min(target.accumulators // vectors, 10)
+    return min(
+        range(max(1, most - 3), most + 1), key=lambda rows: (-(-count // rows) * rows, -rows)
+    )
+
+
+class WeightGradient:
+    """The weight gradient of one convolution; adds to dw."""
+
+    def __init__(
+        self,
+        target: Target,
+        x_shape: tuple[int, ...],
+        w_shape: tuple[int, ...],
+        geometry: ConvolutionGeometry,
+    ):
+        plan = Im2colPlan(x_shape[2:], geometry)
+        self.images, self.group = x_shape[0], geometry.group
+        self.channels, self.outputs = w_shape[1], w_shape[0] // geometry.group
+        self._width, self._columns = x_shape[-1], geometry.kernel[-1]
+        self._padding = geometry.pad[-1]
+        self._width_y, self._taps = plan.output[-1], len(plan.rows)
+        self._rows_x, self._rows_y = plan.pixels_in // self._width, plan.rows.shape[1]
+        # Sums of kernel columns need no column limits, because the copy's rows are padded.
+        self.by_columns = self.channels < FEW_CHANNELS and self._columns > 1
+        self._row_pitch = self._width
+        if self.by_columns:
+            self._row_pitch += 2 * self._padding
+        self._runs, self._run_starts, self._row_step = self._find_runs(plan, geometry)
+        self._passes = self._make_passes(geometry)
+        self._make_tiles(target, geometry)
+        self._transpose = address_of(TransposeKernel(), target)
+        self._lanes = target.lanes
+
+    def _find_runs(self, plan: Im2colPlan, geometry: ConvolutionGeometry):
+        """Return (first row of y, rows, first row of x) of every run of evenly spaced row pairs."""
+        step = geometry.stride[-2] if len(geometry.stride) > 1 else 0
+        runs: list[tuple[int, int, int]] = []
+        starts = [0]
+        for row_starts in plan.rows.tolist():
+            begin = len(runs)
+            for y, start in enumerate(row_starts):
+                if start < 0:
+                    continue
+                x = start // self._width
+                if len(runs) > begin:
+                    first_y, count, first_x = runs[-1]
+                    if first_y + count == y and first_x + count * step == x:
+                        runs[-1] = first_y, count + 1, first_x
+                        continue
+                runs.append((y, 1, x))
+            starts.append(len(runs))
+        return np.array(runs, np.int64).reshape(-1, 3), np.array(starts, np.int64), step
+
+    def _make_passes(self, geometry: ConvolutionGeometry) -> np.ndarray:
+        """Return (kernel row, first column of y, columns, x offset, dw offset) of every pass."""
+        stride, dilation = geometry.stride[-1], geometry.dilation[-1]
+        passes = []
+        for t in range(self._taps):
+            if self.by_columns:
+                passes.append((t, 0, self._width_y, 0, t * self._columns))
+                continue
+            for k in range(self._columns):
+                offset = k * dilation - self._padding
+                low, high = valid_range.py_func(offset, stride, self._width, self._width_y)
+                place = t * self._columns + k
+                passes.append((t, low, high - low, low * stride + offset, place))
+        return np.array(passes, np.int64)
+
+    def _make_tiles(self, target: Target, geometry: ConvolutionGeometry) -> None:
+        plane = self._rows_x * self._row_pitch
+        taps = self._taps * self._columns
+        if self.by_columns:
+            pairs = [(c, k) for c in range(self.channels) for k in range(self._columns)]
+            offsets = [4 * (c * plane + k * geometry.dilation[-1]) for c, k in pairs]
+            places = [c * taps + k for c, k in pairs]
+        else:
+            offsets = [4 * c * plane for c in range(self.channels)]
+            places = [c * taps for c in range(self.channels)]
+        self._places = np.array(places, np.int64)
+        tilings: dict[int, Tiling] = {}
+        table: list[int] = []
+        bands, channel = [], 0
+        for vectors in lane_tiles(-(-self.outputs // target.lanes)):
+            if vectors not in tilings:
+                rows = rows_per_tile(len(offsets), vectors, target)
+                tiles = -(-len(offsets) // rows)
+                tilings[vectors] = Tiling(rows, tiles, len(table))
+                # The last tile's surplus rows repeat the last value; their sums are dropped.
+                table += offsets + [offsets[-1]] * (tiles * rows - len(offsets))
+            tiling = tilings[vectors]
+            kernel = address_of(OuterKernel(tiling.rows, vectors), target)
+            bands.append((kernel, channel, vectors, *tiling))
+            channel += vectors * target.lanes
+        self._bands, self._offsets = np.array(bands, np.int64), np.array(table, np.int64)
+        pixels = self._rows_y * self._width_y
+        self._piece_images = max(1, min(self.images, PIXELS_PER_PIECE // pixels))
+        rows = -(-PIXELS_PER_PIECE // self._width_y)
+        # Half a piece more is better than a small last one.
+        whole = self._piece_images > 1 or self._rows_y < 1.5 * rows
+        self._piece_rows = self._rows_y if whole else rows
+        self._stride = geometry.stride[-1]
+
+    def run(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
+        """Add the gradient to dw."""
+        lane_units = self.group * len(self._bands)
+        most = int(self._bands[:, 4].min())
+        # Each block of input tiles transposes dy for itself: no more blocks than threads need.
+        blocks = max(1, min(-(-UNITS_PER_THREAD * threads() // lane_units), most))
+        if threads() == 1:
+            blocks = 1
+        sizes = (
+            *(self.images, self.group, self.channels, self.outputs, self._rows_x, self._width),
+            *(self._rows_y, self._width_y, self._row_pitch, self._padding, self._row_step),
+            *(self._stride, self._piece_images, self._piece_rows, int(self.by_columns)),
+            *(self._lanes, self._transpose, blocks),
+        )
+        parallel_for(
+            _gradient_units,
+            lane_units * blocks,
+            x.reshape(-1),
+            dy.reshape(-1),
+            dw.reshape(-1),
+            self._bands,
+            self._offsets,
+            self._runs,
+            self._run_starts,
+            self._passes,
+            self._places,
+            np.array(sizes, np.int64),
+        )
+
+
+@jit
+def _transpose_piece(dy, dy_t, first, rows_valid, plane, pixels, vectors, lanes, transpose):
+    """dy_t[p, lane] = dy[lane, first + p] for ``pixels`` pixels; lanes without a channel are 0."""
+    source, target = dy.ctypes.data, dy_t.ctypes.data
+    row = 4 * vectors * lanes
+    for j in range(vectors):
+        rows = min(lanes, rows_valid - j * lanes)
+        if rows <= 0:
+            continue
+        base = source + 4 * (first + j * lanes * plane)
+        for p in range(0, pixels, lanes):
+            call(
+                transpose,
+                base + 4 * p,
+                4 * plane,
+                target + p * row + 4 * j * lanes,
+                row,
+                rows,
+                min(lanes, pixels - p),
+            )
+
+
+@jit
+def _pad_rows(x, padded, first, rows, width, padding):
+    pitch = width + 2 * padding
+    for r in range(rows):
+        target = padded[r * pitch + padding : r * pitch + padding + width]
+        target[:] = x[first + r * width : first + (r + 1) * width]
+
+
+@jit
+def _add_sums(sums, dw, base, per_output, band, tiles, passes, places, outputs):
+    """dw += sums, whose shape is (tile, pass, row, lane)."""
+    channel, rows = band[1], band[3]
+    for tile in range(tiles[0], tiles[1]):
+        for p in range(len(passes)):
+            for i in range(min(rows, len(places) - tile * rows)):
+                place = base + places[tile * rows + i] + passes[p, 4]
+                lane_sums = sums[tile - tiles[0], p, i]
+                for lane in range(min(lane_sums.size, outputs - channel)):
+                    dw[place + (channel + lane) * per_output] += lane_sums[lane]
+
+
+@jit
+def _gradient_units(begin, end, x, dy, dw, bands, offsets, runs, run_starts, passes, places, sizes):
+    images, group, channels, outputs, rows_x, width = sizes[:6]
+    rows_y, width_y, pitch, padding, row_step = sizes[6:11]
+    stride, piece_images, piece_rows, by_columns, lanes, transpose, blocks = sizes[11:18]
+    plane_x, plane_y, padded_plane = rows_x * width, rows_y * width_y, rows_x * pitch
+    copies = by_columns and padding > 0
+    padded = np.zeros(piece_images * channels * padded_plane if copies else 1, np.float32)
+    per_output = dw.size // (group * outputs)
+    for unit in range(begin, end):
+        band, block, g = (
+            bands[unit // blocks % len(bands)],
+            unit % blocks,
+            unit // blocks // len(bands),
+        )
+        kernel, channel, vectors, rows, tiles, first_offset = band
+        tile_range = (tiles * block // blocks, tiles * (block + 1) // blocks)
+        width_l = vectors * lanes
+        sums = np.zeros((tile_range[1] - tile_range[0], len(passes), rows, width_l), np.float32)
+        dy_t = np.zeros((piece_images, piece_rows * width_y, width_l), np.float32)
+        for n0 in range(0, images, piece_images):
+            count = min(piece_images, images - n0)
+            image_step = group * channels * plane_x
+            first_x = n0 * image_step + g * channels * plane_x
+            source = x.ctypes.data + 4 * first_x
+            if copies:
+                image = channels * padded_plane
+                for i in range(count):
+                    part = padded[i * image : (i + 1) * image]
+                    _pad_rows(x, part, first_x + i * image_step, channels * rows_x, width, padding)
+                source, image_step = padded.ctypes.data, image
+            for y0 in range(0, rows_y, piece_rows):
+                y1 = min(rows_y, y0 + piece_rows)
+                for i in range(count):
+                    first = ((n0 + i) * group + g) * outputs + channel
+                    _transpose_piece(
+                        dy,
+                        dy_t[i],
+                        first * plane_y + y0 * width_y,
+                        min(width_l, outputs - channel),
+                        plane_y,
+                        (y1 - y0) * width_y,
+                        vectors,
+                        lanes,
+                        transpose,
+                    )
+                for tile in range(tile_range[0], tile_range[1]):
+                    table = offsets.ctypes.data + 8 * (first_offset + tile * rows)
+                    for p in range(len(passes)):
+                        tap, left, columns, x_offset, _ = passes[p]
+                        if columns == 0:
+                            continue
+                        for r in range(run_starts[tap], run_starts[tap + 1]):
+                            low = max(y0, runs[r, 0])
+                            high = min(y1, runs[r, 0] + runs[r, 1])
+                            if high <= low:
+                                continue
+                            row = runs[r, 2] + (low - runs[r, 0]) * row_step
+                            call(
+                                kernel,
+                                source + 4 * (row * pitch + x_offset),
+                                4 * image_step,
+                                4 * row_step * pitch,
+                                4 * stride,
+                                table,
+                                dy_t.ctypes.data + 4 * ((low - y0) * width_y + left) * width_l,
+                                4 * dy_t[0].size,
+                                4 * width_y * width_l,
+                                count,
+                                high - low,
+                                columns,
+                                sums[tile - tile_range[0], p].ctypes.data,
+                            )
+        base = g * outputs * per_output
+        _add_sums(sums, dw, base, per_output, band, tile_range, passes, places, outputs)
