@@ -1,0 +1,169 @@
+"""Training on several ranks equals training on one, from the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from launching import run
+
+from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.snapshot.caffemodel import load_weights
+
+ITERATIONS = 20
+BATCH = 12
+
+DATA = """
+layer { name: 'data' type: 'Data' top: 'data' top: 'label' transform_param { scale: 0.00390625 }
+  data_param { source: 'digits_lmdb' batch_size: %d backend: LMDB } }
+"""
+LENET = (
+    DATA
+    + """
+layer { name: 'conv1' type: 'Convolution' bottom: 'data' top: 'conv1' param { lr_mult: 1 }
+  param { lr_mult: 2 } convolution_param { num_output: 20 kernel_size: 5
+  weight_filler { type: 'xavier' } } }
+layer { name: 'pool1' type: 'Pooling' bottom: 'conv1' top: 'pool1'
+  pooling_param { pool: MAX kernel_size: 2 stride: 2 } }
+layer { name: 'conv2' type: 'Convolution' bottom: 'pool1' top: 'conv2' param { lr_mult: 1 }
+  param { lr_mult: 2 } convolution_param { num_output: 50 kernel_size: 5
+  weight_filler { type: 'xavier' } } }
+layer { name: 'pool2' type: 'Pooling' bottom: 'conv2' top: 'pool2'
+  pooling_param { pool: MAX kernel_size: 2 stride: 2 } }
+layer { name: 'ip1' type: 'InnerProduct' bottom: 'pool2' top: 'ip1' param { lr_mult: 1 }
+  param { lr_mult: 2 } inner_product_param { num_output: 500 weight_filler { type: 'xavier' } } }
+layer { name: 'relu1' type: 'ReLU' bottom: 'ip1' top: 'ip1' }
+layer { name: 'ip2' type: 'InnerProduct' bottom: 'ip1' top: 'ip2'
+  inner_product_param { num_output: 10 weight_filler { type: 'xavier' } } }
+layer { name: 'accuracy' type: 'Accuracy' bottom: 'ip2' bottom: 'label' top: 'accuracy'
+  include { phase: TEST } }
+layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'ip2' bottom: 'label' top: 'loss' }
+"""
+)
+# Two layers share weights, and one of them shares its own with a third through the net's depth.
+SHARED = (
+    DATA
+    + """
+layer { name: 'squeeze' type: 'InnerProduct' bottom: 'data' top: 'squeeze'
+  inner_product_param { num_output: 32 weight_filler { type: 'xavier' } } }
+layer { name: 'a' type: 'InnerProduct' bottom: 'squeeze' top: 'a' param { name: 'w' }
+  param { name: 'b' } inner_product_param { num_output: 32 weight_filler { type: 'xavier' } } }
+layer { name: 'tanh' type: 'TanH' bottom: 'a' top: 'tanh' }
+layer { name: 'b' type: 'InnerProduct' bottom: 'tanh' top: 'b' param { name: 'w' }
+  param { name: 'b' } inner_product_param { num_output: 32 weight_filler { type: 'xavier' } } }
+layer { name: 'c' type: 'InnerProduct' bottom: 'b' top: 'c'
+  inner_product_param { num_output: 10 weight_filler { type: 'xavier' } } }
+layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'c' bottom: 'label' top: 'loss' }
+"""
+)
+SOLVER = """
+net: '%s' base_lr: 0.01 momentum: 0.9 weight_decay: 0.0005 lr_policy: 'inv' gamma: 0.0001
+power: 0.75 display: 1 max_iter: %d random_seed: 5 solver_mode: CPU snapshot_prefix: '%s'
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Return a folder with an LMDB of 1000 noisy digits: ten fixed patterns."""
+    folder = tmp_path_factory.mktemp("training")
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 200, (10, 28, 28))
+    path = str(folder / "digits_lmdb")
+    with lmdb.open(path, map_size=1 << 26) as database, database.begin(write=True) as transaction:
+        for number in range(1000):
+            label = int(rng.integers(10))
+            image = (patterns[label] + rng.integers(0, 56, (28, 28))).astype(np.uint8)
+            datum = caffe_pb2.Datum(
+                channels=1, height=28, width=28, data=image.tobytes(), label=label
+            )
+            transaction.put(b"%08d" % number, datum.SerializeToString())
+    return folder
+
+
+def train(folder: Path, name: str, net: str, ranks: int, batch: int, *flags: str, extra: str = ""):
+    """Train on some ranks; return the displayed losses and the weights of the snapshot."""
+    (folder / f"{name}.prototxt").write_text(net % batch)
+    solver = SOLVER % (f"{name}.prototxt", ITERATIONS, name) + extra
+    (folder / f"{name}_solver.prototxt").write_text(solver)
+    output = run(ranks, ["train", f"--solver={name}_solver.prototxt", *flags], folder)
+    losses = [float(loss) for loss in re.findall(r"Iteration \d+ \(.*loss = (\S+)", output)]
+    assert len(losses) == ITERATIONS
+    layers = load_weights(folder / f"{name}_iter_{ITERATIONS}.caffemodel")
+    return losses, [blob for layer in layers for blob in layer.blobs]
+
+
+def assert_equal(found, expected):
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
+    for mine, theirs in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("net", ["lenet", "shared"])
+def test_ranks_with_a_share_of_the_batch_each_equal_one_with_all(folder, net, ranks):
+    prototxt = {"lenet": LENET, "shared": SHARED}[net]
+    one = train(folder, f"{net}_one{ranks}", prototxt, 1, BATCH * ranks)
+    many = train(folder, f"{net}_many{ranks}", prototxt, ranks, BATCH)
+    assert_equal(many, one)
+
+
+def test_the_naive_exchange_equals_the_overlapping_one(folder):
+    naive = train(folder, "naive", SHARED, 3, BATCH, "--exchange=naive")
+    overlapping = train(folder, "overlapping", SHARED, 3, BATCH, "--exchange=allreduce")
+    assert_equal(naive, overlapping)
+
+
+def test_iter_size_and_a_global_batch(folder):
+    """Two passes of two ranks that divide the batch equal two passes of one rank."""
+    one = train(folder, "passes_one", SHARED, 1, 2 * BATCH, extra="iter_size: 2")
+    two = train(folder, "passes_two", SHARED, 2, 2 * BATCH, "--global_batch", extra="iter_size: 2")
+    assert_equal(two, one)
+
+
+def test_a_run_is_repeatable_bit_by_bit(folder):
+    first = train(folder, "first", LENET, 2, BATCH)
+    second = train(folder, "second", LENET, 2, BATCH)
+    assert first[0] == second[0]
+    for mine, theirs in zip(first[1], second[1], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_sixteen_ranks_on_few_cores(folder):
+    one = train(folder, "sixteen_one", SHARED, 1, 16)
+    sixteen = train(folder, "sixteen", SHARED, 16, 1)
+    assert_equal(sixteen, one)
+
+
+@pytest.mark.parametrize("test_iter", [4, 5])
+def test_tests_spread_over_ranks_see_the_same_batches(folder, test_iter):
+    """Also when the ranks cannot share the batches evenly, and from one test to the next."""
+    results = []
+    for ranks in (1, 3):
+        extra = f"test_iter: {test_iter} test_interval: 10"
+        name = f"tested{ranks}_{test_iter}"
+        (folder / f"{name}.prototxt").write_text(LENET % BATCH)
+        solver = SOLVER.replace("0.01", "0") % (f"{name}.prototxt", ITERATIONS, name) + extra
+        (folder / f"{name}.solver").write_text(solver)
+        output = run(ranks, ["train", f"--solver={name}.solver"], folder)
+        results.append(re.findall(r"Test net output #\d: \w+ = (\S+)", output))
+    assert len(results[0]) == 6
+    assert results[0] == results[1]
+
+
+def test_a_failing_rank_ends_the_run_and_says_which(folder):
+    """Only rank 1 reads the record with the impossible label."""
+    bad = folder / "bad_lmdb"
+    with lmdb.open(str(bad), map_size=1 << 26) as database, database.begin(write=True) as write:
+        for number in range(200):
+            datum = caffe_pb2.Datum(channels=1, height=28, width=28, data=bytes(784))
+            datum.label = 77 if number == 41 else 0
+            write.put(b"%08d" % number, datum.SerializeToString())
+    (folder / "bad.prototxt").write_text((SHARED % 4).replace("digits_lmdb", "bad_lmdb"))
+    (folder / "bad_solver.prototxt").write_text(SOLVER % ("bad.prototxt", ITERATIONS, "bad"))
+    output = run(2, ["train", "--solver=bad_solver.prototxt"], folder, expect_failure=True)
+    assert re.search(r"rank 1.*layer 'loss' \(SoftmaxWithLoss\).*77", output)
+    assert "Traceback" not in output
+    assert not list(folder.glob("bad_iter_*"))
