@@ -130,6 +130,16 @@ class Layer:
         """
         return None
 
+    def state(self) -> dict[str, Any]:
+        """Return what the next forward depends on beside parameters: cursors, random states.
+
+        Plain numbers, strings, lists and dicts only: it is written as JSON into snapshots.
+        """
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state` returned, in a run with the same seed."""
+
     def close(self) -> None:
         """Release threads and files; called when the net goes away."""
 
