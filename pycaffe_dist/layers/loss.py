@@ -71,21 +71,22 @@ def normalizer(mode: int, batch: int, full: int, valid: int) -> float:
 class LabelLayout:
     """Predictions seen as (outer, classes, inner) and their labels as (outer, inner).
 
-    Raises LayerError unless there is one label for each prediction.
+    Without an ``axis`` all values of a sample are classes.  Raises LayerError unless there is one
+    label for each prediction.
     """
 
-    def __init__(self, layer: Layer, bottom: list[Blob], axis: int):
-        shape = bottom[0].shape
-        self.classes = shape[axis]
-        self.outer, self.inner = bottom[0].count_of(0, axis), bottom[0].count_of(axis + 1)
+    def __init__(self, layer: Layer, bottom: list[Blob], axis: int | None = None):
+        start, stop = (1, None) if axis is None else (axis, axis + 1)
+        self.outer, self.classes = bottom[0].count_of(0, start), bottom[0].count_of(start, stop)
+        self.inner = 1 if stop is None else bottom[0].count_of(stop)
         if self.outer * self.inner != bottom[1].count:
             raise mismatch(
                 layer,
                 bottom,
                 0,
                 1,
-                f"do not fit: the class axis is {axis}, so {self.outer * self.inner} labels are "
-                f"needed, in 0 to {self.classes - 1}",
+                f"do not fit: there are {self.outer * self.inner} predictions among {self.classes} "
+                "classes, and as many labels are needed",
             )
 
     def scores(self, array: np.ndarray) -> np.ndarray:

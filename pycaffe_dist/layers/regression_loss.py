@@ -1,0 +1,140 @@
+"""Losses that compare values: EuclideanLoss, SigmoidCrossEntropyLoss, ContrastiveLoss."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.layers.activation import sigmoid
+from pycaffe_dist.layers.base import Arity, register
+from pycaffe_dist.layers.checking import describe, require_no_gradient, require_same_count
+from pycaffe_dist.layers.loss import BATCH_SIZE, Loss, normalization_of, normalizer
+
+
+@register("EuclideanLoss")
+class EuclideanLoss(Loss):
+    """The sum of squared differences, divided by twice the batch; both bottoms get gradients."""
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        require_same_count(self, bottom, 0, 1)
+
+    def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
+        difference = bottom[0].data.reshape(-1) - bottom[1].data.reshape(-1)
+        return float(np.square(difference).sum(dtype=np.float64)) / bottom[0].shape[0] / 2
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """Both bottoms may be predictions."""
+        return True
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        scale = float(top[0].diff) / bottom[0].shape[0]
+        for index, sign in ((0, 1), (1, -1)):
+            if propagate_down[index]:
+                dx = bottom[index].diff.reshape(-1)
+                np.subtract(bottom[0].data.reshape(-1), bottom[1].data.reshape(-1), out=dx)
+                dx *= sign * scale
+
+
+@register("SigmoidCrossEntropyLoss")
+class SigmoidCrossEntropyLoss(Loss):
+    """-t·log(p) - (1 - t)·log(1 - p) with p = sigmoid(x), summed and normalized."""
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._ignore = None
+        if self.param.loss_param.HasField("ignore_label"):
+            self._ignore = self.param.loss_param.ignore_label
+        self._normalization = normalization_of(self.param.loss_param, BATCH_SIZE)
+        self._normalizer = 1.0
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        require_same_count(self, bottom, 0, 1)
+
+    def _ignored(self, target: np.ndarray) -> np.ndarray | None:
+        return None if self._ignore is None else np.trunc(target) == self._ignore
+
+    def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
+        x, target = bottom[0].data.reshape(-1), bottom[1].data.reshape(-1)
+        # log(1 - p) = -x - log(1 + e^-x), written so that no exponential overflows.
+        losses = np.log1p(np.exp(-np.abs(x)))
+        losses += np.maximum(x, 0)
+        losses -= x * target
+        valid, ignored = x.size, self._ignored(target)
+        if ignored is not None:
+            losses[ignored] = 0
+            valid -= int(np.count_nonzero(ignored))
+        batch = bottom[0].shape[0]
+        self._normalizer = normalizer(self._normalization, batch, x.size, valid)
+        return float(losses.sum(dtype=np.float64)) / self._normalizer
+
+    def gradient(self, bottom: list[Blob], weight: float) -> None:
+        target, dx = bottom[1].data.reshape(-1), bottom[0].diff.reshape(-1)
+        sigmoid(bottom[0].data.reshape(-1), dx)
+        dx -= target
+        dx *= weight / self._normalizer
+        ignored = self._ignored(target)
+        if ignored is not None:
+            dx[ignored] = 0
+
+
+@register("ContrastiveLoss")
+class ContrastiveLoss(Loss):
+    """d² for similar pairs, max(margin - d, 0)² for others, halved and averaged over the batch.
+
+    bottom[2] is not 0 for similar pairs; legacy_version uses max(margin - d², 0).  (Hadsell et al.,
+    2006.)
+    """
+
+    bottoms = Arity(3, 3)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        require_same_count(self, bottom, 0, 1)
+        for index in (0, 1):
+            if bottom[index].count_of(2) != 1:
+                raise self.error(
+                    f"needs one vector per sample, found bottom {describe(self, bottom, index)}"
+                )
+        if bottom[2].count != bottom[0].shape[0]:
+            raise self.error(
+                f"needs one similarity per pair: {bottom[0].shape[0]}, found bottom "
+                f"{describe(self, bottom, 2)}"
+            )
+
+    def _measure(self, bottom: list[Blob]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the differences (N, C), their squared lengths (N), and which are similar (N)."""
+        shape = bottom[0].shape[0], -1
+        difference = bottom[0].data.reshape(shape) - bottom[1].data.reshape(shape)
+        squares = np.einsum("nc,nc->n", difference, difference)
+        return difference, squares, np.trunc(bottom[2].data.reshape(-1)) != 0
+
+    def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
+        param = self.param.contrastive_loss_param
+        _, squares, similar = self._measure(bottom)
+        if param.legacy_version:
+            apart = np.maximum(param.margin - squares, 0)
+        else:
+            apart = np.maximum(param.margin - np.sqrt(squares), 0) ** 2
+        total = np.where(similar, squares, apart).sum(dtype=np.float64)
+        return float(total) / bottom[0].shape[0] / 2
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """The similarities have no gradient."""
+        return bottom_index != 2
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        require_no_gradient(self, propagate_down, 2)
+        param = self.param.contrastive_loss_param
+        difference, squares, similar = self._measure(bottom)
+        if param.legacy_version:
+            factor = np.where(squares < param.margin, -1, 0)
+        else:
+            distance = np.sqrt(squares)
+            # As in Caffe, a small constant keeps equal pairs from dividing by zero.
+            factor = -np.maximum(param.margin - distance, 0) / (distance + 1e-4)
+        factor = np.where(similar, 1, factor) * (float(top[0].diff) / bottom[0].shape[0])
+        for index, sign in ((0, 1), (1, -1)):
+            if propagate_down[index]:
+                dx = bottom[index].diff.reshape(difference.shape)
+                np.multiply(difference, sign * factor[:, None], out=dx, casting="same_kind")

@@ -1,0 +1,110 @@
+"""Layers that pick samples of a batch: Filter and BatchReindex."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.scatter import scatter_add
+from pycaffe_dist.layers.base import Arity, Layer, Need, register
+from pycaffe_dist.layers.checking import (
+    describe,
+    require_axes,
+    require_no_gradient,
+    require_same_batch,
+)
+
+
+@register("Filter")
+class Filter(Layer):
+    """The samples of each bottom for which the last bottom, the selector, is not 0.
+
+    The tops' batch is known in forward only; until then it is the bottoms'.
+    """
+
+    bottoms = Arity(2, None)
+    tops = Arity(1, None)
+    backward_needs_bottom = Need.NONE
+    reshape_every_forward = True
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if len(top) != len(bottom) - 1:
+            raise self.error(
+                f"needs one top for each bottom but the selector: {len(bottom) - 1}, "
+                f"found {len(top)}"
+            )
+        self._chosen: np.ndarray | None = None
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """The selector has no gradient."""
+        return bottom_index != len(self.param.bottom) - 1
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        last = len(bottom) - 1
+        if bottom[last].count_of(1) != 1:
+            raise self.error(
+                f"needs one selector per sample, found bottom {describe(self, bottom, last)}"
+            )
+        for index in range(last):
+            require_same_batch(self, bottom, index, last)
+        if self._chosen is None:
+            # The first reshape comes before any data.
+            self._chosen = np.arange(bottom[last].shape[0])
+        else:
+            self._chosen = np.flatnonzero(bottom[last].data.reshape(-1))
+        self._shape_tops(bottom, top)
+
+    def _shape_tops(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for source, target in zip(bottom, top):
+            target.reshape(len(self._chosen), *source.shape[1:])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._chosen = np.flatnonzero(bottom[-1].data.reshape(-1))
+        self._shape_tops(bottom, top)
+        for source, target in zip(bottom, top):
+            np.take(source.data, self._chosen, axis=0, out=target.data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        require_no_gradient(self, propagate_down, len(bottom) - 1)
+        for source, target, wanted in zip(bottom, top, propagate_down):
+            if wanted:
+                source.diff.fill(0)
+                source.diff[self._chosen] = target.diff
+
+
+@register("BatchReindex")
+class BatchReindex(Layer):
+    """top[n] = bottom[0][bottom[1][n]]: samples permuted, repeated or left out."""
+
+    bottoms = Arity(2, 2)
+    # The indices only.
+    backward_needs_bottom = Need.VALUE
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """The indices have no gradient."""
+        return bottom_index == 0
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        require_axes(self, bottom, 1, 1)
+        top[0].reshape(bottom[1].shape[0], *bottom[0].shape[1:])
+
+    def _indices(self, bottom: list[Blob]) -> np.ndarray:
+        values, batch = bottom[1].data, bottom[0].shape[0]
+        wrong = np.flatnonzero(~((values >= 0) & (values < batch)))
+        if wrong.size:
+            raise self.error(
+                f"index {values[wrong[0]]:g} at {wrong[0]} of bottom {describe(self, bottom, 1)} "
+                f"is no sample of bottom {describe(self, bottom, 0)}"
+            )
+        return values.astype(np.intp)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        np.take(bottom[0].data, self._indices(bottom), axis=0, out=top[0].data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        require_no_gradient(self, propagate_down, 1)
+        if propagate_down[0]:
+            bottom[0].diff.fill(0)
+            rows = top[0].diff.reshape(top[0].shape[0], -1)
+            total = bottom[0].diff.reshape(bottom[0].shape[0], -1)
+            scatter_add(rows, self._indices(bottom), total)
