@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.pcaffe-installed
 RANKS ?= 2
 PYTEST_FLAGS ?= -q
+# A copy of MNIST that lies at hand spares the download.
+MNIST_MIRROR ?= $(wildcard $(abspath ../shared/data/mnist))
 
+export MNIST_MIRROR
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help

@@ -1,14 +1,13 @@
 # Sourced by the scripts beside it: the pcaffe of .venv, and an mpirun that works everywhere.
 # shellcheck shell=bash
 
-# shellcheck disable=SC2034  # the scripts resolve their own arguments against it
-started_in=$PWD
-# The repository root is the working folder: the paths in models/ count from there.
-cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
-if [ -x .venv/bin/pcaffe ]; then
-  PATH="$PWD/.venv/bin:$PATH"
+# shellcheck source=data/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../data/common.sh"
+
+if [ -x "$repository/.venv/bin/pcaffe" ]; then
+  PATH="$repository/.venv/bin:$PATH"
 fi
-command -v pcaffe > /dev/null || { echo "pcaffe is not installed: run 'make install'" >&2; exit 1; }
+command -v pcaffe > /dev/null || { say "pcaffe is not installed: run 'make install'"; exit 1; }
 
 # Open MPI refuses these two by default: to run as root, as in containers, and to start more ranks
 # than there are cores.
@@ -24,9 +23,4 @@ pcaffe_on() {
   else
     pcaffe "$@"
   fi
-}
-
-# usage: prints the comment at the top of the calling script.
-usage() {
-  sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
 }

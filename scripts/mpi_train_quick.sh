@@ -6,19 +6,20 @@
 #   -machinefile FILE   the hosts, a line each: `host1 slots=1` starts one rank there
 #   -n RANKS            the number of ranks over all hosts
 #
-# Every host needs this folder at the same path, with `make install` done there (or a shared file
-# system), the LMDBs of scripts/train_cifar10_quick.sh, and ssh access without a password.
+# Every host needs this folder at the same path, by a shared file system or with `make install`,
+# data/cifar10/get_cifar10.sh and data/cifar10/create_cifar10.sh run there, and lets ssh in without
+# a password.  The batch size is the published one times the number of ranks; --global_batch
+# shares it.
 
 set -eu
-script=$(readlink -f "$0")
 # shellcheck source=scripts/environment.sh
-. "$(dirname "$script")/environment.sh"
+. "$(cd "$(dirname "$0")" && pwd -P)/environment.sh"
 
-machines= ranks=
+machines='' ranks=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help | -help) usage; exit 0 ;;
-    -machinefile | --machinefile) machines=${2:?"-machinefile needs a file"}; shift 2 ;;
+    -machinefile | --machinefile) machines=$(realpath "${2:?"-machinefile needs a file"}"); shift 2 ;;
     -n) ranks=${2:?"-n needs a number of ranks"}; shift 2 ;;
     *) break ;;
   esac
@@ -28,11 +29,13 @@ if [ -z "$machines" ] || [ -z "$ranks" ]; then
   exit 1
 fi
 
-case $machines in /*) ;; *) machines=$started_in/$machines ;; esac
-
-# A rank works with several threads: leave the binding to cores to pcaffe.
-mpi=("$(command -v mpirun)" --bind-to none --machinefile "$machines" -n "$ranks" "$(command -v pcaffe)")
+# The paths in models/ count from the repository's root.
+cd "$repository"
+# Called by their full names, both are found on the other hosts.  A rank works with several
+# threads, so it is not bound to one core.
+mpi=("$(command -v mpirun)" --bind-to none --machinefile "$machines" -n "$ranks")
+pcaffe=$(command -v pcaffe)
 model=models/cifar10_quick/cifar10_quick
-"${mpi[@]}" train --solver=${model}_solver.prototxt "$@"
-"${mpi[@]}" train --solver=${model}_solver_lr1.prototxt \
+"${mpi[@]}" "$pcaffe" train --solver=${model}_solver.prototxt "$@"
+"${mpi[@]}" "$pcaffe" train --solver=${model}_solver_lr1.prototxt \
   --snapshot=${model}_iter_4000.solverstate "$@"

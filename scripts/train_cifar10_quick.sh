@@ -3,13 +3,12 @@
 #
 # usage: scripts/train_cifar10_quick.sh [-n RANKS] [flags of pcaffe train …]
 #
-#   -n RANKS   train on that many ranks of this machine under mpirun (default: 1); the published
-#              batch size is then shared by the ranks, so that the result stays the same
+#   -n RANKS   train on that many ranks of this machine under mpirun (default: 1); they share the
+#              published batch size, so the result stays the same
 
 set -eu
-script=$(readlink -f "$0")
 # shellcheck source=scripts/environment.sh
-. "$(dirname "$script")/environment.sh"
+. "$(cd "$(dirname "$0")" && pwd -P)/environment.sh"
 
 ranks=1
 case ${1:-} in
@@ -17,6 +16,8 @@ case ${1:-} in
   -n) ranks=${2:?"-n needs a number of ranks"}; shift 2 ;;
 esac
 
+# The paths in models/ count from the repository's root.
+cd "$repository"
 data/cifar10/get_cifar10.sh
 data/cifar10/create_cifar10.sh
 

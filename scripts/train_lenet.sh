@@ -7,9 +7,8 @@
 #   --quick    fewer iterations than Caffe's published solver has
 
 set -eu
-script=$(readlink -f "$0")
 # shellcheck source=scripts/environment.sh
-. "$(dirname "$script")/environment.sh"
+. "$(cd "$(dirname "$0")" && pwd -P)/environment.sh"
 
 ranks=1
 solver=models/lenet/lenet_solver.prototxt
@@ -22,6 +21,8 @@ while [ $# -gt 0 ]; do
   esac
 done
 
+# The paths in models/ count from the repository's root.
+cd "$repository"
 data/mnist/get_mnist.sh
 data/mnist/create_mnist.sh
 
