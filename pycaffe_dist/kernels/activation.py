@@ -1,4 +1,4 @@
-"""Rectified linear units, forward and backward, in place or not."""
+"""Rectified linear units with a given or a learnt slope (PReLU), forward and backward."""
 
 from __future__ import annotations
 
@@ -50,3 +50,47 @@ def relu_backward(sign: np.ndarray, dy: np.ndarray, dx: np.ndarray, slope: float
     scalars = dx.dtype.type(slope), dx.dtype.type(1), dx is dy
     flat = sign.reshape(-1), dy.reshape(-1), dx.reshape(-1)
     parallel_for(_relu_gradient, dx.size, *flat, *scalars, grain=ELEMENTS_PER_CHUNK)
+
+
+@jit
+def _prelu(begin, end, sign, x, y, slope, one):
+    channels = sign.shape[1]
+    for row in range(begin, end):
+        n, c = row // channels, row % channels
+        values, source, target = sign[n, c], x[n, c], y[n, c]
+        factor = slope[c]
+        for i in range(values.size):
+            target[i] = source[i] * (one if values[i] > 0 else factor)
+
+
+@jit(fast=True)
+def _prelu_slope(begin, end, x, dy, dslope):
+    zero = x.dtype.type(0)
+    for c in range(begin, end):
+        total = 0.0
+        for n in range(x.shape[0]):
+            values, gradient = x[n, c], dy[n, c]
+            part = zero
+            for i in range(values.size):
+                part += gradient[i] * min(values[i], zero)
+            total += part
+        dslope[c] = total
+
+
+@kernel
+def prelu_forward(sign: np.ndarray, x: np.ndarray, y: np.ndarray, slope: np.ndarray) -> None:
+    """Set y to x where sign > 0, else to x times its channel's slope.
+
+    Arrays are (outer, channels, inner); forward passes x as the sign, backward dy and dx as x and
+    y; y may be x.
+    """
+    rows = sign.shape[0] * sign.shape[1]
+    grain = max(1, ELEMENTS_PER_CHUNK * rows // max(1, sign.size))
+    parallel_for(_prelu, rows, sign, x, y, slope, x.dtype.type(1), grain=grain)
+
+
+@kernel
+def prelu_slope_gradient(x: np.ndarray, dy: np.ndarray, dslope: np.ndarray) -> None:
+    """Set dslope (channels, float64) to the gradients of the slopes."""
+    grain = max(1, ELEMENTS_PER_CHUNK * x.shape[1] // max(1, x.size))
+    parallel_for(_prelu_slope, x.shape[1], x, dy, dslope, grain=grain)

@@ -6,14 +6,9 @@ import math
 from typing import Any
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.kernels.convolution import (
-    Convolution as ConvolutionPlan,
-)
-from pycaffe_dist.kernels.convolution import (
-    ConvolutionGeometry,
-    add_bias,
-    bias_gradient,
-)
+from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient
+from pycaffe_dist.kernels.convolution import Convolution as ConvolutionPlan
+from pycaffe_dist.kernels.convolution import ConvolutionGeometry
 from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe, require_same_shape

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.kernels.convolution import bias_gradient
+from pycaffe_dist.kernels.bias_add import bias_gradient
 from pycaffe_dist.kernels.inner_product import InnerProduct as InnerProductPlan
 from pycaffe_dist.kernels.scatter import scatter_add
 from pycaffe_dist.layers.base import Layer, register
