@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -54,9 +56,27 @@ def _add(reader: DatumReader, datums: Datums, shape: tuple[int, ...], total: np.
         done += 1
 
 
-def mean_to_blob(mean: np.ndarray) -> caffe_pb2.BlobProto:
-    """Return a mean image (channels, height, width) as Caffe stores it: num to width, and data."""
+def channel_means(mean: np.ndarray) -> list[float]:
+    """Return the mean of each channel of a mean image, summed in order in single precision."""
+    flat = mean.reshape(len(mean), -1)
+    return [float(np.cumsum(row, dtype=np.float32)[-1] / np.float32(row.size)) for row in flat]
+
+
+def write_mean(path: str, mean: np.ndarray) -> None:
+    """Write a mean image (channels, height, width) as Caffe does, byte for byte.
+
+    An existing file is replaced in one step.  Raises `DataError` when that is not possible.
+    """
     channels, height, width = mean.shape
-    return caffe_pb2.BlobProto(
+    blob = caffe_pb2.BlobProto(
         num=1, channels=channels, height=height, width=width, data=mean.reshape(-1).tolist()
     )
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(blob.SerializeToString())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise DataError(f"cannot write mean file '{path}': {error.strerror}") from error

@@ -1,0 +1,52 @@
+"""Convert MNIST's idx files to a database."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.log import logger
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``convert_mnist_data`` with ``argv``; return the exit status."""
+    from pycaffe_dist.cli.main import main as pcaffe
+
+    return pcaffe(["convert_mnist_data", *argv])
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Give ``parser`` this command's flags and arguments."""
+    parser.add_argument("images", help="the idx3 file of images; may be gzipped")
+    parser.add_argument("labels", help="the idx1 file of labels; may be gzipped")
+    parser.add_argument("database", help="the folder to create")
+    add_flag(
+        parser,
+        "backend",
+        default="lmdb",
+        choices=("lmdb", "leveldb"),
+        help="the kind of database to create",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert the files; raises DataError and then leaves no database behind."""
+    from pycaffe_dist.data.convert import write_datums
+    from pycaffe_dist.data.idx import read_images, read_labels
+    from pycaffe_dist.data.writers import check_new, create_database
+    from pycaffe_dist.errors import DataError
+
+    check_new(options.database, options.backend)
+    images, labels = read_images(options.images), read_labels(options.labels)
+    if len(images) != len(labels):
+        raise DataError(
+            f"'{options.images}' has {len(images)} images, "
+            f"but '{options.labels}' has {len(labels)} labels"
+        )
+    logger.info("A total of %d items.", len(images))
+    logger.info("Rows: %d Cols: %d", *images.shape[1:])
+    with create_database(options.database, options.backend) as writer:
+        write_datums(writer, images[:, None], labels, key_digits=8)
+    logger.info("Processed %d files.", len(images))
+    return 0
