@@ -1,0 +1,51 @@
+"""Layers that copy, select, join and combine whole blobs."""
+
+from layer_cases import case, constant, integers, normal
+
+A, B, C = (normal(2, 3, 4, 5) for _ in range(3))
+ABC = {"a": A, "b": B, "c": C}
+
+CASES = [
+    case("Concat", a=A, b=normal(2, 2, 4, 5), grows=(0, 3)),
+    case("Concat", "concat_param { axis: -1 }", a=A, b=normal(2, 3, 4, 1)),
+    case("Concat", "concat_param { concat_dim: 0 }", a=A, b=normal(1, 3, 4, 5), grows=(0, 2)),
+    case("Concat", a=A),
+    case("Slice", "slice_param { slice_point: 1 slice_point: 2 }", a=A, tops=3, grows=(0, 2)),
+    case("Slice", "slice_param { axis: 2 }", a=A, tops=2, grows=(0, 1, 2)),
+    case("Slice", "slice_param { slice_dim: 0 }", a=A, tops=1),
+    case("Tile", "tile_param { tiles: 3 }", a=A, grows=(0, 1)),
+    case("Tile", "tile_param { tiles: 2 axis: -1 }", a=A),
+    case("Crop", "crop_param { offset: 1 }", a=A, r=normal(2, 3, 3, 2)),
+    case("Crop", "crop_param { axis: 1 offset: 1 offset: 0 offset: 2 }", a=A, r=normal(9, 2, 4, 3)),
+    case("Crop", "crop_param { axis: -1 }", a=A, r=normal(2, 3, 4, 2)),
+    case("Flatten", a=A, grows=(0, 3)),
+    case("Flatten", "flatten_param { axis: 0 end_axis: -2 }", a=A),
+    case("Reshape", "reshape_param { shape { dim: 0 dim: -1 dim: 2 } }", a=A, grows=(0, 2)),
+    case("Reshape", "reshape_param { shape { dim: 12 } axis: 1 num_axes: 2 }", a=A),
+    case("Reshape", "reshape_param { shape { dim: 1 } axis: -1 num_axes: 0 }", a=A),
+    case("Split", a=A, tops=3),
+    case("Split", a=A, tops=1),
+    case("Silence", a=A, b=normal(2), tops=0),
+    case("Eltwise", **ABC),
+    case("Eltwise", "eltwise_param { coeff: 2 coeff: -1 coeff: 0.5 }", **ABC),
+    case("Eltwise", "eltwise_param { operation: PROD }", **ABC),
+    case("Eltwise", "eltwise_param { operation: PROD stable_prod_grad: false }", **ABC),
+    case("Eltwise", "eltwise_param { operation: MAX }", **ABC),
+    case("Filter", a=A, b=normal(2, 3), s=constant(0, 1), tops=2),
+    case("BatchReindex", a=normal(4, 3, 2), i=integers(4, 6), fixed=("i",)),
+    case("Reduction", "reduction_param { axis: 1 coeff: 2 }", a=A, grows=(0, 2)),
+    case("Reduction", "reduction_param { operation: MEAN axis: -1 }", a=A, grows=(0, 3)),
+    case("Reduction", "reduction_param { operation: ASUM }", a=A),
+    case("Reduction", "reduction_param { operation: SUMSQ axis: 2 coeff: 0.5 }", a=A),
+    case("Scale", "scale_param { bias_term: true }", a=A, grows=(0, 2)),
+    case("Scale", "scale_param { axis: 0 num_axes: -1 bias_term: true }", a=A, grows=()),
+    case("Scale", "scale_param { num_axes: 0 bias_term: true }", a=A, grows=(0, 1)),
+    case("Scale", "scale_param { bias_term: true }", a=normal(5, 3)),
+    case("Scale", "scale_param { axis: -2 }", a=A, s=normal(4, 5), fixed=("s",)),
+    case("Scale", "scale_param { axis: 0 bias_term: true }", a=A, s=normal(2), grows=()),
+    case("Scale", "scale_param { axis: 0 }", a=A, s=normal(2, 3, 4, 5)),
+    case("Bias", a=A, grows=(0, 2)),
+    case("Bias", "bias_param { axis: 2 num_axes: -1 }", a=A),
+    case("Bias", "bias_param { num_axes: 0 }", a=A),
+    case("Bias", "bias_param { axis: 2 }", a=A, b=normal(4), fixed=("b",)),
+]
