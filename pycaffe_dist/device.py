@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import _thread
+import ctypes
 import itertools
 import os
+import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +16,21 @@ from pycaffe_dist.errors import UsageError
 
 # More chunks than threads, so that a thread that loses its core for a while holds up little.
 CHUNKS_PER_THREAD = 4
+# How often a thread looks for news before it sleeps: some 50 to 100 µs.
+SPINS = 2500
+# Pauses between a worker's seeing a job and its asking for the interpreter lock, in which the
+# caller gets into its own first chunk and lets go of the lock: some 4 µs.
+HANDOVER = 150
 
 
 class _Job:
     """One loop that is being shared out: threads draw chunk numbers until none is left."""
 
-    def __init__(self, kernel: Callable[..., Any], n: int, chunks: int, args: tuple):
-        self.kernel, self.n, self.chunks, self.args = kernel, n, chunks, args
+    def __init__(self, number: int, kernel: Callable[..., Any], n: int, chunks: int, args: tuple):
+        self.number, self.kernel, self.n, self.chunks, self.args = number, kernel, n, chunks, args
         self.draw = itertools.count().__next__  # atomic under the interpreter lock
+        self.entered: list[_Worker] = []  # the workers that came before all chunks were drawn
+        self.left: queue.SimpleQueue[None] = queue.SimpleQueue()  # one item for each that is done
         self.error: BaseException | None = None
 
     def work(self) -> None:
@@ -30,30 +40,55 @@ class _Job:
                 kernel(n * chunk // chunks, n * (chunk + 1) // chunks, *args)
         except BaseException as error:  # carried over to the thread that waits for the loop
             self.error = error
-            self.chunks = 0
 
 
 class _Worker:
-    """A thread that sleeps on a lock between loops."""
+    """A thread that waits for jobs: awake for a moment after each one, then asleep on a lock.
 
-    def __init__(self, number: int):
-        self.job: _Job | None = None
-        self.go, self.done = _thread.allocate_lock(), _thread.allocate_lock()
-        self.go.acquire()
-        self.done.acquire()
+    The lock alone would do.  But waking a thread takes tens of microseconds, as much as a small
+    kernel, so each side first watches a number in machine code that holds no interpreter lock.
+    """
+
+    def __init__(self, number: int, swap: Callable[..., None]):
+        self._jobs: deque[_Job | None] = deque()  # never more than one
+        self._go = _thread.allocate_lock()
+        self._go.acquire()
+        self._swap = swap
+        # Numbers of the last job given out and finished, and a place to write to in vain; each in
+        # a cache line of its own.
+        self._numbers = (ctypes.c_int64 * 24)()
+        self._given = ctypes.addressof(self._numbers)
+        self._finished, self._nothing = self._given + 64, self._given + 128
         threading.Thread(target=self._run, name=f"pcaffe-kernel-{number}", daemon=True).start()
 
     def _run(self) -> None:
+        last = 0
         while True:
-            self.go.acquire()
-            if self.job is None:
+            self._swap(self._finished, last, self._given, last + 1, SPINS, HANDOVER)
+            self._go.acquire()
+            job = self._jobs.pop()
+            if job is None:
                 return
-            self.job.work()
-            self.job = None
-            self.done.release()
+            last = job.number
+            job.entered.append(self)
+            job.work()
+            job.left.put(None)
+            del job  # its arrays must not live until the next one
 
-    def stop(self) -> None:
-        self.go.release()
+    def start(self, job: _Job | None) -> None:
+        """Give the worker a job, instead of one that it has not woken up for yet; None ends it."""
+        try:
+            self._jobs[0] = job
+        except IndexError:
+            self._jobs.append(job)
+            self._go.release()
+        if job is not None:
+            self._numbers[0] = job.number
+
+    def wait(self, job: _Job) -> None:
+        """Wait for the end of the job."""
+        self._swap(self._nothing, 0, self._finished, job.number, SPINS, 1)
+        job.left.get()
 
 
 class _Pool:
@@ -63,25 +98,32 @@ class _Pool:
         self.size = size
         self.owner = threading.Lock()  # held by the one caller that is using the workers
         self.workers: list[_Worker] = []
+        self._number = 0
+
+    def _hire(self) -> None:
+        from pycaffe_dist.kernels.jit.waiting import swap_function
+
+        swap = swap_function()
+        self.workers = [_Worker(i, swap) for i in range(1, self.size)]
 
     def run(self, kernel: Callable[..., Any], n: int, chunks: int, args: tuple) -> None:
         if not self.workers:
-            self.workers = [_Worker(i) for i in range(1, self.size)]
-        job = _Job(kernel, n, chunks, args)
-        helpers = self.workers[: chunks - 1]
-        for worker in helpers:
-            worker.job = job
-            worker.go.release()
+            self._hire()
+        self._number += 1
+        job = _Job(self._number, kernel, n, chunks, args)
+        for worker in self.workers[: chunks - 1]:
+            worker.start(job)
         job.work()
-        for worker in helpers:
-            worker.done.acquire()
+        # All chunks are drawn now: who is not here yet will find nothing to do.
+        for worker in tuple(job.entered):
+            worker.wait(job)
         if job.error is not None:
             raise job.error
 
     def stop(self) -> None:
         with self.owner:
             for worker in self.workers:
-                worker.stop()
+                worker.start(None)
             self.workers = []
 
 

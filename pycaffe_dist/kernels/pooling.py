@@ -7,6 +7,7 @@ the columns, so that both steps run in vector registers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,15 @@ from pycaffe_dist.errors import NetError
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import valid_range
+from pycaffe_dist.kernels.jit.calling import call
+from pycaffe_dist.kernels.jit.objects import address_of
+from pycaffe_dist.kernels.jit.target import target
+from pycaffe_dist.kernels.jit.windows import NOWHERE, AverageKernel, MaximumKernel
 
 # A chunk of planes should be worth a thread's waking up.
 ELEMENTS_PER_CHUNK = 1 << 14
+# Window columns are unrolled in machine code.
+WIDEST_WINDOW = 32
 
 
 @dataclass(frozen=True)
@@ -55,11 +62,11 @@ def _planes(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, x.shape[-2], x.shape[-1])
 
 
-def _over_planes(loop, arrays, geometry: PoolingGeometry) -> None:
+def _over_planes(loop, arrays, geometry: PoolingGeometry, *extra: int) -> None:
     planes = [_planes(array) for array in arrays]
     largest = max(plane.shape[1] * plane.shape[2] for plane in planes)
     grain = -(-ELEMENTS_PER_CHUNK // largest)
-    parallel_for(loop, len(planes[0]), *planes, geometry.table(), grain=grain)
+    parallel_for(loop, len(planes[0]), *planes, geometry.table(), *extra, grain=grain)
 
 
 @jit
@@ -96,21 +103,65 @@ def _max_pool(begin, end, x, y, mask, geometry):
             _column_maxima(x[i], top, bottom, best, where)
             for k in range(kernel_w):
                 low, high = valid_range(k - pad_w, stride_w, width, out.size)
-                values, places = (
-                    best[low * stride_w + k - pad_w :],
-                    where[low * stride_w + k - pad_w :],
-                )
-                for o in range(high - low):
-                    value, place = values[o * stride_w], places[o * stride_w]
-                    old, old_place = out[low + o], index[low + o]
+                for o in range(low, high):
+                    column = o * stride_w + k - pad_w
+                    value, place = best[column], where[column]
+                    old, old_place = out[o], index[o]
                     # Of equal maxima the first in row-major order counts, as in Caffe.
                     take = (
                         (value > old)
                         | (value != value)
                         | ((value == old) & ((place < old_place) | (old_place < 0)))
                     )
-                    out[low + o] = value if take else old
-                    index[low + o] = place if take else old_place
+                    out[o] = value if take else old
+                    index[o] = place if take else old_place
+
+
+@jit
+def _max_pool_rows(begin, end, x, y, mask, geometry, kernel, margin):
+    """`_max_pool` on `MaximumKernel`; ``margin`` floats of padding surround a scratch row."""
+    kernel_h, _, stride_h, stride_w, pad_h, pad_w = geometry
+    height, width, count = x.shape[1], x.shape[2], y.shape[2]
+    best = np.full(width + 2 * margin, -np.inf, np.float32)
+    where = np.full(width + 2 * margin, NOWHERE, np.int32)
+    plane_x, plane_y = 4 * height * width, 4 * y.shape[1] * count
+    # Windows that start beyond the image, which only a stride larger than the kernel brings about.
+    inside = min(count, (width + pad_w + stride_w - 1) // stride_w)
+    for i in range(begin, end):
+        for oy in range(y.shape[1]):
+            top = max(0, oy * stride_h - pad_h)
+            bottom = min(height, oy * stride_h - pad_h + kernel_h)
+            if bottom <= top:
+                y[i, oy] = -np.inf
+                mask[i, oy] = -1
+                continue
+            call(
+                kernel,
+                x.ctypes.data + i * plane_x + 4 * top * width,
+                4 * width,
+                bottom - top,
+                width,
+                top * width,
+                best.ctypes.data + 4 * margin,
+                where.ctypes.data + 4 * margin,
+                y.ctypes.data + i * plane_y + 4 * oy * count,
+                mask.ctypes.data + i * plane_y + 4 * oy * count,
+                count,
+            )
+            if inside < count:
+                y[i, oy, inside:] = -np.inf
+                mask[i, oy, inside:] = -1
+
+
+def _microkernel(kind: Any, x: np.ndarray, geometry: PoolingGeometry) -> tuple[int, int] | None:
+    """Return (address, margin) of the machine code for float32 pooling, or None."""
+    unit = target() if x.dtype == np.float32 else None
+    columns, stride, pad = geometry.kernel[1], geometry.stride[1], geometry.pad[1]
+    if unit is None or columns > WIDEST_WINDOW:
+        return None
+    # Vectors of windows reach this far beyond the last window.
+    margin = pad + columns + (stride + 1) * (unit.lanes + 2)
+    return address_of(kind(columns, stride, pad), unit), margin
 
 
 @kernel
@@ -123,19 +174,27 @@ def max_pool_forward(
     equal maxima wins, a NaN beats everything, an empty window (stride > kernel at the border)
     gives -inf and -1.
     """
-    _over_planes(_max_pool, (x, y, mask), geometry)
+    special = _microkernel(MaximumKernel, x, geometry)
+    if special is None:
+        _over_planes(_max_pool, (x, y, mask), geometry)
+        return
+    places = mask if mask.dtype == np.int32 else np.empty(mask.shape, np.int32)
+    _over_planes(_max_pool_rows, (x, y, places), geometry, *special)
+    if places is not mask:
+        mask[...] = places
 
 
 @jit
 def _scatter_by_mask(begin, end, dy, mask, dx, geometry):
+    count, size = dy.shape[1] * dy.shape[2], dx.shape[1] * dx.shape[2]
+    values, places, target = dy.reshape(-1), mask.reshape(-1), dx.reshape(-1)
+    target[begin * size : end * size] = 0
     for i in range(begin, end):
-        plane = dx[i].reshape(-1)
-        plane[:] = 0
-        values, places = dy[i].reshape(-1), mask[i].reshape(-1)
-        for o in range(values.size):
+        for o in range(i * count, (i + 1) * count):
             place = np.int64(places[o])
             if place >= 0:
-                plane[np.uint64(place)] += values[o]
+                # Unsigned, because a signed index is checked for counting from the end.
+                target[np.uint64(i * size + place)] += values[np.uint64(o)]
 
 
 @kernel
@@ -184,13 +243,51 @@ def _average_pool(begin, end, x, y, geometry):
                 out[o] /= heights[oy] * widths[o]
 
 
+@jit
+def _average_pool_rows(begin, end, x, y, geometry, kernel, margin):
+    """`_average_pool` on `AverageKernel`; ``margin`` zeros surround a scratch row."""
+    kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w = geometry
+    height, width, count = x.shape[1], x.shape[2], y.shape[2]
+    sums = np.zeros(width + 2 * margin, np.float32)
+    heights, widths = np.empty(y.shape[1], x.dtype), np.empty(count, x.dtype)
+    _window_extents(y.shape[1], height, kernel_h, stride_h, pad_h, heights)
+    _window_extents(count, width, kernel_w, stride_w, pad_w, widths)
+    shares = np.zeros((y.shape[1], count + margin), np.float32)
+    for oy in range(y.shape[1]):
+        for o in range(count):
+            shares[oy, o] = np.float32(1) / (heights[oy] * widths[o])
+    plane_x, plane_y = 4 * height * width, 4 * y.shape[1] * count
+    for i in range(begin, end):
+        for oy in range(y.shape[1]):
+            top = max(0, oy * stride_h - pad_h)
+            bottom = min(height, oy * stride_h - pad_h + kernel_h)
+            if bottom <= top:
+                y[i, oy] = 0
+                continue
+            call(
+                kernel,
+                x.ctypes.data + i * plane_x + 4 * top * width,
+                4 * width,
+                bottom - top,
+                width,
+                sums.ctypes.data + 4 * margin,
+                shares.ctypes.data + 4 * oy * shares.shape[1],
+                y.ctypes.data + i * plane_y + 4 * oy * count,
+                count,
+            )
+
+
 @kernel
 def average_pool_forward(x: np.ndarray, y: np.ndarray, geometry: PoolingGeometry) -> None:
     """Set y (…, OH, OW) to the mean of each window of x (…, H, W).
 
     As in Caffe, the divisor is the window's area inside the padded image.
     """
-    _over_planes(_average_pool, (x, y), geometry)
+    special = _microkernel(AverageKernel, x, geometry)
+    if special is None:
+        _over_planes(_average_pool, (x, y), geometry)
+    else:
+        _over_planes(_average_pool_rows, (x, y), geometry, *special)
 
 
 @jit(fast=True)
@@ -202,6 +299,14 @@ def _average_pool_backward(begin, end, dy, dx, geometry):
     _window_extents(dy.shape[1], height, kernel_h, stride_h, pad_h, heights)
     _window_extents(dy.shape[2], width, kernel_w, stride_w, pad_w, widths)
     share = np.empty(dy.shape[2], dx.dtype)
+    if dy.shape[1] * dy.shape[2] == 1 and height <= kernel_h - pad_h and width <= kernel_w - pad_w:
+        # One window over the whole plane, as global pooling has it.
+        size, flat, values = height * width, dx.reshape(-1), dy.reshape(-1)
+        for i in range(begin, end):
+            value = values[i] / (heights[0] * widths[0])
+            for p in range(i * size, (i + 1) * size):
+                flat[p] = value
+        return
     for i in range(begin, end):
         dx[i] = 0
         for oy in range(dy.shape[1]):

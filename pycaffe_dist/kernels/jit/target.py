@@ -63,6 +63,13 @@ def _target(level: str) -> Target | None:
     return Target(level, 4, 16, False, "x86-64", "")
 
 
+def host_target() -> Target:
+    """Return the machine's own best vector unit, whatever the environment says."""
+    best = _target(host_levels()[0])
+    assert best is not None  # "sse" is always among a host's levels
+    return best
+
+
 def target() -> Target | None:
     """Return the vector unit to compile for, or None for the plain Numba kernels.
 

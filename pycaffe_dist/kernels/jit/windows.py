@@ -1,0 +1,173 @@
+"""Microkernels of pooling: one output row from the input rows that its windows cover.
+
+Each first combines the rows, which are contiguous, into one row of scratch memory, and then the
+columns of that row.  The scratch row has room for padding on both sides, which the caller fills
+with values that change nothing; so no window needs a border case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from pycaffe_dist.kernels.jit.emitter import INT32, Emitter
+from pycaffe_dist.kernels.jit.objects import ENTRY
+from pycaffe_dist.kernels.jit.target import Target
+
+# A place that loses against every real one.
+NOWHERE = 2**31 - 1
+
+
+def _vector_loop(e: Emitter, width: ir.Value, body) -> None:
+    """Run ``body(byte offset, mask of the valid lanes)`` over a row of ``width`` floats."""
+    build = e.builder
+    count = build.sdiv(build.add(width, e.int(e.lanes - 1)), e.int(e.lanes))
+
+    def step(state: list[ir.Value]) -> list[ir.Value]:
+        offset, left = state
+        body(offset, e.mask_below(left))
+        return [e.add(offset, 4 * e.lanes), build.sub(left, e.int(e.lanes))]
+
+    e.repeat(count, [e.int(0), width], step)
+
+
+def _strided(e: Emitter, address: ir.Value, offset: ir.Value, k: int, stride: int) -> ir.Value:
+    """Load the vector of elements offset·stride + k + stride·lane of a row."""
+    start = e.builder.mul(offset, e.int(stride))
+    if stride == 1:
+        return e.load(address, e.add(start, 4 * k))
+    if stride == 2:
+        low = e.load(address, e.add(start, 4 * k))
+        high = e.load(address, e.add(start, 4 * (k + e.lanes)))
+        lanes = ir.Constant(e.indices, [2 * lane for lane in range(e.lanes)])
+        return e.builder.shuffle_vector(low, high, lanes)
+    value = e.undefined
+    for lane in range(e.lanes):
+        pointer = e.place(address, e.add(start, 4 * (k + stride * lane)), e.vector.element)
+        value = e.builder.insert_element(value, e.builder.load(pointer), ir.Constant(INT32, lane))
+    return value
+
+
+@dataclass(frozen=True)
+class MaximumKernel:
+    """One row of maximum pooling and of the flat indices of the maxima.
+
+    Arguments: x (the first row that the windows cover), x_row, rows, width, index (flat, of x[0]),
+    best, where (scratch rows, at column 0), y, mask (int32), count.  The caller has filled the
+    scratch rows' padding with -inf and `NOWHERE`; the first window starts ``pad`` before column 0.
+    """
+
+    columns: int
+    stride: int
+    pad: int
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR."""
+        e = Emitter(target, ENTRY, 10)
+        x, x_row, rows, width, index, best, where, y, mask, count = e.arguments
+        build = e.builder
+        lanes = ir.Constant(e.indices, list(range(e.lanes)))
+        row_step = self._splat(e, width)
+        nothing = ir.Constant(e.vector, [float("-inf")] * e.lanes)
+        nowhere = ir.Constant(e.indices, [NOWHERE] * e.lanes)
+
+        def rows_of_column(offset: ir.Value, valid: ir.Value) -> None:
+            column = build.add(build.sdiv(offset, e.int(4)), index)
+            first = build.add(self._splat(e, column), lanes)
+
+            def one_row(state: list[ir.Value]) -> list[ir.Value]:
+                at, place, top, top_place = state
+                value = e.load(at, offset, valid)
+                take = build.or_(
+                    build.fcmp_ordered(">", value, top), build.fcmp_unordered("uno", value, value)
+                )
+                return [
+                    build.add(at, x_row),
+                    build.add(place, row_step),
+                    build.select(take, value, top),
+                    build.select(take, place, top_place),
+                ]
+
+            start = e.load(x, offset, valid)
+            state = [x, first, start, first]
+            top, top_place = e.repeat(rows, state, one_row)[2:]
+            e.store(build.select(valid, top, nothing), best, offset)
+            place = build.select(valid, top_place, nowhere)
+            e.store(build.bitcast(place, e.vector), where, offset)
+
+        def columns_of_window(offset: ir.Value, valid: ir.Value) -> None:
+            top = top_place = None
+            for k in range(self.columns):
+                value = _strided(e, best, offset, k - self.pad, self.stride)
+                place = _strided(e, where, offset, k - self.pad, self.stride)
+                place = build.bitcast(place, e.indices)
+                if top is None:
+                    top, top_place = value, place
+                    continue
+                equal = build.fcmp_ordered("==", value, top)
+                earlier = build.icmp_signed("<", place, top_place)
+                take = build.or_(
+                    build.or_(
+                        build.fcmp_ordered(">", value, top),
+                        build.fcmp_unordered("uno", value, value),
+                    ),
+                    build.and_(equal, earlier),
+                )
+                top = build.select(take, value, top)
+                top_place = build.select(take, place, top_place)
+            e.store(top, y, offset, valid)
+            e.store(build.bitcast(top_place, e.vector), mask, offset, valid)
+
+        _vector_loop(e, width, rows_of_column)
+        _vector_loop(e, count, columns_of_window)
+        build.ret_void()
+        return e.module
+
+    @staticmethod
+    def _splat(e: Emitter, value: ir.Value) -> ir.Value:
+        nothing = ir.Constant(e.indices, ir.Undefined)
+        low = e.builder.trunc(value, INT32)
+        single = e.builder.insert_element(nothing, low, ir.Constant(INT32, 0))
+        lanes = ir.Constant(e.indices, [0] * e.lanes)
+        return e.builder.shuffle_vector(single, nothing, lanes)
+
+
+@dataclass(frozen=True)
+class AverageKernel:
+    """One row of average pooling.
+
+    Arguments: x (the first row that the windows cover), x_row, rows, width, sums (a scratch row, at
+    column 0, with zeros around it), shares (1 / the divisor of each output, readable to a whole
+    vector), y, count.
+    """
+
+    columns: int
+    stride: int
+    pad: int
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR."""
+        e = Emitter(target, ENTRY, 8)
+        x, x_row, rows, width, sums, shares, y, count = e.arguments
+        build = e.builder
+
+        def rows_of_column(offset: ir.Value, valid: ir.Value) -> None:
+            def one_row(state: list[ir.Value]) -> list[ir.Value]:
+                at, total = state
+                total = build.fadd(total, e.load(at, offset, valid))
+                return [build.add(at, x_row), total]
+
+            e.store(e.repeat(rows, [x, e.zero], one_row)[1], sums, offset)
+
+        def columns_of_window(offset: ir.Value, valid: ir.Value) -> None:
+            total = e.zero
+            for k in range(self.columns):
+                part = _strided(e, sums, offset, k - self.pad, self.stride)
+                total = build.fadd(total, part)
+            e.store(build.fmul(total, e.load(shares, offset)), y, offset, valid)
+
+        _vector_loop(e, width, rows_of_column)
+        _vector_loop(e, count, columns_of_window)
+        build.ret_void()
+        return e.module
