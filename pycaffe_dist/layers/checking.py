@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.layers.base import Layer
@@ -46,6 +48,16 @@ def require_same_batch(layer: Layer, bottom: list[Blob], first: int, second: int
     """Raise LayerError unless axis 0 of both bottoms is equal."""
     if bottom[first].shape[:1] != bottom[second].shape[:1]:
         raise mismatch(layer, bottom, first, second, "need the same first dimension")
+
+
+def output_of(
+    layer: Layer, bottom: list[Blob], geometry: Any, spatial: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return ``geometry.output_shape(spatial)``; raises LayerError when the kernel does not fit."""
+    try:
+        return geometry.output_shape(spatial)
+    except NetError as error:
+        raise layer.error(f"{error}: bottom {describe(layer, bottom, 0)}") from None
 
 
 def mismatch(layer: Layer, bottom: list[Blob], first: int, second: int, need: str) -> NetError:

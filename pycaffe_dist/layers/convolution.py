@@ -11,7 +11,7 @@ from pycaffe_dist.kernels.convolution import Convolution as ConvolutionPlan
 from pycaffe_dist.kernels.convolution import ConvolutionGeometry
 from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
-from pycaffe_dist.layers.checking import axis_of, describe, require_same_shape
+from pycaffe_dist.layers.checking import axis_of, describe, output_of, require_same_shape
 from pycaffe_dist.layers.parameters import make_parameters
 
 
@@ -99,12 +99,7 @@ class ConvolutionBase(Layer):
         for index in range(1, len(bottom)):
             require_same_shape(self, bottom, 0, index)
         spatial = shape[self._axis + 1 :]
-        output = self._output(spatial or (1,))[: self._spatial_axes]
-        if min(output, default=1) < 1:
-            raise self.error(
-                f"kernel {self._geometry.kernel} with pad {self._geometry.pad} leaves an output of "
-                f"{output} from bottom {describe(self, bottom, 0)}"
-            )
+        output = self._output(bottom, spatial or (1,))[: self._spatial_axes]
         num_output = self.param.convolution_param.num_output
         for blob in top:
             blob.reshape(*shape[: self._axis], num_output, *output)
@@ -115,7 +110,8 @@ class ConvolutionBase(Layer):
             )
             self._plan_of = shape
 
-    def _output(self, spatial: tuple[int, ...]) -> tuple[int, ...]:
+    def _output(self, bottom: list[Blob], spatial: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the top's spatial shape; raises LayerError when it would be empty."""
         raise NotImplementedError
 
     def _flat(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -138,8 +134,8 @@ class ConvolutionBase(Layer):
 class Convolution(ConvolutionBase):
     """y = x * W + b, as a cross-correlation."""
 
-    def _output(self, spatial: tuple[int, ...]) -> tuple[int, ...]:
-        return self._geometry.output_shape(spatial)
+    def _output(self, bottom: list[Blob], spatial: tuple[int, ...]) -> tuple[int, ...]:
+        return output_of(self, bottom, self._geometry, spatial)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         bias = self.blobs[1].data if len(self.blobs) > 1 else None
@@ -163,14 +159,20 @@ class Deconvolution(ConvolutionBase):
 
     transposed = True
 
-    def _output(self, spatial: tuple[int, ...]) -> tuple[int, ...]:
+    def _output(self, bottom: list[Blob], spatial: tuple[int, ...]) -> tuple[int, ...]:
         geometry = self._geometry
-        return tuple(
+        output = tuple(
             stride * (size - 1) + dilation * (kernel - 1) + 1 - 2 * pad
             for size, kernel, stride, pad, dilation in zip(
                 spatial, geometry.kernel, geometry.stride, geometry.pad, geometry.dilation
             )
         )
+        if min(output) < 1:
+            raise self.error(
+                f"kernel {geometry.kernel} with pad {geometry.pad} leaves nothing of bottom "
+                f"{describe(self, bottom, 0)}"
+            )
+        return output
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         for x, y in zip(bottom, top):
@@ -213,6 +215,7 @@ class Im2col(Layer):
                 f"{describe(self, bottom, 0)}"
             )
         channels, spatial = shape[self._axis], shape[self._axis + 1 :]
+        output_of(self, bottom, self._geometry, spatial)
         self._plan = Im2colPlan(spatial, self._geometry)
         columns = channels * math.prod(self._geometry.kernel)
         top[0].reshape(*shape[: self._axis], columns, *self._plan.output)

@@ -17,7 +17,7 @@ from pycaffe_dist.kernels.pooling import (
     stochastic_pool_mean,
 )
 from pycaffe_dist.layers.base import Arity, Layer, Need, is_test, register
-from pycaffe_dist.layers.checking import describe, require_axes
+from pycaffe_dist.layers.checking import describe, output_of, require_axes
 from pycaffe_dist.schema import caffe_pb2
 
 MAX = caffe_pb2.PoolingParameter.MAX
@@ -121,8 +121,9 @@ class Pooling(Layer):
         ceil = param.round_mode == caffe_pb2.PoolingParameter.CEIL
         kernel = spatial if self._global else self._kernel
         geometry = PoolingGeometry(kernel, self._stride, self._pad, ceil)
+        output = output_of(self, bottom, geometry, spatial)
         for blob in top:
-            blob.reshape(*bottom[0].shape[:2], *geometry.output_shape(spatial))
+            blob.reshape(*bottom[0].shape[:2], *output)
         self._pool = Pool(param.pool, geometry, self)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
