@@ -11,6 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
+from pycaffe_dist.errors import DataError
+
 # A reader that has to wait for the interpreter lock should wait rarely: batches are prepared
 # several at a time, up to this many bytes of tops, and more than the 4 that Caffe keeps ready
 # are kept where they are as small as that.
@@ -152,14 +154,11 @@ class Prefetcher:
         self.number += 1
         return tops
 
-    def restart(self, number: int) -> None:
-        """Go on with batch ``number``."""
-        self._halt()
-        self.number = number
-
     def close(self) -> None:
         """Stop the thread and close the loader."""
-        self._halt()
+        if self._stop is not None:
+            self._stop()
+        self._error = self._error or DataError("the data source has been closed")
         self._loader.close()
 
     def _usual_depth(self) -> int:
@@ -174,8 +173,3 @@ class Prefetcher:
         thread.start()
         self._stop = weakref.finalize(self, _stop, ring, thread)
         return ring
-
-    def _halt(self) -> None:
-        if self._stop is not None:
-            self._stop()
-        self._ring = self._slot = self._error = self._stop = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.partition import Shard
@@ -41,8 +41,10 @@ class Data(Layer):
             raise self.error("data_param needs a batch_size of at least 1")
         if param.prefetch < 1:
             raise self.error("data_param.prefetch must be at least 1, found 0")
-        with self._located_errors():
-            self._prefetcher = self._open(labels=len(top) > 1)
+        self._labels = len(top) > 1
+        self._key = self._shared_random("transform", 2**64)
+        self._skip = self._shared_random("rand_skip", param.rand_skip) if param.rand_skip else 0
+        self._prefetcher = self._open(first_batch=0)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for blob, shape in zip(top, self._prefetcher.top_shapes):
@@ -59,38 +61,43 @@ class Data(Layer):
         if hasattr(self, "_prefetcher"):
             self._prefetcher.close()
 
-    @property
-    def batches_read(self) -> int:
-        """How many batches forward has put out on this rank: the place to resume at."""
-        return self._prefetcher.number
+    def state(self) -> dict[str, Any]:
+        """Return the number of batches read on this rank and what crops, mirrors and skips."""
+        return {"batches": self._prefetcher.number, "key": self._key, "skip": self._skip}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with the very batch that the run would have seen next, whatever its seed."""
+        self._key, self._skip = state["key"], state["skip"]
+        self._prefetcher.close()
+        self._prefetcher = self._open(first_batch=state["batches"])
 
     @property
     def seconds_waited(self) -> float:
         """How long forward has waited for data, all batches together."""
         return self._prefetcher.seconds_waited
 
-    def resume_at(self, batch: int) -> None:
-        """Go on with this rank's batch ``batch``, counted from 0.
-
-        With the same random seed that is the very batch that an uninterrupted run would see.
-        """
-        self._prefetcher.restart(batch)
-
-    def _open(self, labels: bool) -> Prefetcher:
+    def _open(self, first_batch: int) -> Prefetcher:
         from pycaffe_dist.data.loader import DatumLoader
         from pycaffe_dist.data.prefetch import Prefetcher
         from pycaffe_dist.data.sources import open_source
         from pycaffe_dist.data.transformer import Transformer
 
-        param = self.param.data_param
-        key = self._shared_random("transform", 2**64)
-        transformer = Transformer(self.param.transform_param, self.phase, self.context.dtype, key)
-        source = open_source(param.source, caffe_pb2.DataParameter.DB.Name(param.backend).lower())
-        skip = self._shared_random("rand_skip", param.rand_skip) if param.rand_skip else 0
-        loader = DatumLoader(
-            source, transformer, param.batch_size, self.context.shard, skip, labels
-        )
-        return Prefetcher(loader, param.prefetch if param.HasField("prefetch") else None)
+        param, context = self.param.data_param, self.context
+        backend = caffe_pb2.DataParameter.DB.Name(param.backend).lower()
+        with self._located_errors():
+            transformer = Transformer(
+                self.param.transform_param, self.phase, context.dtype, self._key
+            )
+            loader = DatumLoader(
+                open_source(param.source, backend),
+                transformer,
+                param.batch_size,
+                context.shard,
+                self._skip,
+                self._labels,
+            )
+            depth = param.prefetch if param.HasField("prefetch") else None
+            return Prefetcher(loader, depth, first_batch)
 
     def _shared_random(self, purpose: str, limit: int) -> int:
         """Return a random number below ``limit`` on which all ranks agree.

@@ -84,16 +84,6 @@ def test_error_arrives_at_its_place_and_stays():
     assert _threads() == 0
 
 
-def test_restart():
-    prefetcher = Prefetcher(_Numbers(), 4)
-    for _ in range(7):
-        prefetcher.next()
-    prefetcher.restart(3)
-    assert prefetcher.number == 3
-    assert [prefetcher.next()[0][0, 0] for _ in range(6)] == [3, 4, 5, 6, 7, 8]
-    prefetcher.close()
-
-
 def test_nothing_starts_before_the_first_batch_and_close_ends_all():
     loader = _Numbers()
     prefetcher = Prefetcher(loader, 2)
@@ -102,6 +92,8 @@ def test_nothing_starts_before_the_first_batch_and_close_ends_all():
     assert _threads() == 1
     prefetcher.close()
     prefetcher.close()
+    with pytest.raises(DataError, match="closed"):
+        prefetcher.next()
     assert _threads() == 0 and loader.closed and threading.get_ident() not in loader.threads
 
 
