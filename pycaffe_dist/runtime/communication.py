@@ -95,9 +95,9 @@ class _Job:
 class CommunicationThread:
     """Runs tasks in a thread of its own.
 
-    ``test_all`` tells whether a list of requests has completed (``MPI.Request.Testall``).  A step
-    that takes longer than ``stall_seconds`` is reported once, on standard error, with the ranks
-    that it waits for; ``who`` names this rank in that message.
+    ``test_all`` tells whether a list of requests has completed (``MPI.Request.Testall``).  When a
+    step takes longer than ``stall_seconds``, standard error says which ranks it waits for; ``who``
+    names this rank there.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class CommunicationThread:
             return True
         if complete:
             self._resume(job, now)
-        elif now - job.since > self._stall_seconds and not job.reported:
+        elif now - job.since > self._stall_seconds and not self._has_reported():
             job.reported = True
             self._report(job, now)
         return complete
@@ -235,7 +235,7 @@ class CommunicationThread:
     def _resume(self, job: _Job, now: float) -> None:
         try:
             job.step = next(job.task)
-            job.since = now
+            job.since, job.reported = now, False
         except StopIteration as end:
             self._end(job, result=end.value)
         except Exception as error:
@@ -249,6 +249,10 @@ class CommunicationThread:
                 heapq.heappop(self._ended)
                 self._frontier += 1
         job.handle._finish(result, error)
+
+    def _has_reported(self) -> bool:
+        """Whether a task that is still stuck has been reported: the others wait for the same."""
+        return any(job.reported for job in self._live)
 
     def _report(self, job: _Job, now: float) -> None:
         """Say once which ranks a task is waiting for."""

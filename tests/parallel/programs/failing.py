@@ -1,0 +1,59 @@
+"""Usage: failing.py HOW: rank 1 fails in one of several ways while the others wait for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from fake_parameters import parameters
+
+from pycaffe_dist.config import ClusterSettings
+from pycaffe_dist.errors import NumericError
+from pycaffe_dist.runtime.cluster import Cluster, detect
+from pycaffe_dist.runtime.engine import make_engine
+
+
+def fail(how: str) -> None:
+    if how == "bug":
+        raise ValueError("a mistake in a layer")
+    if how in ("error", "everybody", "outside"):
+        raise NumericError("the loss is nan")
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    if how == "exit":
+        os._exit(9)
+    if how == "exit-0":
+        os._exit(0)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run(cluster: Cluster, how: str) -> None:
+    engine = make_engine(cluster, "naive" if how == "error" else "allreduce")
+    weights, bias = nets = parameters([(1000, 100), (100,)])
+    engine.start(nets)
+    for iteration in range(3):
+        engine.gradient_ready(bias)
+        if iteration == 1 and (cluster.rank == 1 or how == "everybody"):
+            if how == "late":
+                time.sleep(2)
+            fail(how)
+        engine.gradient_ready(weights)
+        engine.wait(weights)
+        engine.wait(bias)
+    engine.finish()
+    print("finished", flush=True)
+
+
+def main(how: str) -> None:
+    settings = ClusterSettings(stall_seconds=0.5 if how == "late" else 120)
+    if how == "outside":
+        run(detect(settings), how)
+        return
+    with detect(settings) as cluster:
+        run(cluster, how)
+
+
+main(sys.argv[1])
