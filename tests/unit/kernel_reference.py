@@ -6,8 +6,24 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+from pycaffe_dist.kernels.jit.target import host_levels
+
+# What float32 kernels can be made for, and float64; a test skips what the machine cannot execute.
+UNITS = ("avx512", "avx2", "sse", "none", "float64")
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "layers"
+
+
+def use_unit(unit, monkeypatch):
+    """Make kernels use one vector unit; return the dtype to test with."""
+    if unit == "float64":
+        return np.float64
+    if unit not in host_levels():
+        pytest.skip(f"this machine has no {unit}")
+    monkeypatch.setenv("PCAFFE_SIMD", unit)
+    return np.float32
 
 
 def golden(name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_reference import close, convolution, convolution_backward, golden
+from kernel_reference import UNITS, close, convolution, convolution_backward, golden, use_unit
 
 from pycaffe_dist import device
 from pycaffe_dist.errors import NetError
@@ -17,13 +17,19 @@ from pycaffe_dist.kernels.convolution import (
 from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
 
 
-@pytest.fixture(params=[1, 2], autouse=True)
-def thread_count(request):
-    """Run every test here with one thread and with two."""
+@pytest.fixture(autouse=True)
+def two_threads():
+    """Use two threads, whatever the machine has."""
     before = device.threads()
-    device.set_threads(request.param)
-    yield request.param
+    device.set_threads(2)
+    yield
     device.set_threads(before)
+
+
+@pytest.fixture(params=UNITS)
+def dtype(request, monkeypatch):
+    """Run a test with every vector unit in float32, and in float64."""
+    return use_unit(request.param, monkeypatch)
 
 
 def geometry(axes, kernel, stride=1, pad=0, dilation=1, group=1):
@@ -116,14 +122,27 @@ def check(x_shape, outputs, case, dtype):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_convolution_matches_the_reference(name, dtype):
     check(*CASES[name], dtype)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(24))
 def test_random_convolutions_match_the_reference(seed):
     check(*random_case(seed), np.float32)
+
+
+def test_kernel_rows_that_are_too_wide_for_machine_code_say_so():
+    case = geometry(2, (2, 19), pad=(0, 9))
+    plan = Convolution((1, 2, 5, 30), (3, 2, 2, 19), case)
+    assert "16 columns" in plan.generic_reason
+    check((1, 2, 5, 30), 3, case, np.float32)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in ("depthwise", "depthwise strided")])
+def test_usual_convolutions_run_on_machine_code(name):
+    x_shape, outputs, case = CASES[name]
+    w_shape = (outputs, x_shape[1] // case.group, *case.kernel)
+    assert Convolution(x_shape, w_shape, case).generic_reason is None
 
 
 @pytest.mark.parametrize(
@@ -199,17 +218,17 @@ def test_bias_and_its_gradient_for_vectors_and_images():
 
 
 @pytest.mark.parametrize("name", ["5x5 padded", "1x1 wide", "grouped", "3-D", "depthwise"])
-def test_relu_is_applied_on_request_and_keeps_nan(name):
+def test_relu_is_applied_on_request_and_keeps_nan(name, dtype):
     x_shape, outputs, case = CASES[name]
-    x, w, b, _ = arrays(x_shape, outputs, case, np.float32)
+    x, w, b, _ = arrays(x_shape, outputs, case, dtype)
     x[0, 0].flat[0] = np.nan
-    plan = Convolution(x.shape, w.shape, case)
-    plain, leaky = np.empty(plan.y_shape, np.float32), np.empty(plan.y_shape, np.float32)
+    plan = Convolution(x.shape, w.shape, case, dtype)
+    plain, leaky = np.empty(plan.y_shape, dtype), np.empty(plan.y_shape, dtype)
     plan.forward(x, w, b, plain)
     assert np.isnan(plain).any()
     for slope in (0.0, 0.25):
         plan.forward(x, w, b, leaky, relu_slope=slope)
-        np.testing.assert_array_equal(leaky, np.where(plain < 0, np.float32(slope) * plain, plain))
+        np.testing.assert_array_equal(leaky, np.where(plain < 0, dtype(slope) * plain, plain))
 
 
 @pytest.mark.parametrize("name", ["5x5 padded", "1x1 wide", "grouped", "lenet 2", "7x7 stride 2"])

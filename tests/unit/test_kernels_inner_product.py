@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_reference import close, golden
+from kernel_reference import UNITS, close, golden, use_unit
 
 from pycaffe_dist import device
 from pycaffe_dist.kernels.gemm import gemm
 from pycaffe_dist.kernels.inner_product import InnerProduct
 
 
-@pytest.fixture(params=[1, 2], autouse=True)
-def thread_count(request):
-    """Run every test here with one thread and with two."""
+@pytest.fixture(autouse=True)
+def two_threads():
+    """Use two threads, whatever the machine has."""
     before = device.threads()
-    device.set_threads(request.param)
-    yield request.param
+    device.set_threads(2)
+    yield
     device.set_threads(before)
+
+
+@pytest.fixture(params=UNITS)
+def dtype(request, monkeypatch):
+    """Run a test with every vector unit in float32, and in float64."""
+    return use_unit(request.param, monkeypatch)
 
 
 SHAPES = [
@@ -34,7 +40,6 @@ SHAPES = [
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 @pytest.mark.parametrize("trans_a", [False, True])
 @pytest.mark.parametrize("trans_b", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_gemm(m, n, k, trans_a, trans_b, dtype):
     rng = np.random.default_rng(0)
     a = rng.standard_normal((k, m) if trans_a else (m, k)).astype(dtype)
@@ -51,7 +56,6 @@ def test_gemm(m, n, k, trans_a, trans_b, dtype):
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_inner_product(m, n, k, transposed, bias, dtype):
     rng = np.random.default_rng(0)
     x, w, b, dy = (
@@ -102,10 +106,10 @@ def test_results_do_not_depend_on_the_number_of_threads():
             np.testing.assert_array_equal(found, expected)
 
 
-def test_a_nan_reaches_the_products_of_its_row():
-    x, w = np.ones((5, 40), np.float32), np.zeros((9, 40), np.float32)
+def test_a_nan_reaches_the_products_of_its_row(dtype):
+    x, w = np.ones((5, 40), dtype), np.zeros((9, 40), dtype)
     x[2, 39] = np.nan
-    y = np.zeros((5, 9), np.float32)
-    InnerProduct(5, 9, 40).forward(x, w, None, y)
+    y = np.zeros((5, 9), dtype)
+    InnerProduct(5, 9, 40, dtype=dtype).forward(x, w, None, y)
     assert np.isnan(y[2]).all()
     assert np.isfinite(np.delete(y, 2, 0)).all()
