@@ -11,6 +11,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.layers.base import Arity, Layer, register
+from pycaffe_dist.log import logger
 from pycaffe_dist.schema import caffe_pb2
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Data(Layer):
         self._key = self._shared_random("transform", 2**64)
         self._skip = self._shared_random("rand_skip", param.rand_skip) if param.rand_skip else 0
         self._prefetcher = self._open(first_batch=0)
+        shape = self._prefetcher.top_shapes[0]
+        logger.info("output data size: %s", ",".join(map(str, shape)))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for blob, shape in zip(top, self._prefetcher.top_shapes):
@@ -85,11 +88,15 @@ class Data(Layer):
         param, context = self.param.data_param, self.context
         backend = caffe_pb2.DataParameter.DB.Name(param.backend).lower()
         with self._located_errors():
+            if self.param.transform_param.mean_file:
+                logger.info("Loading mean file from: %s", self.param.transform_param.mean_file)
             transformer = Transformer(
                 self.param.transform_param, self.phase, context.dtype, self._key
             )
+            source = open_source(param.source, backend)
+            logger.info("Opened %s %s", backend, param.source)
             loader = DatumLoader(
-                open_source(param.source, backend),
+                source,
                 transformer,
                 param.batch_size,
                 context.shard,
