@@ -45,7 +45,7 @@ class Accuracy(Layer):
         own = np.take_along_axis(scores, labels[:, None, :], axis=1)
         better = np.count_nonzero(scores >= own, axis=1) - 1
         right = (better < self._top_k) & counted
-        top[0].data[...] = np.count_nonzero(right) / max(1, np.count_nonzero(counted))
+        top[0].data[...] = np.count_nonzero(right) / max(1, int(counted.sum()))
         if len(top) > 1:
             classes = self._layout.classes
             hits = np.bincount(labels[right], minlength=classes)

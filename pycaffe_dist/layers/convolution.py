@@ -12,7 +12,7 @@ from pycaffe_dist.kernels.convolution import ConvolutionGeometry
 from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe, output_of, require_same_shape
-from pycaffe_dist.layers.parameters import make_parameters
+from pycaffe_dist.layers.parameters import Spec, make_parameters
 
 
 def read_geometry(layer: Layer, spatial_axes: int) -> ConvolutionGeometry:
@@ -60,6 +60,7 @@ class ConvolutionBase(Layer):
     tops = Arity(1, None)
     equal_bottoms_and_tops = True
     transposed = False
+    _plan: ConvolutionPlan
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.convolution_param
@@ -82,12 +83,11 @@ class ConvolutionBase(Layer):
         if self.transposed:
             rows, columns = columns, rows
         weights = (rows, columns // param.group, *self._geometry.kernel[: self._spatial_axes])
-        specs = [(weights, param.weight_filler)]
+        specs: list[Spec] = [(weights, param.weight_filler)]
         if param.bias_term:
             specs.append(((param.num_output,), param.bias_filler))
         make_parameters(self, *specs)
-        self._plan: ConvolutionPlan | None = None
-        self._plan_of: tuple[int, ...] = ()
+        self._plan_of: tuple[int, ...] | None = None
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
@@ -103,7 +103,7 @@ class ConvolutionBase(Layer):
         num_output = self.param.convolution_param.num_output
         for blob in top:
             blob.reshape(*shape[: self._axis], num_output, *output)
-        if self._plan is None or self._plan_of != shape:
+        if self._plan_of != shape:
             images = top[0] if self.transposed else bottom[0]
             self._plan = ConvolutionPlan(
                 self._flat(images.shape), self._weights_shape(), self._geometry, self.context.dtype

@@ -12,12 +12,14 @@ from pycaffe_dist.kernels.inner_product import InnerProduct as InnerProductPlan
 from pycaffe_dist.kernels.scatter import scatter_add
 from pycaffe_dist.layers.base import Layer, register
 from pycaffe_dist.layers.checking import axis_of, describe, require_no_gradient
-from pycaffe_dist.layers.parameters import make_parameters
+from pycaffe_dist.layers.parameters import Spec, make_parameters
 
 
 @register("InnerProduct")
 class InnerProduct(Layer):
     """y = x·Wᵀ + b with x flattened from ``axis`` on; W is (num_output, inputs), or transposed."""
+
+    _plan: InnerProductPlan
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.inner_product_param
@@ -26,12 +28,11 @@ class InnerProduct(Layer):
         axis = axis_of(self, bottom, param.axis)
         self._inputs = math.prod(bottom[0].shape[axis:])
         shape = (param.num_output, self._inputs)
-        specs = [(shape[::-1] if param.transpose else shape, param.weight_filler)]
+        specs: list[Spec] = [(shape[::-1] if param.transpose else shape, param.weight_filler)]
         if param.bias_term:
             specs.append(((param.num_output,), param.bias_filler))
         make_parameters(self, *specs)
-        self._plan: InnerProductPlan | None = None
-        self._samples = 0
+        self._samples = -1
         self._last: tuple[np.ndarray, np.ndarray] | None = None
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -45,7 +46,7 @@ class InnerProduct(Layer):
             )
         top[0].reshape(*bottom[0].shape[:axis], param.num_output)
         samples = bottom[0].count_of(0, axis)
-        if self._plan is None or samples != self._samples:
+        if samples != self._samples:
             self._samples = samples
             self._plan = InnerProductPlan(
                 samples, param.num_output, inputs, param.transpose, self.context.dtype
@@ -93,7 +94,7 @@ class Embed(Layer):
                 f"needs num_output and input_dim of at least 1, "
                 f"found {param.num_output} and {param.input_dim}"
             )
-        specs = [((param.input_dim, param.num_output), param.weight_filler)]
+        specs: list[Spec] = [((param.input_dim, param.num_output), param.weight_filler)]
         if param.bias_term:
             specs.append(((param.num_output,), param.bias_filler))
         make_parameters(self, *specs)

@@ -65,7 +65,8 @@ def normalizer(mode: int, batch: int, full: int, valid: int) -> float:
 
     ``batch`` counts samples, ``full`` all labels and ``valid`` those that are not ignored.
     """
-    return float(max(1, {FULL: full, VALID: valid, BATCH_SIZE: batch}.get(mode, 1)))
+    divisors: dict[int, int] = {FULL: full, VALID: valid, BATCH_SIZE: batch}
+    return float(max(1, divisors.get(mode, 1)))
 
 
 class LabelLayout:

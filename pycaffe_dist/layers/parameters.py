@@ -10,6 +10,7 @@ from pycaffe_dist.layers.base import Layer
 from pycaffe_dist.schema import caffe_pb2
 
 FillerParameter = Any  # caffe_pb2.FillerParameter, a class made at run time
+Spec = tuple[tuple[int, ...], FillerParameter]
 
 
 def constant(value: float) -> FillerParameter:
@@ -17,7 +18,7 @@ def constant(value: float) -> FillerParameter:
     return caffe_pb2.FillerParameter(type="constant", value=value)
 
 
-def make_parameters(layer: Layer, *specs: tuple[tuple[int, ...], FillerParameter]) -> None:
+def make_parameters(layer: Layer, *specs: Spec) -> None:
     """Create ``layer.blobs`` with the given shapes and fillers, or check those that it has.
 
     Raises LayerError when given blobs do not fit, or a filler cannot fill its blob.
@@ -31,7 +32,7 @@ def make_parameters(layer: Layer, *specs: tuple[tuple[int, ...], FillerParameter
     for index, (shape, filler) in enumerate(specs):
         blob = layer.new_blob(*shape)
         try:
-            fill(blob, filler, layer.rng(f"blobs[{index}]"))
+            fill(blob, filler, layer.context.rng(layer.name, f"blobs[{index}]"))
         except NetError as error:
             raise layer.error(f"parameter {index}: {error}") from None
         layer.blobs.append(blob)

@@ -117,7 +117,7 @@ class Pooling(Layer):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         require_axes(self, bottom, 0, 4)
         param = self.param.pooling_param
-        spatial = bottom[0].shape[2:]
+        spatial = bottom[0].height, bottom[0].width
         ceil = param.round_mode == caffe_pb2.PoolingParameter.CEIL
         kernel = spatial if self._global else self._kernel
         geometry = PoolingGeometry(kernel, self._stride, self._pad, ceil)

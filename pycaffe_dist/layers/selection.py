@@ -33,7 +33,9 @@ class Filter(Layer):
                 f"needs one top for each bottom but the selector: {len(bottom) - 1}, "
                 f"found {len(top)}"
             )
-        self._chosen: np.ndarray | None = None
+        # The first reshape comes before any data.
+        self._chosen = np.arange(bottom[-1].shape[0])
+        self._has_data = False
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         """The selector has no gradient."""
@@ -47,11 +49,9 @@ class Filter(Layer):
             )
         for index in range(last):
             require_same_batch(self, bottom, index, last)
-        if self._chosen is None:
-            # The first reshape comes before any data.
-            self._chosen = np.arange(bottom[last].shape[0])
-        else:
+        if self._has_data:
             self._chosen = np.flatnonzero(bottom[last].data.reshape(-1))
+        self._has_data = True
         self._shape_tops(bottom, top)
 
     def _shape_tops(self, bottom: list[Blob], top: list[Blob]) -> None:
