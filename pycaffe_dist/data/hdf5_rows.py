@@ -15,8 +15,9 @@ class HDF5Rows:
     """The rows of the files that a list file names, for some data sets of equal length.
 
     ``names`` are the data sets (the layer's tops).  The rows of one file at a time are in memory.
-    With ``shuffle``, every epoch permutes the files and the rows within each, from ``seed`` and the
-    epoch's number alone, so that ranks with one seed agree on the order.  Raises DataError.
+    With ``shuffle``, every epoch permutes the files and the rows within each, from ``seed`` (one
+    is drawn if it is None) and the epoch's number alone, so that ranks with one seed agree on the
+    order.  Raises DataError.
     """
 
     def __init__(self, list_file: str, names: list[str], shuffle: bool, seed: int | None):
@@ -28,7 +29,7 @@ class HDF5Rows:
             raise DataError(f"{list_file}: the list names no HDF5 file")
         self._names = names
         self._shuffle = shuffle
-        self._seed = secrets.randbits(63) if seed is None else seed
+        self.seed = secrets.randbits(63) if seed is None else seed
         self._counts = np.array([self._count_rows(file) for file in self.files])
         if not self._counts.sum():
             raise DataError(f"{list_file}: the HDF5 files have no rows")
@@ -57,7 +58,7 @@ class HDF5Rows:
     def _permutation(self, epoch: int, length: int, stream: int = 0) -> np.ndarray:
         if not self._shuffle:
             return np.arange(length)
-        return np.random.default_rng([self._seed, epoch, stream]).permutation(length)
+        return np.random.default_rng([self.seed, epoch, stream]).permutation(length)
 
     def _open(self, file: str) -> h5py.File:
         try:

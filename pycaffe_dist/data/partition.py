@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pycaffe_dist.errors import UsageError
 
@@ -16,12 +17,15 @@ class Shard:
     ``unit="record"``: rank r of P reads records r, r+P, r+2P, …, so that P ranks with batch size b
     see in each iteration exactly the samples that one rank with batch size P·b would see.
     ``unit="batch"``: rank r reads whole batches r, r+P, r+2P, … (tests that are spread over ranks).
-    Either holds across the end of the data set, whether or not P divides its length.
+    Either holds across the end of the data set, whether or not P divides its length.  The ranks
+    begin to count at record ``origin``: a run that goes on with another number of ranks deals out
+    anew what the earlier one has left.
     """
 
     rank: int = 0
     size: int = 1
     unit: str = "record"
+    origin: int = 0
 
     def __post_init__(self):
         if not 0 <= self.rank < self.size:
@@ -37,5 +41,35 @@ class Shard:
     def first_record(self, batch: int, batch_size: int) -> int:
         """Return the stream index of the first record of this rank's batch number ``batch``."""
         if self.unit == "record":
-            return batch * batch_size * self.size + self.rank
-        return (batch * self.size + self.rank) * batch_size
+            return self.origin + batch * batch_size * self.size + self.rank
+        return self.origin + (batch * self.size + self.rank) * batch_size
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far a rank has come in its stream: the next is its batch number ``batch``.
+
+    ``next_record`` is the first record of that batch.
+    """
+
+    origin: int
+    batch: int
+    batch_size: int
+    next_record: int
+
+    @classmethod
+    def of(cls, shard: Shard, batch: int, batch_size: int) -> Place:
+        """Return the place of a rank that has read ``batch`` batches of ``shard``."""
+        return cls(shard.origin, batch, batch_size, shard.first_record(batch, batch_size))
+
+
+def continued(shard: Shard, batch_size: int, places: Sequence[Place]) -> tuple[Shard, int]:
+    """Return the shard and batch number with which a rank goes on after an earlier run.
+
+    ``places`` are those of all its ranks.  With as many ranks and samples the rank goes on with
+    exactly its own next batch; else the ranks share what is left from the first unread record on.
+    """
+    if len(places) == shard.size and places[shard.rank].batch_size == batch_size:
+        mine = places[shard.rank]
+        return replace(shard, origin=mine.origin), mine.batch
+    return replace(shard, origin=min(place.next_record for place in places)), 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -99,6 +100,7 @@ class Layer:
         self.blobs: list[Blob] = []
         self.param_propagate_down: list[bool] = []
         self.loss_weights: list[float] = []
+        self._generators: dict[str, np.random.Generator] = {}
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Read the layer's parameters and create its blobs, unless it has them already."""
@@ -133,12 +135,26 @@ class Layer:
     def state(self) -> dict[str, Any]:
         """Return what the next forward depends on beside parameters: cursors, random states.
 
-        Plain numbers, strings, lists and dicts only: it is written as JSON into snapshots.
+        Plain numbers, strings, lists and dicts only: it is written as JSON into snapshots.  The
+        generators of :meth:`rng` are in it already.
         """
-        return {}
+        if not self._generators:
+            return {}
+        return {"random": {name: rng.bit_generator.state for name, rng in self._generators.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state` returned, in a run with the same seed."""
+        """Go on from what :meth:`state` returned, whatever the seed of this run."""
+        for name, random in state.get("random", {}).items():
+            if name in self._generators:
+                self._generators[name].bit_generator.state = random
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Go on from this layer's states on all ranks of an earlier run, in the order of ranks.
+
+        The number of ranks may have been another one; a rank that is new starts afresh.
+        """
+        if self.context.shard.rank < len(states):
+            self.set_state(states[self.context.shard.rank])
 
     def close(self) -> None:
         """Release threads and files; called when the net goes away."""
@@ -148,8 +164,9 @@ class Layer:
         return Blob(shape, self.context.dtype)
 
     def rng(self, purpose: str = "") -> np.random.Generator:
-        """Return this layer's own random generator for ``purpose``."""
-        return self.context.rng(self.name, purpose)
+        """Return this layer's own random generator for ``purpose``; snapshots keep its state."""
+        self._generators[purpose] = generator = self.context.rng(self.name, purpose)
+        return generator
 
     def error(self, message: str) -> LayerError:
         """Return an error that names this layer and its place in the prototxt."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.data.partition import Place, Shard, continued
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.layers.base import Arity, Layer, register
 from pycaffe_dist.log import logger
@@ -43,6 +43,7 @@ class Data(Layer):
         if param.prefetch < 1:
             raise self.error("data_param.prefetch must be at least 1, found 0")
         self._labels = len(top) > 1
+        self._shard = self.context.shard
         self._key = self._shared_random("transform", 2**64)
         self._skip = self._shared_random("rand_skip", param.rand_skip) if param.rand_skip else 0
         self._prefetcher = self._open(first_batch=0)
@@ -65,14 +66,25 @@ class Data(Layer):
             self._prefetcher.close()
 
     def state(self) -> dict[str, Any]:
-        """Return the number of batches read on this rank and what crops, mirrors and skips."""
-        return {"batches": self._prefetcher.number, "key": self._key, "skip": self._skip}
+        """Return the place in the records and what crops, mirrors and skips."""
+        size = self.param.data_param.batch_size
+        place = Place.of(self._shard, self._prefetcher.number, size)
+        return {"key": self._key, "skip": self._skip, "place": asdict(place)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on with the very batch that the run would have seen next, whatever its seed."""
-        self._key, self._skip = state["key"], state["skip"]
+        place = Place(**state["place"])
+        self._go_on(state, replace(self._shard, origin=place.origin), place.batch)
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Go on after the records that the ranks of an earlier run, maybe others, have read."""
+        places = [Place(**state["place"]) for state in states]
+        self._go_on(states[0], *continued(self._shard, self.param.data_param.batch_size, places))
+
+    def _go_on(self, state: dict[str, Any], shard: Shard, batch: int) -> None:
+        self._key, self._skip, self._shard = state["key"], state["skip"], shard
         self._prefetcher.close()
-        self._prefetcher = self._open(first_batch=state["batches"])
+        self._prefetcher = self._open(first_batch=batch)
 
     @property
     def seconds_waited(self) -> float:
@@ -99,7 +111,7 @@ class Data(Layer):
                 source,
                 transformer,
                 param.batch_size,
-                context.shard,
+                self._shard,
                 self._skip,
                 self._labels,
             )

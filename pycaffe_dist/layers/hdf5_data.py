@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
 import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.hdf5_rows import HDF5Rows
+from pycaffe_dist.data.partition import Place, continued
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.layers.base import Arity, Layer, register
 from pycaffe_dist.log import logger
@@ -32,7 +37,7 @@ class HDF5Data(Layer):
         except DataError as error:
             raise self.error(str(error)) from None
         logger.info("Number of HDF5 files: %d", len(self._rows.files))
-        self._batches = 0
+        self._shard, self._batches = self.context.shard, 0
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         batch = self.param.hdf5_data_param.batch_size
@@ -40,8 +45,26 @@ class HDF5Data(Layer):
             blob.reshape(batch, *shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        batch, shard = self.param.hdf5_data_param.batch_size, self.context.shard
-        first = shard.first_record(self._batches, batch)
-        positions = first + shard.step * np.arange(batch)
+        batch = self.param.hdf5_data_param.batch_size
+        first = self._shard.first_record(self._batches, batch)
+        positions = first + self._shard.step * np.arange(batch)
         self._rows.take(positions, [blob.data for blob in top])
         self._batches += 1
+
+    def state(self) -> dict[str, Any]:
+        """Return the place in the rows, and the seed that shuffles them."""
+        place = Place.of(self._shard, self._batches, self.param.hdf5_data_param.batch_size)
+        return {"seed": self._rows.seed, "place": asdict(place)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with the very batch that the run would have seen next, whatever its seed."""
+        place = Place(**state["place"])
+        self._rows.seed = state["seed"]
+        self._shard, self._batches = replace(self._shard, origin=place.origin), place.batch
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Go on after the rows that the ranks of an earlier run, maybe others, have read."""
+        places = [Place(**state["place"]) for state in states]
+        size = self.param.hdf5_data_param.batch_size
+        self._rows.seed = states[0]["seed"]
+        self._shard, self._batches = continued(self._shard, size, places)

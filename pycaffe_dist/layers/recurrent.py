@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+from typing import Any
+
+from typing import Any
+
 import numpy as np
 
 from pycaffe_dist.blob import Blob
@@ -109,6 +114,31 @@ class Recurrent(Layer):
         """Forget the last states: the next batch starts from zero."""
         for state in self._last:
             state.fill(0)
+
+    def state(self) -> dict[str, Any]:
+        """Return the last states, with which the next batch begins, as texts of their bytes."""
+        return {"last": [base64.b64encode(state).decode() for state in self._last]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Begin the next batch with these states, unless there are now other streams."""
+        last = [
+            np.frombuffer(base64.b64decode(text), mine.dtype)
+            for text, mine in zip(state["last"], self._last)
+        ]
+        if [values.size for values in last] == [mine.size for mine in self._last]:
+            for mine, values in zip(self._last, last):
+                mine[...] = values.reshape(mine.shape)
+
+    def state(self) -> dict[str, Any]:
+        """Return the last states, from which the next batch goes on."""
+        return {**super().state(), "last": [state.tolist() for state in self._last]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state` returned, if the number of streams is the same."""
+        super().set_state(state)
+        for mine, saved in zip(self._last, state.get("last", [])):
+            if np.shape(saved) == mine.shape:
+                mine[...] = saved
 
     def _first_states(self, bottom: list[Blob]) -> list[np.ndarray]:
         if not self._exposed():
