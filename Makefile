@@ -28,7 +28,7 @@ $(INSTALLED): setup.cfg pyproject.toml
 	  rm -rf $(VENV); \
 	  echo "$(PYTHON) cannot make a virtual environment: install its ensurepip (on Debian the package" \
 	    "python3-venv) or virtualenv, or choose another one with PYTHON=…" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mpi,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[mpi,dev]'
 	@touch $@
 
 train: install ## get MNIST and train LeNet on $RANKS ranks (2): the quick start

@@ -31,5 +31,10 @@ trap 'rm -rf "$log"' EXIT
 pcaffe_on "$ranks" train --solver="$solver" --log_dir="$log" "$@"
 
 accuracy=$(sed -n 's/.*Test net output #[0-9]*: accuracy = //p' "$log/pcaffe.INFO" | tail -n 1)
+# get_mnist.sh may have put other digits in MNIST's place; MNIST's test images have this size.
+images=MNIST
+if [ "$(wc -c < data/mnist/t10k-images-idx3-ubyte)" -ne 7840016 ]; then
+  images="scikit-learn's UCI digits, NOT MNIST"
+fi
 echo
-echo "LeNet on $ranks rank(s): test accuracy $accuracy"
+echo "LeNet on $ranks rank(s), $images: test accuracy $accuracy"
