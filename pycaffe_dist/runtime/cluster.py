@@ -43,6 +43,10 @@ class Cluster(abc.ABC):
         """Return the bytes of rank ``root``; the others' are not read."""
 
     @abc.abstractmethod
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return a few bytes of every rank, in the order of ranks."""
+
+    @abc.abstractmethod
     def sum(self, values: Any) -> np.ndarray:
         """Return the sum over ranks of a small array, bit for bit the same on all of them."""
 
@@ -111,6 +115,10 @@ class LocalCluster(Cluster):
     def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
         """Return ``data``."""
         return data or b""
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return ``data`` alone."""
+        return [data]
 
     def sum(self, values: Any) -> np.ndarray:
         """Return a copy of ``values``."""

@@ -82,7 +82,7 @@ class MPICluster(Cluster):
         mine = launcher.cores(launcher.usable_cpus())
         known = [
             text.decode().split("\n")
-            for text in self._allgather_bytes("\n".join([host, *map(str, mine)]).encode())
+            for text in self.gather_bytes("\n".join([host, *map(str, mine)]).encode())
         ]
         self.hosts = tuple(name for name, *_ in known)
         together = [rank for rank, name in enumerate(self.hosts) if name == host]
@@ -125,8 +125,8 @@ class MPICluster(Cluster):
 
         return self.communication.submit(task(), name)
 
-    def _allgather_bytes(self, data: bytes) -> list[bytes]:
-        """Collect a few bytes from all ranks."""
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return a few bytes of every rank, in the order of ranks."""
         counts = self._allgather(np.array(len(data)), "allgather").wait()
         padded = np.frombuffer(data.ljust(int(counts.max()), b"\0"), np.uint8)
         rows = self._allgather(padded, "allgather").wait()
