@@ -41,8 +41,8 @@ def _affine(begin, end, x, y, shift, scale, bias, in_place):
 @jit(fast=True)
 def _sums(begin, end, x, dy, shift, sum_dy, sum_dyx):
     outer, inner = dy.shape[0], dy.shape[2]
-    sum_dy[begin:end] = 0
-    sum_dyx[begin:end] = 0
+    for c in range(begin, end):
+        sum_dy[c] = sum_dyx[c] = 0
     if inner == 1:
         for n in range(outer):
             for c in range(begin, end):
@@ -65,16 +65,14 @@ def _sums(begin, end, x, dy, shift, sum_dy, sum_dyx):
 def _statistics(begin, end, x, mean, variance):
     outer, inner = x.shape[0], x.shape[2]
     if inner == 1:
-        mean[begin:end] = 0
-        variance[begin:end] = 0
+        for c in range(begin, end):
+            mean[c] = variance[c] = 0
         for n in range(outer):
             for c in range(begin, end):
-                mean[c] += x[n, c, 0]
-        mean[begin:end] /= outer
+                mean[c] += x[n, c, 0] / outer
         for n in range(outer):
             for c in range(begin, end):
-                variance[c] += (x[n, c, 0] - mean[c]) ** 2
-        variance[begin:end] /= outer
+                variance[c] += (x[n, c, 0] - mean[c]) ** 2 / outer
         return
     for c in range(begin, end):
         # A row is summed and, still in the cache, compared with its own mean; Chan's formula

@@ -19,11 +19,11 @@ def _softmax(begin, end, x, y):
     classes, inner = x.shape[1], x.shape[2]
     largest, total = np.empty(inner, x.dtype), np.empty(inner, x.dtype)
     for n in range(begin, end):
-        largest[:] = x[n, 0]
+        for i in range(inner):
+            largest[i], total[i] = x[n, 0, i], 0
         for c in range(1, classes):
             for i in range(inner):
                 largest[i] = max(largest[i], x[n, c, i])
-        total[:] = 0
         for c in range(classes):
             for i in range(inner):
                 value = math.exp(x[n, c, i] - largest[i])
@@ -41,7 +41,8 @@ def _softmax_gradient(begin, end, y, dy, dx):
     classes, inner = y.shape[1], y.shape[2]
     dot = np.empty(inner, y.dtype)
     for n in range(begin, end):
-        dot[:] = 0
+        for i in range(inner):
+            dot[i] = 0
         for c in range(classes):
             for i in range(inner):
                 dot[i] += y[n, c, i] * dy[n, c, i]
@@ -76,10 +77,11 @@ def _loss_gradient(begin, end, probability, label, ignore, scale, dx):
                 dx[n, c, i] = probability[n, c, i] * scale
         for i in range(inner):
             k = int(label[n, i])
-            if k == ignore:
-                dx[n, :, i] = 0
-            else:
+            if k != ignore:
                 dx[n, k, i] -= scale
+                continue
+            for c in range(classes):
+                dx[n, c, i] = 0
 
 
 def _grain(x: np.ndarray) -> int:

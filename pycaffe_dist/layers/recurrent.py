@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from typing import Any
-
 import numpy as np
 
 from pycaffe_dist.blob import Blob
@@ -128,17 +126,6 @@ class Recurrent(Layer):
         if [values.size for values in last] == [mine.size for mine in self._last]:
             for mine, values in zip(self._last, last):
                 mine[...] = values.reshape(mine.shape)
-
-    def state(self) -> dict[str, Any]:
-        """Return the last states, from which the next batch goes on."""
-        return {**super().state(), "last": [state.tolist() for state in self._last]}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state` returned, if the number of streams is the same."""
-        super().set_state(state)
-        for mine, saved in zip(self._last, state.get("last", [])):
-            if np.shape(saved) == mine.shape:
-                mine[...] = saved
 
     def _first_states(self, bottom: list[Blob]) -> list[np.ndarray]:
         if not self._exposed():
