@@ -4,6 +4,7 @@
 
     PcaffeError
     ├── UsageError        a command-line flag or an argument of the Python API
+    │   └── ArgumentError the same, and a ValueError, where pycaffe raises one
     ├── PrototxtError     a prototxt: file, line and column, what is known instead
     ├── NetError          a net that cannot be built or run
     │   └── LayerError    the same, with the layer's name
@@ -25,12 +26,16 @@ import difflib
 from collections.abc import Iterable
 
 
-class PcaffeError(Exception):
-    """The root of all deliberate errors."""
+class PcaffeError(RuntimeError):
+    """The root of all deliberate errors; a RuntimeError, as those that pycaffe raises are."""
 
 
 class UsageError(PcaffeError):
     """A flag or argument is unknown, missing or contradicts another."""
+
+
+class ArgumentError(UsageError, ValueError):
+    """An argument of the Python API has an unusable value or shape."""
 
 
 class PrototxtError(PcaffeError):

@@ -22,13 +22,16 @@ from pycaffe_dist.net.splits import insert_splits
 from pycaffe_dist.schema import text
 from pycaffe_dist.schema.places import Places
 
+Hook = Callable[[int], None]
+
 
 class Net:
     """A net built from a NetParameter, in the phase, level and stages of its ``state``.
 
     ``dtype`` is that of all blobs; ``seed`` makes fillers, dropout and crops repeatable; ``shard``
     says which records this rank reads; ``places`` tells errors where the layers were defined.
-    Raises NetError or LayerError when the net cannot be built.
+    ``before_forward``, ``after_forward``, ``before_backward`` and ``after_backward`` hold callbacks
+    that get a layer's index.  Raises NetError or LayerError when the net cannot be built.
     """
 
     def __init__(
@@ -46,6 +49,10 @@ class Net:
             logger.info("Initializing net from parameters: \n%s", text.to_text(filtered).rstrip())
         self.name: str = filtered.name
         self.phase: int = filtered.state.phase
+        self.before_forward: list[Hook] = []
+        self.after_forward: list[Hook] = []
+        self.before_backward: list[Hook] = []
+        self.after_backward: list[Hook] = []
         self.debug_info: bool = filtered.debug_info
         context = LayerContext(phase=self.phase, dtype=np.dtype(dtype), seed=seed, shard=shard)
         where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}
@@ -89,7 +96,14 @@ class Net:
     def forward(self, start: int = 0, end: int | None = None) -> float:
         """Run layers ``start`` to ``end`` (inclusive) forward; return the weighted loss."""
         last = len(self.nodes) - 1 if end is None else end
-        return math.fsum(self.forward_layer(index) for index in range(start, last + 1))
+        losses = []
+        for index in range(start, last + 1):
+            for hook in self.before_forward:
+                hook(index)
+            losses.append(self.forward_layer(index))
+            for hook in self.after_forward:
+                hook(index)
+        return math.fsum(losses)
 
     def forward_layer(self, index: int) -> float:
         """Run one layer forward, reshaped if its bottoms' shapes changed; return its loss."""
@@ -122,7 +136,11 @@ class Net:
         """
         first = len(self.nodes) - 1 if start is None else start
         for index in range(first, end - 1, -1):
+            for hook in self.before_backward:
+                hook(index)
             self.backward_layer(index)
+            for hook in self.after_backward:
+                hook(index)
             if on_gradient_ready is not None:
                 for parameter in self._ready_after.get(index, ()):
                     on_gradient_ready(parameter)

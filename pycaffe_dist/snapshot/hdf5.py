@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pycaffe_dist.errors import SnapshotError
+from pycaffe_dist.errors import PcaffeError, SnapshotError
 from pycaffe_dist.snapshot import atomic
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ def writing(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
         try:
             with h5py.File(new, "w") as file:
                 yield file
+        except PcaffeError:
+            raise
         except RuntimeError as error:
             # Closing failed after a write had: HDF5 keeps the file open, and with it the disk full.
             os.truncate(new, 0)
@@ -43,6 +45,8 @@ def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
     try:
         with h5py.File(path, "r") as file:
             yield file
+    except PcaffeError:
+        raise
     except (OSError, RuntimeError) as error:
         raise SnapshotError(f"{os.fspath(path)}: damaged or cut off: {error}") from error
 
