@@ -39,9 +39,13 @@ class PythonLayerBase:
     backward_needs_bottom = Need.VALUE
     backward_needs_top = Need.NONE
 
+    type = "Python"
     param_str: str = ""
     phase: int = 0
     blobs: ParameterBlobs
+
+    def __init__(self, layer_param: Any = None):
+        """Make a layer; a subclass with a constructor of its own gets the LayerParameter too."""
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Read ``param_str``, check the bottoms, add parameters to ``self.blobs``."""
@@ -101,7 +105,7 @@ class Python(Layer):
             hint = did_you_mean(param.layer, known) or f"; it has {', '.join(sorted(known))}"
             raise self.error(f"module '{param.module}' has no class '{param.layer}'{hint}")
         try:
-            return chosen()
+            return chosen(self.param)
         except Exception as error:
             raise self._failure("__init__", error) from error
 
@@ -124,6 +128,11 @@ class Python(Layer):
             getattr(self._user, method)(*args)
         except Exception as error:
             raise self._failure(method, error) from error
+
+    @property
+    def user_layer(self) -> PythonLayerBase:
+        """The instance of the user's class."""
+        return self._user
 
     @property
     def in_place(self) -> bool:  # type: ignore[override]

@@ -58,15 +58,21 @@ def make_solver(
     Without a ``cluster``, under a launcher such as mpirun, it is the one that the launcher started.
     """
     if cluster is None:
-        cluster = _launched_cluster()
+        cluster = launched_cluster()
     engine = make_engine(cluster, exchange)
     return Solver(param, cluster=cluster, engine=engine, divide_batches=divide_batches)
 
 
 @functools.cache
-def _launched_cluster() -> Cluster:
-    """A process has one cluster, however many solvers a program makes."""
-    return clusters.detect()
+def launched_cluster() -> Cluster:
+    """Return the cluster that a launcher started this process in, the same one at every call.
+
+    This rank then computes on its share of the host's cores.
+    """
+    cluster = clusters.detect()
+    if cluster.size > 1:
+        device.set_threads(cluster.threads)
+    return cluster
 
 
 def _solver_param(options: TrainOptions) -> Any:

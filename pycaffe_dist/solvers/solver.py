@@ -25,14 +25,17 @@ from pycaffe_dist.solvers.method import Regularization, method_class
 
 _REGULARIZATIONS = ("L1", "L2")
 
+Callback = Callable[["Solver"], None]
+
 
 class Solver:
     """Trains the net of a SolverParameter, on this rank of ``cluster``.
 
     ``engine`` combines gradients across ranks; ``dtype`` is that of the nets;
     ``divide_batches`` reads the prototxt's batch sizes as those of all ranks together.
-    ``action_source`` is asked once per iteration whether to stop or snapshot, and
-    ``after_iteration`` holds callbacks that get the solver.  Raises PcaffeError of the kind that
+    ``action_source`` is asked once per iteration whether to stop or snapshot.
+    ``before_gradients``, ``after_gradients`` (the mean over ranks, before the update) and
+    ``after_iteration`` hold callbacks that get the solver.  Raises PcaffeError of the kind that
     fits when a net, field or weight file is unusable.
     """
 
@@ -52,7 +55,9 @@ class Solver:
         self._check_fields()
         self.iteration = 0
         self.action_source: Callable[[], Action] = _no_action
-        self.after_iteration: list[Callable[[Solver], None]] = []
+        self.before_gradients: list[Callback] = []
+        self.after_gradients: list[Callback] = []
+        self.after_iteration: list[Callback] = []
         self.stopping = False
         self._dtype = dtype
         self._losses: deque[float] = deque(maxlen=param.average_loss)
@@ -182,11 +187,18 @@ class Solver:
                 self.test_all()
                 if self.stopping:
                     break
+            for callback in self.before_gradients:
+                callback(self)
             display = bool(param.display) and self.iteration % param.display == 0
             self.net.debug_info = display and param.debug_info
             self._losses.append(self._forward_backward())
             if display:
                 self._display()
+            if self.after_gradients:
+                for parameter in reversed(self.net.parameters):
+                    self.engine.wait(parameter)
+                for callback in self.after_gradients:
+                    callback(self)
             self._apply_update(display)
             action = self.engine.agree(self.action_source())
             due = bool(param.snapshot) and self.iteration % param.snapshot == 0
@@ -251,6 +263,18 @@ class Solver:
         )
         self._displayed_at = (self.iteration, now)
         testing.log_outputs(self.net, "Train", means[1:])
+
+    def apply_update(self) -> None:
+        """Update the parameters by the diffs that backward, called by hand, has left.
+
+        On several ranks by their mean; all ranks must call it.  Counts as an iteration.
+        """
+        self._start()
+        for parameter in reversed(self.net.parameters):
+            if parameter.receives_gradient:
+                self.engine.gradient_ready(parameter)
+        display = bool(self.param.display) and self.iteration % self.param.display == 0
+        self._apply_update(display)
 
     def _apply_update(self, display: bool) -> None:
         rate = self.learning_rate.at(self.iteration)
