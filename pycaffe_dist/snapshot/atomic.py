@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from pycaffe_dist.errors import SnapshotError
 
 Buffer = bytes | memoryview
+_READ_BYTES = 1 << 20
+_SUFFIX = ".tmp"
+
+
+class Checksum(NamedTuple):
+    """The number of bytes in a file and their CRC-32."""
+
+    size: int
+    crc32: int
+
+
+def checksum(path: str | os.PathLike[str]) -> Checksum:
+    """Return the checksum of a file; raises OSError."""
+    size = crc = 0
+    buffer = memoryview(bytearray(_READ_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            crc = zlib.crc32(buffer[:count], crc)
+            size += count
+    return Checksum(size, crc)
 
 
 @contextmanager
@@ -22,7 +45,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     when anything cannot be written; what was at ``path`` is then as it was.
     """
     path = Path(path)
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}")
     try:
         yield new
         _sync(new)
@@ -39,10 +62,37 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             new.unlink()
 
 
-def write(path: str | os.PathLike[str], parts: Iterable[Buffer]) -> None:
+def write(path: str | os.PathLike[str], parts: Sequence[Buffer]) -> None:
     """Write a whole file, given in parts, by way of `replacing`."""
-    with replacing(path) as new, open(new, "xb") as file:
+    with replacing(path) as new:
+        fill(new, parts)
+
+
+def fill(new: Path, parts: Sequence[Buffer]) -> None:
+    """Write the new file that `replacing` gave, and read it back.
+
+    Raises OSError, also when something else is read than was written.
+    """
+    with open(new, "xb") as file:
         file.writelines(parts)
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    if checksum(new) != Checksum(sum(len(part) for part in parts), crc):
+        raise unlike_written()
+
+
+def unlike_written() -> OSError:
+    """Return the error for a file that does not hold what was written to it."""
+    return OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def remove_leftovers(folder: Path, beginning: str) -> None:
+    """Remove what killed processes left of files in ``folder`` with this beginning of a name."""
+    for name in os.listdir(folder):
+        if name.startswith(f".{beginning}") and name.endswith(_SUFFIX):
+            with suppress(OSError):
+                (folder / name).unlink()
 
 
 def _sync(path: Path) -> None:

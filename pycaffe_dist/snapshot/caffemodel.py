@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,12 +46,19 @@ def save_weights(path: _Path, net_name: str, layers: Sequence[LayerWeights]) -> 
 
     Layers without parameters are written too, as Caffe does.  Raises SnapshotError.
     """
+    with atomic.replacing(path) as new:
+        fill_weights(new, path, net_name, layers)
+
+
+def fill_weights(new: Path, path: _Path, net_name: str, layers: Sequence[LayerWeights]) -> None:
+    """Write the file that is to be ``path`` to ``new``, which `atomic.replacing` gave, and read it
+    back; raises OSError, or SnapshotError for weights too large for a binary file."""
     if os.fspath(path).endswith(".h5"):
-        _save_hdf5(path, layers)
+        _fill_hdf5(new, layers)
     else:
         parts = _encoded(path, net_name, layers)
         binary.check_size(path, parts)
-        atomic.write(path, parts)
+        atomic.fill(new, parts)
 
 
 def load_weights(path: _Path) -> list[LayerWeights]:
@@ -93,20 +101,25 @@ def _encoded(path: _Path, net_name: str, layers: Sequence[LayerWeights]) -> list
     return net
 
 
-def _save_hdf5(path: _Path, layers: Sequence[LayerWeights]) -> None:
-    with hdf5.writing(path) as file:
+def _fill_hdf5(new: Path, layers: Sequence[LayerWeights]) -> None:
+    arrays: dict[str, np.ndarray] = {}
+    with hdf5.filling(new) as file:
         data = file.create_group("data")
         with_diff = any(layer.diffs is not None for layer in layers)
         diff = file.create_group("diff") if with_diff else None
         for layer in layers:
-            group = data.require_group(layer.name)
+            data.require_group(layer.name)
             for index, blob in enumerate(layer.blobs):
                 if index not in layer.shared and blob is not None:
-                    group.create_dataset(str(index), data=blob)
+                    arrays[f"data/{layer.name}/{index}"] = blob
             if diff is not None:
-                group = diff.require_group(layer.name)
+                diff.require_group(layer.name)
                 for index, gradient in enumerate(layer.diffs or ()):
-                    group.create_dataset(str(index), data=gradient)
+                    if gradient is not None:
+                        arrays[f"diff/{layer.name}/{index}"] = gradient
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array)
+    hdf5.check(new, arrays)
 
 
 def _layers_in(file: h5py.File, path: str) -> Iterator[LayerWeights]:

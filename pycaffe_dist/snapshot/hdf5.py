@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,24 +18,30 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
-    """Give an HDF5 file to fill that takes the place of ``path`` whole or not at all.
-
-    Raises SnapshotError.
-    """
+def filling(new: Path) -> Iterator[h5py.File]:
+    """Give the HDF5 file at a path of `atomic.replacing` to fill; raises OSError."""
     import h5py
 
-    with atomic.replacing(path) as new:
-        try:
-            with h5py.File(new, "w") as file:
-                yield file
-        except PcaffeError:
-            raise
-        except RuntimeError as error:
-            # Closing failed after a write had: HDF5 keeps the file open, and with it the disk full.
-            os.truncate(new, 0)
-            first = error.__context__
-            raise first if isinstance(first, OSError) else OSError(str(error)) from error
+    try:
+        with h5py.File(new, "w") as file:
+            yield file
+    except PcaffeError:
+        raise
+    except RuntimeError as error:
+        # Closing failed after a write had: HDF5 keeps the file open, and with it the disk full.
+        os.truncate(new, 0)
+        first = error.__context__
+        raise first if isinstance(first, OSError) else OSError(str(error)) from error
+
+
+def check(new: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise OSError unless data sets of these names hold these arrays, bit for bit."""
+    import h5py
+
+    with h5py.File(new, "r") as file:
+        for name, array in arrays.items():
+            if np.asarray(file[name]).tobytes() != array.tobytes():
+                raise atomic.unlike_written()
 
 
 @contextmanager

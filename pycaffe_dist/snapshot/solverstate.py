@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -35,14 +36,15 @@ def save_state(path: _Path, state: SolverStateData) -> None:
 
     Raises SnapshotError.
     """
+    with atomic.replacing(path) as new:
+        fill_state(new, path, state)
+
+
+def fill_state(new: Path, path: _Path, state: SolverStateData) -> None:
+    """Write the file that is to be ``path`` to ``new``, which `atomic.replacing` gave, and read it
+    back; raises OSError, or SnapshotError for a state too large for a binary file."""
     if os.fspath(path).endswith(".h5"):
-        with hdf5.writing(path) as file:
-            hdf5.write_int(file, "iter", state.iteration)
-            hdf5.write_string(file, "learned_net", state.learned_net)
-            hdf5.write_int(file, "current_step", state.current_step)
-            history = file.create_group("history")
-            for index, array in enumerate(state.history):
-                history.create_dataset(str(index), data=array)
+        _fill_hdf5(new, state)
         return
     head = caffe_pb2.SolverState(
         iter=state.iteration, learned_net=state.learned_net, current_step=state.current_step
@@ -51,7 +53,19 @@ def save_state(path: _Path, state: SolverStateData) -> None:
     for array in state.history:
         parts += wire.nested(head.HISTORY_FIELD_NUMBER, binary.blob_parts(array))
     binary.check_size(path, parts)
-    atomic.write(path, parts)
+    atomic.fill(new, parts)
+
+
+def _fill_hdf5(new: Path, state: SolverStateData) -> None:
+    arrays = {f"history/{index}": array for index, array in enumerate(state.history)}
+    with hdf5.filling(new) as file:
+        hdf5.write_int(file, "iter", state.iteration)
+        hdf5.write_string(file, "learned_net", state.learned_net)
+        hdf5.write_int(file, "current_step", state.current_step)
+        file.create_group("history")
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array)
+    hdf5.check(new, arrays)
 
 
 def load_state(path: _Path) -> SolverStateData:
