@@ -211,7 +211,8 @@ class ELU(Neuron):
 
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
         negative = np.minimum(x, 0)
-        np.expm1(negative, out=negative)
+        np.exp(negative, out=negative)
+        negative -= 1
         negative *= self._alpha
         np.maximum(x, 0, out=y)
         y += negative
@@ -219,7 +220,11 @@ class ELU(Neuron):
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         slope = np.minimum(values, 0)
         np.exp(slope, out=slope)
-        slope *= np.where(values > 0, 1, values.dtype.type(self._alpha))
+        if self._alpha != 1:
+            negative = (values <= 0).astype(values.dtype)
+            negative *= self._alpha - 1
+            negative += 1
+            slope *= negative
         np.multiply(dy, slope, out=dx)
 
 

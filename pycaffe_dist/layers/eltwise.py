@@ -65,10 +65,14 @@ class Eltwise(Layer):
         else:
             blockwise(_maximum, top[0].data, self._winner, *values)
 
-    def _sum(self, y: np.ndarray, first: np.ndarray, *others: np.ndarray) -> None:
-        np.multiply(first, self._coefficients[0], out=y)
-        for other, coefficient in zip(others, self._coefficients[1:]):
-            y += other if coefficient == 1 else other * coefficient
+    def _sum(self, y: np.ndarray, *values: np.ndarray) -> None:
+        first, second, *others = (
+            value if coefficient == 1 else value * coefficient
+            for value, coefficient in zip(values, self._coefficients)
+        )
+        np.add(first, second, out=y)
+        for other in others:
+            y += other
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         operation = self.param.eltwise_param.operation
