@@ -3,7 +3,8 @@
 ``I1121 08:37:34.808195 21316 solver.py:45] Initializing solver from parameters:``
 
 Modules log through ``logger``; numbers in messages go through :func:`fmt`.  The command line calls
-:func:`start`; a Python program that does not keeps Python's own logging rules.
+:func:`start`; a Python program that does not keeps Python's own logging rules.  The module itself
+can be called, as pycaffe's ``caffe.log`` is: ``pycaffe_dist.log("a line")``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import TextIO
 
 from pycaffe_dist.errors import UsageError
@@ -57,7 +59,7 @@ class _TerminalHandler(logging.StreamHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm = sys.modules.get("tqdm")
-        if tqdm is None or not self.stream.isatty():
+        if tqdm is None:
             super().emit(record)
             return
         with tqdm.tqdm.external_write_mode(file=self.stream):
@@ -134,3 +136,14 @@ def _file_handler(folder: Path) -> logging.FileHandler:
     except OSError as error:
         raise UsageError(f"cannot write a log file in {folder}: {error.strerror}") from None
     return logging.FileHandler(folder / name)
+
+
+class _Callable(ModuleType):
+    """This module's type: ``caffe.log`` is a function in pycaffe, and a module here."""
+
+    def __call__(self, message: str) -> None:
+        """Write a line to the log."""
+        logger.info("%s", message, stacklevel=2)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -53,7 +53,9 @@ CAFFE_FLAGS = (
         "trained weights to start from; several files are separated by commas and loaded in order",
         "FILE[,FILE…]",
     ),
-    Flag("snapshot", str, "", "the solver state to resume training from", "FILE"),
+    Flag(
+        "snapshot", str, "", "the solver state to resume training from; 'latest' finds it", "FILE"
+    ),
     Flag("iterations", int, 50, "the number of iterations to run", "N"),
     Flag("gpu", str, "", "run on these GPUs: numbers separated by commas, or 'all'", "IDS"),
     Flag("phase", str, "", "the net's phase", choices=("TRAIN", "TEST", "")),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -18,7 +21,8 @@ class Progress:
     """Shows iterations done and in all, images/s and the time left, while it is entered.
 
     Call it with the solver after every iteration.  It writes to ``stream`` (standard error) only if
-    that is a terminal, so a log that goes to a file stays clean; log lines pass above it.
+    that is, or mpirun passes it on to, a terminal, so a log that goes to a file stays clean; log
+    lines pass above it.
     """
 
     def __init__(self, stream: TextIO | None = None):
@@ -31,7 +35,7 @@ class Progress:
     def __call__(self, solver: Solver) -> None:
         """Show that the solver has finished an iteration; the first call opens the line."""
         if self._line is None:
-            if solver.cluster.rank != 0 or not self._stream.isatty():
+            if solver.cluster.rank != 0 or not _ends_at_terminal(self._stream):
                 return
             self._line = _open_line(solver, self._stream)
         self._line.update(solver.iteration - self._line.n)
@@ -66,5 +70,24 @@ def _open_line(solver: Solver, stream: TextIO) -> tqdm:
         file=stream,
         bar_format=_FORMAT,
         leave=False,
-        dynamic_ncols=True,
+        ncols=shutil.get_terminal_size().columns,
+        smoothing=0.1,
     )
+
+
+def _ends_at_terminal(stream: TextIO) -> bool:
+    """Tell whether somebody watches: the terminal is ours, or that of the mpirun above us.
+
+    Open MPI's mpirun reads its ranks' standard error through a pipe and copies it to its own,
+    unless one of its output options says otherwise.
+    """
+    if stream.isatty():
+        return True
+    if stream is not sys.stderr or "OMPI_COMM_WORLD_RANK" not in os.environ:
+        return False
+    parent = Path(f"/proc/{os.getppid()}")
+    try:
+        target = os.readlink(parent / "fd" / "2")
+        return target.startswith("/dev/pts/") and b"output" not in (parent / "cmdline").read_bytes()
+    except OSError:
+        return False

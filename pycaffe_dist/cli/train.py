@@ -48,15 +48,25 @@ def add_flags(parser: FlagParser) -> None:
         help="make the run repeatable, as random_seed in the solver does",
     )
 
+    add_flag(
+        parser,
+        "keep",
+        int,
+        default=TrainOptions.keep,
+        metavar="N",
+        help="keep only the newest N snapshots of the solver's prefix; 0 keeps all",
+    )
+
 
 def run(options: argparse.Namespace) -> int:
     """Train as the flags say; raises PcaffeError."""
     if not options.solver:
         raise UsageError("need a solver definition to train: --solver=FILE")
-    if options.snapshot and options.weights:
+    if options.snapshot not in ("", "latest") and options.weights:
         raise UsageError("give a snapshot to resume training or weights to finetune, but not both")
-    if options.threads < 0:
-        raise UsageError(f"flag --threads needs 0 or more, not {options.threads}")
+    for name in ("threads", "keep"):
+        if getattr(options, name) < 0:
+            raise UsageError(f"flag --{name} needs 0 or more, not {getattr(options, name)}")
     from pycaffe_dist.cli.progress import Progress
     from pycaffe_dist.runtime import trainer
 
@@ -73,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
         threads=options.threads,
         global_batch=options.global_batch,
         seed=options.seed,
+        keep=options.keep,
     )
     with Progress() as progress:
         return trainer.train(wanted, [progress])

@@ -45,3 +45,23 @@ def test_a_terminal_shows_the_line_and_log_lines_stand_alone():
 @pytest.mark.parametrize("stream, rank", [(io.StringIO(), 0), (Terminal(), 1)])
 def test_a_file_and_other_ranks_show_none(stream, rank):
     assert "iterations" not in run(stream, rank)
+
+
+@pytest.mark.parametrize(
+    "target, launched, shown",
+    [
+        ("/dev/pts/3", True, True),
+        ("/dev/pts/3", False, False),
+        ("/tmp/train.log", True, False),
+        ("pipe:[123]", True, False),
+    ],
+)
+def test_mpirun_on_a_terminal_shows_the_line_of_rank_0(monkeypatch, target, launched, shown):
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr("os.readlink", lambda path: target)
+    monkeypatch.setattr("os.getppid", lambda: "self")
+    monkeypatch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
+    if launched:
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert ("30/100 iterations" in run(stream)) is shown
