@@ -45,8 +45,8 @@ class SoftmaxWithLoss(Loss):
     """-log(softmax of the label's class), averaged; a second top gets the probabilities."""
 
     tops = Arity(1, 2)
-    # The probabilities are kept here.
-    backward_needs_bottom = Need.NONE
+    # The labels; the probabilities are kept here.
+    backward_needs_bottom = Need.VALUE
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.loss_param
