@@ -1,0 +1,160 @@
+"""What pycaffe keeps for the whole process: mode, device, random seed, ranks, log, timer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import dataclass
+
+from pycaffe_dist import log as logs
+from pycaffe_dist.errors import DeviceError, UsageError
+from pycaffe_dist.runtime import launcher
+
+
+@dataclass
+class Process:
+    """The process's settings, as Caffe's own are: one set, changed by the functions below."""
+
+    seed: int | None = None
+    # install_as_caffe(cpu=True): programs that ask for a GPU get the CPU.
+    cpu_instead: bool = False
+
+
+process = Process()
+
+
+def set_mode_cpu() -> None:
+    """Compute on the CPU, as pcaffe does anyway."""
+
+
+def set_mode_gpu() -> None:
+    """Ask for a GPU; raises DeviceError, since there are no GPU kernels in this version.
+
+    Programs run by ``python -m pycaffe_dist.as_caffe --cpu`` go on on the CPU.
+    """
+    if process.cpu_instead:
+        logs.logger.warning("set_mode_gpu: computing on the CPU, as asked for by --cpu")
+        return
+    raise DeviceError(
+        "this version of pcaffe computes on CPUs only; call set_mode_cpu(), or run the program by "
+        "python -m pycaffe_dist.as_caffe --cpu"
+    )
+
+
+def set_device(device_id: int) -> None:
+    """Choose the GPU that set_mode_gpu would use; it has no effect on the CPU.
+
+    Raises UsageError for a negative number.
+    """
+    if device_id < 0:
+        raise UsageError(f"set_device needs a device number of 0 or more, not {device_id}")
+
+
+def set_random_seed(seed: int) -> None:
+    """Make the fillers, dropout and crops of nets and solvers built from now on repeatable."""
+    process.seed = int(seed)
+
+
+def solver_count() -> int:
+    """Return how many ranks train together: what mpirun started, 1 without it."""
+    from pycaffe_dist.runtime.trainer import launched_cluster
+
+    return launched_cluster().size
+
+
+def solver_rank() -> int:
+    """Return this rank's number, from 0."""
+    from pycaffe_dist.runtime.trainer import launched_cluster
+
+    return launched_cluster().rank
+
+
+def set_solver_count(count: int) -> None:
+    """Check that ``count`` ranks were started; raises UsageError that names the command if not."""
+    found = solver_count()
+    if count != found:
+        raise UsageError(
+            f"the program wants {count} solver(s), but {found} rank(s) were started: with pcaffe "
+            f"each rank is a process of its own; start them with mpirun -n {count}"
+        )
+
+
+def set_solver_rank(rank: int) -> None:
+    """Check that ``rank`` is this process's; raises UsageError if it is another's."""
+    found = solver_rank()
+    if rank != found:
+        raise UsageError(
+            f"the program calls this process rank {rank}, but mpirun started it as rank {found}: "
+            "take the number from solver_rank()"
+        )
+
+
+def set_multiprocess(multiprocess: bool) -> None:
+    """Accept what is always so: with pcaffe every solver has a process of its own."""
+
+
+def has_nccl() -> bool:
+    """Tell that :class:`NCCL` works: gradients are averaged over ranks, by MPI."""
+    return True
+
+
+def launched_rank() -> int:
+    """Return this process's rank for the log, without starting MPI."""
+    for variable in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK"):
+        if launcher.find() is not None and os.environ.get(variable, "").isdigit():
+            return int(os.environ[variable])
+    return 0
+
+
+def init_log(level: int | None = None, stderr: bool = True) -> None:
+    """Show Caffe's log on standard error, from severity ``level`` on.
+
+    0 shows all, 1 warnings, 2 errors, 3 only what is fatal; without a level GLOG_minloglevel says
+    it.  ``stderr`` False sends the log to a file in GLOG_log_dir or the temporary folder instead.
+    Raises UsageError for another level.
+    """
+    if level is None:
+        given = os.environ.get("GLOG_minloglevel", "0")  # noqa: SIM112 (glog's name)
+        level = int(given) if given.isdigit() else 0
+    if not 0 <= level < len(logs.SEVERITIES):
+        raise UsageError(f"a log level goes from 0 to {len(logs.SEVERITIES) - 1}, not {level}")
+    folder = "" if stderr else _log_folder()
+    logs.start(logs.SEVERITIES[level], None, launched_rank(), folder, to_stream=stderr)
+
+
+def _log_folder() -> str:
+    import tempfile
+
+    return os.environ.get("GLOG_log_dir") or tempfile.gettempdir()  # noqa: SIM112
+
+
+def show_log() -> None:
+    """Start the log for a program that trains, unless it has chosen handlers of its own."""
+    if not logs.logger.hasHandlers() and logs.logger.level == logging.NOTSET:
+        init_log()
+
+
+class Timer:
+    """Measures wall-clock time between ``start`` and ``stop``."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._seconds = 0.0
+
+    def start(self) -> None:
+        """Start, or start again."""
+        self._began = time.perf_counter()
+
+    def stop(self) -> None:
+        """Stop, if started."""
+        if self._began is not None:
+            self._seconds = time.perf_counter() - self._began
+            self._began = None
+
+    @property
+    def ms(self) -> float:
+        """The milliseconds between the last start and stop, or so far; 0 before the first."""
+        if self._began is not None:
+            return (time.perf_counter() - self._began) * 1e3
+        return self._seconds * 1e3

@@ -1,0 +1,177 @@
+"""Solvers as Python programs see them: one class per method, step by step training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from pycaffe_dist.api.net import Net
+from pycaffe_dist.api.process import process, show_log
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.schema import text
+from pycaffe_dist.solvers import Solver as CoreSolver
+
+_Path = str | os.PathLike[str]
+
+
+class Solver:
+    """A solver: ``net`` is its train net, ``test_nets`` those it tests.
+
+    Under mpirun every rank makes the same solver, gradients are averaged over ranks, and rank 0
+    logs and writes snapshots.  Making one starts Caffe's log on standard error.
+    """
+
+    method: str | None = None
+
+    def __init__(self, solver_file: _Path):
+        from pycaffe_dist.runtime.trainer import launched_cluster, make_solver
+
+        show_log()
+        param = text.read_solver(os.fspath(solver_file))
+        if self.method is not None:
+            param.type = self.method
+        if param.random_seed < 0 and process.seed is not None:
+            param.random_seed = process.seed
+        self._solver: CoreSolver = make_solver(param, launched_cluster())
+        self.net = Net.of(self._solver.net)
+        self.test_nets = [Net.of(net) for net in self._solver.test_nets]
+
+    @property
+    def iter(self) -> int:
+        """The number of iterations done."""
+        return self._solver.iteration
+
+    @property
+    def param(self) -> Any:
+        """The SolverParameter; a changed ``base_lr`` counts from the next iteration on."""
+        return self._solver.param
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next iteration."""
+        return self._solver.learning_rate.at(self._solver.iteration)
+
+    def step(self, iterations: int) -> None:
+        """Run ``iterations`` iterations."""
+        self._solver.step(iterations)
+
+    def solve(self, resume_file: _Path | None = None) -> None:
+        """Train up to ``max_iter`` iterations, from a solver state if one is given."""
+        self._solver.solve(os.fspath(resume_file or ""))
+
+    def snapshot(self) -> None:
+        """Write weights and solver state now."""
+        self._solver.snapshot()
+
+    def restore(self, path: _Path) -> None:
+        """Continue from a solver state."""
+        self._solver.restore(os.fspath(path))
+
+    def share_weights(self, net: Net) -> None:
+        """Let ``net`` use the train net's weights."""
+        net.share_with(self.net)
+
+    def apply_update(self) -> None:
+        """Update the parameters by their diffs, as one iteration; on several ranks by their mean.
+
+        For programs that call ``net.forward`` and ``net.backward`` themselves.
+        """
+        self._solver.apply_update()
+
+    def add_callback(
+        self,
+        on_start: Callable[[], Any] | NCCL,
+        on_gradients_ready: Callable[[], Any] | None = None,
+    ) -> None:
+        """Call functions in every iteration: before forward, and when the gradients are ready.
+
+        ``on_gradients_ready`` sees the mean gradients over ranks.  An NCCL object alone may be
+        given: the solver averages gradients in any case.
+        """
+        if isinstance(on_start, NCCL):
+            return
+        if on_gradients_ready is None:
+            raise UsageError("add_callback needs two functions: on_start, on_gradients_ready")
+        ready = on_gradients_ready
+        self._solver.before_gradients.append(lambda solver: on_start())
+        self._solver.after_gradients.append(lambda solver: ready())
+
+
+class SGDSolver(Solver):
+    """Stochastic gradient descent with momentum, whatever type the solver's file names."""
+
+    method = "SGD"
+
+
+class NesterovSolver(SGDSolver):
+    """Nesterov's accelerated gradient, whatever type the solver's file names."""
+
+    method = "Nesterov"
+
+
+class AdaGradSolver(SGDSolver):
+    """AdaGrad, whatever type the solver's file names."""
+
+    method = "AdaGrad"
+
+
+class RMSPropSolver(SGDSolver):
+    """RMSProp, whatever type the solver's file names."""
+
+    method = "RMSProp"
+
+
+class AdaDeltaSolver(SGDSolver):
+    """AdaDelta, whatever type the solver's file names."""
+
+    method = "AdaDelta"
+
+
+class AdamSolver(SGDSolver):
+    """Adam, whatever type the solver's file names."""
+
+    method = "Adam"
+
+
+_CLASSES = {
+    cls.method: cls
+    for cls in (
+        SGDSolver,
+        NesterovSolver,
+        AdaGradSolver,
+        RMSPropSolver,
+        AdaDeltaSolver,
+        AdamSolver,
+    )
+}
+
+
+def get_solver(solver_file: _Path) -> Solver:
+    """Return a solver of the type that the file names."""
+    method = text.read_solver(os.fspath(solver_file)).type
+    return _CLASSES.get(method, Solver)(solver_file)
+
+
+class NCCL:
+    """The ranks' link, as programs for several GPUs make it; under mpirun it is MPI.
+
+    ``uid`` is not needed: mpirun has brought the ranks together.
+    """
+
+    def __init__(self, solver: Solver, uid: bytes | str = b""):
+        self._solver = solver
+
+    @staticmethod
+    def new_uid() -> bytes:
+        """Return a name for a group of ranks, as pycaffe does: 128 random bytes."""
+        return os.urandom(128)
+
+    def bcast(self) -> None:
+        """Give all ranks the weights of rank 0; all ranks must call it."""
+        solver = self._solver._solver
+        for parameter in solver.net.parameters:
+            solver.cluster.broadcast(parameter.blob.data)
+
+    def __call__(self, layer: int = 0) -> None:
+        """Do nothing: as a callback of net or solver, the exchange has happened already."""

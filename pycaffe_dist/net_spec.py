@@ -1,0 +1,251 @@
+"""Nets written in Python: layers as functions of their bottoms, as in pycaffe.
+
+::
+
+    from pycaffe_dist import NetSpec, layers as L, params as P
+
+    n = NetSpec()
+    n.data, n.label = L.Data(source="train_lmdb", backend=P.Data.LMDB, batch_size=64, ntop=2)
+    n.pool = L.Pooling(n.data, kernel_size=2, stride=2, pool=P.Pooling.MAX)
+    print(n.to_proto())
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from pycaffe_dist.errors import UsageError, did_you_mean
+from pycaffe_dist.schema import caffe_pb2
+
+# Layers whose parameters have another layer's name.
+_BORROWED = {"Deconvolution": "convolution", "Im2col": "convolution"}
+
+
+def param_name_dict() -> dict[str, str]:
+    """Return the stem of the parameter field by layer type: ``{"Convolution": "convolution"}``."""
+    names = {}
+    for field in caffe_pb2.LayerParameter.DESCRIPTOR.fields:
+        if field.name.endswith("_param") and field.message_type is not None:
+            type_name = field.message_type.name.removesuffix("Parameter")
+            names[type_name] = field.name.removesuffix("_param")
+    return names
+
+
+def to_proto(*tops: Top | Function) -> Any:
+    """Return a NetParameter with all layers that ``tops`` need, under automatic names."""
+    return _net(tops, {})
+
+
+def _net(tops: Any, names: dict[Any, str]) -> Any:
+    layers: OrderedDict[Function, Any] = OrderedDict()
+    automatic: Counter[str] = Counter()
+    for top in tops:
+        top._to_proto(layers, names, automatic)
+    net = caffe_pb2.NetParameter()
+    net.layer.extend(layers.values())
+    return net
+
+
+def assign_proto(proto: Any, name: str, val: Any) -> None:
+    """Set a field of a message to a Python value, and what is nested in it.
+
+    A dict fills a message, a list or tuple a repeated field; a single value for a repeated field
+    counts as a list of one.  Raises AttributeError for an unknown field, as pycaffe does.
+    """
+    field = getattr(proto, name)
+    repeated = hasattr(field, "extend")
+    if isinstance(val, tuple):
+        val = list(val)
+    if repeated and not isinstance(val, list):
+        val = [val]
+    if repeated:
+        for item in val:
+            if isinstance(item, dict):
+                _fill(field.add(), item)
+            else:
+                field.append(item)
+    elif isinstance(val, dict):
+        # An empty dict, too, makes the message present.
+        field.SetInParent()
+        _fill(field, val)
+    else:
+        setattr(proto, name, val)
+
+
+def _fill(proto: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        assign_proto(proto, name, value)
+
+
+class Top:
+    """One output of a layer: the ``n``-th top of the function ``fn``."""
+
+    def __init__(self, fn: Function, n: int):
+        self.fn = fn
+        self.n = n
+
+    def to_proto(self) -> Any:
+        """Return a NetParameter with all layers that this top needs."""
+        return to_proto(self)
+
+    def _to_proto(self, layers: Any, names: Any, automatic: Any) -> None:
+        self.fn._to_proto(layers, names, automatic)
+
+
+class Function:
+    """A layer: its type, the tops that are its inputs, and its parameters.
+
+    ``ntop`` (1) and ``in_place`` (False) among the parameters say how many tops it has, and whether
+    they take the inputs' names.  Raises TypeError when an input is not a Top.
+    """
+
+    def __init__(self, type_name: str, inputs: tuple[Top, ...], params: dict[str, Any]):
+        for index, given in enumerate(inputs):
+            if not isinstance(given, Top):
+                raise TypeError(f"{type_name} input {index} is not a Top (type is {type(given)})")
+        self.type_name = type_name
+        self.inputs = inputs
+        self.params = dict(params)
+        self.ntop: int = self.params.pop("ntop", 1)
+        self.in_place: bool = self.params.pop("in_place", False)
+        self.tops = tuple(Top(self, n) for n in range(self.ntop))
+
+    def to_proto(self) -> Any:
+        """Return a NetParameter with this layer and all that it needs."""
+        return to_proto(self)
+
+    def _name_of(self, thing: Top | Function, names: dict[Any, str], automatic: Counter) -> str:
+        if thing not in names:
+            automatic[self.type_name] += 1
+            names[thing] = f"{self.type_name}{automatic[self.type_name]}"
+        return names[thing]
+
+    def _to_proto(self, layers: Any, names: dict[Any, str], automatic: Counter) -> None:
+        if self in layers:
+            return
+        layer = caffe_pb2.LayerParameter(type=self.type_name)
+        for top in self.inputs:
+            top._to_proto(layers, names, automatic)
+            layer.bottom.append(layers[top.fn].top[top.n])
+        if self.in_place:
+            layer.top.extend(layer.bottom)
+        else:
+            layer.top.extend(self._name_of(top, names, automatic) for top in self.tops)
+        # A layer is named after its first top.
+        if self not in names and self.tops:
+            names[self] = self._name_of(self.tops[0], names, automatic)
+        layer.name = self._name_of(self, names, automatic)
+        for name, value in self.params.items():
+            self._assign(layer, name, value)
+        layers[self] = layer
+
+    def _assign(self, layer: Any, name: str, value: Any) -> None:
+        """Set a field of the type's own parameters, or else of the layer."""
+        stem = _param_names.get(self.type_name) or _BORROWED.get(self.type_name)
+        own = f"{stem}_param"
+        place = layer
+        if stem and not name.endswith("param"):
+            known = caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name[own].message_type
+            if name in known.fields_by_name:
+                place = getattr(layer, own)
+        fields = place.DESCRIPTOR.fields_by_name
+        if name not in fields:
+            known_names = list(fields)
+            if stem:
+                known_names += getattr(layer, own).DESCRIPTOR.fields_by_name
+            raise _UnknownField(
+                f"layer '{layer.name}' ({self.type_name}) has no parameter '{name}'"
+                f"{did_you_mean(name, known_names)}"
+            )
+        try:
+            assign_proto(place, name, value)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise _BadValue(
+                f"layer '{layer.name}' ({self.type_name}): cannot set {name} to {value!r}: {error}"
+            ) from error
+
+
+class _UnknownField(UsageError, AttributeError):
+    """As in pycaffe, it is an AttributeError, too."""
+
+
+class _BadValue(UsageError, AttributeError, TypeError, ValueError):
+    """A value that does not fit its field."""
+
+
+class NetSpec:
+    """A net whose tops are attributes: their names are the blobs' and layers' names."""
+
+    tops: OrderedDict[str, Any]
+
+    def __init__(self) -> None:
+        super().__setattr__("tops", OrderedDict())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.tops[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.tops[name]
+        except KeyError:
+            hint = did_you_mean(name, self.tops)
+            raise _UnknownTop(f"the net specification has no top '{name}'{hint}") from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.tops[name] = value
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def to_proto(self) -> Any:
+        """Return a NetParameter with all layers that the tops need, under the attributes' names."""
+        return _net(self.tops.values(), {top: name for name, top in self.tops.items()})
+
+
+class _UnknownTop(UsageError, AttributeError, KeyError):
+    """A KeyError, as in pycaffe, and an AttributeError, so that hasattr works."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Layers:
+    """``L.TYPE(bottom, ..., parameter=value)`` makes a layer of that type.
+
+    It returns the layer's top, a tuple of tops for ``ntop`` above 1, the `Function` for ``ntop`` 0.
+    """
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def layer(*args: Top, **kwargs: Any) -> Any:
+            fn = Function(name, args, kwargs)
+            if fn.ntop == 0:
+                return fn
+            return fn.tops[0] if fn.ntop == 1 else fn.tops
+
+        layer.__name__ = layer.__qualname__ = name
+        return layer
+
+
+class Parameters:
+    """``P.Pooling.MAX`` is the value of an enum in PoolingParameter."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        message = getattr(caffe_pb2, f"{name}Parameter", None)
+        if message is None:
+            known = [
+                m.removesuffix("Parameter") for m in caffe_pb2.DESCRIPTOR.message_types_by_name
+            ]
+            raise AttributeError(f"there are no parameters '{name}'{did_you_mean(name, known)}")
+        return message
+
+
+_param_names = param_name_dict()
+layers = Layers()
+params = Parameters()
