@@ -90,7 +90,8 @@ class Pooling(Layer):
             raise self.error(f"needs a pad smaller than its kernel {self._kernel}: {self._pad}")
         if len(top) > 1 and param.pool != MAX:
             raise self.error("has a second top, the mask, for MAX only")
-        self.random = self.rng("windows")
+        if param.pool == STOCHASTIC:
+            self.random = self.rng("windows")
 
     def _size_of_window(self, param: Any) -> tuple[int, int]:
         square = param.HasField("kernel_size")
@@ -148,7 +149,8 @@ class SPP(Layer):
         self._levels = self.param.spp_param.pyramid_height
         if self._levels < 1:
             raise self.error("needs a pyramid_height of at least 1")
-        self.random = self.rng("windows")
+        if self.param.spp_param.pool == STOCHASTIC:
+            self.random = self.rng("windows")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         require_axes(self, bottom, 0, 4)

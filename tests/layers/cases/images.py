@@ -43,6 +43,7 @@ CASES = [
     case("SPP", "spp_param { pyramid_height: 3 }", x=normal(2, 3, 9, 7), grows=(0, 2)),
     case("SPP", "spp_param { pyramid_height: 2 pool: AVE }", **IMAGE),
     case("SPP", "spp_param { pyramid_height: 1 pool: AVE }", **IMAGE),
+    case("SPP", "spp_param { pyramid_height: 2 pool: STOCHASTIC }", x=positive(2, 3, 6, 4)),
     case("LRN", "lrn_param { local_size: 3 alpha: 0.5 k: 2 }", **IMAGE),
     case("LRN", "lrn_param { local_size: 5 alpha: 0.5 beta: 0.6 }", **IMAGE),
     case("LRN", "lrn_param { local_size: 3 alpha: 0.5 norm_region: WITHIN_CHANNEL }", **IMAGE),
