@@ -115,7 +115,7 @@ class Recurrent(Layer):
 
     def state(self) -> dict[str, Any]:
         """Return the last states, with which the next batch begins, as texts of their bytes."""
-        return {"last": [base64.b64encode(state).decode() for state in self._last]}
+        return {"last": [base64.b64encode(state.tobytes()).decode() for state in self._last]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Begin the next batch with these states, unless there are now other streams."""
