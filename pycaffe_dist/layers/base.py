@@ -56,7 +56,7 @@ class LayerContext:
     phase: int = 0
     dtype: np.dtype = field(default_factory=lambda: np.dtype(np.float32))
     seed: int | None = None
-    shard: Shard = Shard()
+    shard: Shard = field(default_factory=Shard)
     where: str = ""
 
     def rng(self, layer_name: str, purpose: str = "") -> np.random.Generator:
