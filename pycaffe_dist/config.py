@@ -12,13 +12,16 @@ class Action(enum.Enum):
     NONE = "none"
     STOP = "stop"
     SNAPSHOT = "snapshot"
+    SNAPSHOT_AND_STOP = "snapshot and stop"
 
 
 @dataclass(frozen=True)
 class TrainOptions:
     """One training run.
 
-    ``snapshot`` resumes and ``weights`` fine-tunes: not both.  ``gpu`` holds device numbers or
+    ``snapshot`` resumes and ``weights`` fine-tunes: not both, unless the snapshot is "latest", the
+    newest of the solver's prefix, if there is any.  Of the snapshots, the newest ``keep`` are kept;
+    0 means all.  ``gpu`` holds device numbers or
     "all", comma-separated, and is empty when the solver's own setting counts.  ``level`` and
     ``stages`` select the net's layers.  ``exchange`` names how gradients are combined across ranks;
     ``threads`` 0 means this rank's share of the machine's cores.  ``seed`` None leaves the solver's
@@ -37,6 +40,7 @@ class TrainOptions:
     threads: int = 0
     global_batch: bool = False
     seed: int | None = None
+    keep: int = 0
 
 
 @dataclass(frozen=True)

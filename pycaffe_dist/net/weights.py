@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,6 +90,13 @@ def _with_shared(net: Net, layer: Layer, arrays: Sequence[Any]) -> list[Any]:
 
 def save(net: Net, path: str, write_diff: bool) -> None:
     """Write the weights of ``net`` to a file; see Net.save_weights."""
+    caffemodel.save_weights(path, net.name, collect(net, write_diff))
+
+
+def collect(
+    net: Net, write_diff: bool, copied: Callable[[np.ndarray], np.ndarray] = lambda array: array
+) -> list[caffemodel.LayerWeights]:
+    """Return the weights of ``net``, with gradients if asked for; ``copied`` may copy them."""
     owned = {(parameter.layer_index, parameter.index) for parameter in net.parameters}
     layers = []
     for number, node in enumerate(net.nodes):
@@ -98,10 +105,10 @@ def save(net: Net, path: str, write_diff: bool) -> None:
             caffemodel.LayerWeights(
                 name=node.name,
                 type=node.layer.type,
-                blobs=[blob.data for blob in blobs],
-                diffs=[blob.diff for blob in blobs] if write_diff else None,
+                blobs=[copied(blob.data) for blob in blobs],
+                diffs=[copied(blob.diff) for blob in blobs] if write_diff else None,
                 param=node.layer.param,
                 shared=frozenset(k for k in range(len(blobs)) if (number, k) not in owned),
             )
         )
-    caffemodel.save_weights(path, net.name, layers)
+    return layers

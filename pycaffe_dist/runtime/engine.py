@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.runtime.communication import Handle
 
 # When ranks ask for different things at once, the later one here is done.
-_ACTIONS = (Action.NONE, Action.SNAPSHOT, Action.STOP)
+_ACTIONS = (Action.NONE, Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
 
 
 class Engine(abc.ABC):

@@ -16,6 +16,7 @@ from pycaffe_dist.runtime.engine import make_engine
 from pycaffe_dist.runtime.signals import SignalActions
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
+from pycaffe_dist.solvers.snapshots import resolve
 
 Callback = Callable[[Solver], None]
 
@@ -30,20 +31,32 @@ def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
         device.set_threads(options.threads or cluster.threads)
         param = _solver_param(options)
         choose_device(options.gpu, param.solver_mode == caffe_pb2.SolverParameter.GPU)
-        solver = make_solver(
-            param, cluster, exchange=options.exchange, divide_batches=options.global_batch
-        )
-        try:
-            _log_ranks(cluster, solver)
-            solver.load_weights(options.weights)
-            solver.after_iteration.extend(callbacks)
-            with SignalActions(options.sigint_effect, options.sighup_effect) as actions:
+        snapshot = _find_snapshot(options, param, cluster)
+        with SignalActions(options.sigint_effect, options.sighup_effect) as actions:
+            solver = make_solver(
+                param,
+                cluster,
+                exchange=options.exchange,
+                divide_batches=options.global_batch,
+                keep=options.keep,
+            )
+            try:
+                _log_ranks(cluster, solver)
+                if not snapshot:
+                    solver.load_weights(options.weights)
+                solver.after_iteration.extend(callbacks)
                 solver.action_source = actions
                 logger.info("Starting Optimization")
-                solver.solve(options.snapshot)
-        finally:
-            solver.close()
+                solver.solve(snapshot)
+            finally:
+                solver.close()
     return 0
+
+
+def _find_snapshot(options: TrainOptions, param: Any, cluster: Cluster) -> str:
+    """Return the path of the solver state to resume from, on which rank 0 decides for all."""
+    found = resolve(param, options.snapshot) if cluster.rank == 0 else ""
+    return cluster.broadcast_bytes(found.encode()).decode()
 
 
 def make_solver(
@@ -52,6 +65,7 @@ def make_solver(
     *,
     exchange: str = TrainOptions.exchange,
     divide_batches: bool = False,
+    keep: int = 0,
 ) -> Solver:
     """Return a solver of a SolverParameter on this rank.
 
@@ -60,7 +74,7 @@ def make_solver(
     if cluster is None:
         cluster = launched_cluster()
     engine = make_engine(cluster, exchange)
-    return Solver(param, cluster=cluster, engine=engine, divide_batches=divide_batches)
+    return Solver(param, cluster=cluster, engine=engine, divide_batches=divide_batches, keep=keep)
 
 
 @functools.cache

@@ -47,19 +47,28 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     path = Path(path)
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}")
     try:
-        yield new
-        _sync(new)
-        os.replace(new, path)
-        with suppress(OSError):  # some network file systems cannot sync a folder
-            _sync(path.parent)
+        with explaining(path):
+            yield new
+            sync(new)
+            os.replace(new, path)
+            with suppress(OSError):  # some network file systems cannot sync a folder
+                sync(path.parent)
+    finally:
+        with suppress(OSError):
+            new.unlink()
+
+
+@contextmanager
+def explaining(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn an OSError in the block into a SnapshotError that says that ``path`` is not written."""
+    path = Path(path)
+    try:
+        yield
     except OSError as error:
         if not path.parent.is_dir():
             raise SnapshotError(f"{path}: folder '{path.parent}' does not exist") from None
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise SnapshotError(f"{path}: cannot be written: {reason}") from error
-    finally:
-        with suppress(OSError):
-            new.unlink()
 
 
 def write(path: str | os.PathLike[str], parts: Sequence[Buffer]) -> None:
@@ -82,6 +91,12 @@ def fill(new: Path, parts: Sequence[Buffer]) -> None:
         raise unlike_written()
 
 
+def finished(new: Path) -> Checksum:
+    """Return the checksum of a filled file once it is on the disk; raises OSError."""
+    sync(new)
+    return checksum(new)
+
+
 def unlike_written() -> OSError:
     """Return the error for a file that does not hold what was written to it."""
     return OSError(errno.EIO, os.strerror(errno.EIO))
@@ -95,7 +110,8 @@ def remove_leftovers(folder: Path, beginning: str) -> None:
                 (folder / name).unlink()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Return when a file or folder is on the disk; raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

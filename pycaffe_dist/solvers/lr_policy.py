@@ -43,6 +43,14 @@ class LearningRate:
         """Return the rate of ``iteration``; iterations must be asked for in order."""
         return self._policy(iteration)
 
+    def state(self) -> dict[str, Any]:
+        """Return what the next rates depend on beside the iteration, for JSON."""
+        return {"current_step": self.current_step}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.current_step = state["current_step"]
+
     def _fixed(self, iteration: int) -> float:
         return self._param.base_lr
 

@@ -31,7 +31,8 @@ def _inline(param: Any, origin: str) -> NetSpec:
 
 def _with_state(spec: NetSpec, phase: int, *overrides: Any) -> NetSpec:
     """Merge the states: the phase first, then the net's own, then the solver's."""
-    state = caffe_pb2.NetState(phase=phase)
+    state: Any = caffe_pb2.NetState()
+    state.phase = phase
     state.MergeFrom(spec.param.state)
     for override in overrides:
         state.MergeFrom(override)

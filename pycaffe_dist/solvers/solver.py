@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from pycaffe_dist.net import Net, Parameter, debug
 from pycaffe_dist.runtime.cluster import Cluster, LocalCluster
 from pycaffe_dist.runtime.engine import Engine, LocalEngine
 from pycaffe_dist.schema import text
-from pycaffe_dist.solvers import nets, snapshots, testing
+from pycaffe_dist.snapshot import companion
+from pycaffe_dist.solvers import nets, resuming, snapshots, testing
 from pycaffe_dist.solvers.lr_policy import LearningRate
 from pycaffe_dist.solvers.method import Regularization, method_class
 
@@ -28,11 +30,19 @@ _REGULARIZATIONS = ("L1", "L2")
 Callback = Callable[["Solver"], None]
 
 
+class BeforeTest(NamedTuple):
+    """The batches of each test net, and its layers' states, when a test began."""
+
+    tested: list[int]
+    states: list[resuming.States]
+
+
 class Solver:
     """Trains the net of a SolverParameter, on this rank of ``cluster``.
 
     ``engine`` combines gradients across ranks; ``dtype`` is that of the nets;
-    ``divide_batches`` reads the prototxt's batch sizes as those of all ranks together.
+    ``divide_batches`` reads the prototxt's batch sizes as those of all ranks together; of the
+    snapshots, the newest ``keep`` are kept (0: all).
     ``action_source`` is asked once per iteration whether to stop or snapshot.
     ``before_gradients``, ``after_gradients`` (the mean over ranks, before the update) and
     ``after_iteration`` hold callbacks that get the solver.  Raises PcaffeError of the kind that
@@ -47,6 +57,7 @@ class Solver:
         engine: Engine | None = None,
         dtype: Any = np.float32,
         divide_batches: bool = False,
+        keep: int = 0,
     ):
         logger.info("Initializing solver from parameters: \n%s", text.to_text(param).rstrip())
         self.param = param
@@ -60,10 +71,14 @@ class Solver:
         self.after_iteration: list[Callback] = []
         self.stopping = False
         self._dtype = dtype
-        self._losses: deque[float] = deque(maxlen=param.average_loss)
+        self.losses: deque[float] = deque(maxlen=param.average_loss)
+        self._losses_go_on = False
+        self._snapshot_at = -1
+        self.before_test: BeforeTest | None = None
+        self._writer = snapshots.SnapshotWriter(param, keep)
         self._displayed_at = (0, time.monotonic())
         self._started = False
-        self._seed = self._agree_on_seed()
+        self.seed = self._agree_on_seed()
         self.net = self._make_train_net(divide_batches)
         self.test_nets = self._make_test_nets()
         # How many batches each test net has been asked for by all ranks together.
@@ -88,22 +103,22 @@ class Solver:
         if param.snapshot and self.cluster.rank == 0:
             snapshots.check_prefix(param)
 
-    def _agree_on_seed(self) -> int | None:
-        """Return the run's random seed, or None when every run is to differ.
+    def _agree_on_seed(self) -> int:
+        """Return the run's random seed, drawn if none is given.
 
         Ranks share one seed in any case: they must shuffle alike, and what is to differ between
         ranks differs by the rank.
         """
         if self.param.random_seed >= 0:
             return self.param.random_seed
-        if self.cluster.size == 1:
-            return None
-        return int(self.cluster.broadcast(np.array([secrets.randbits(31)], np.int64))[0])
+        seed = int(self.cluster.broadcast(np.array([secrets.randbits(31)], np.int64))[0])
+        logger.info("Drew random_seed: %d", seed)
+        return seed
 
     @property
     def last_loss(self) -> float:
         """This rank's loss of the last iteration."""
-        return self._losses[-1]
+        return self.losses[-1]
 
     @property
     def batch_size(self) -> int:
@@ -111,9 +126,14 @@ class Solver:
         first = self.net.nodes[0].top if self.net.nodes else []
         return first[0].shape[0] if first and first[0].shape else 0
 
+    @property
+    def effective_batch(self) -> int:
+        """The samples of one iteration on all ranks together."""
+        return self.batch_size * self.cluster.size * self.param.iter_size
+
     def _make_net(self, spec: nets.NetSpec, unit: str) -> Net:
         shard = Shard(self.cluster.rank, self.cluster.size, unit)
-        return Net(spec.param, dtype=self._dtype, seed=self._seed, shard=shard, places=spec.places)
+        return Net(spec.param, dtype=self._dtype, seed=self.seed, shard=shard, places=spec.places)
 
     def _make_train_net(self, divide_batches: bool) -> Net:
         spec = nets.train_net(self.param)
@@ -155,8 +175,7 @@ class Solver:
         if resume:
             self.restore(resume)
         self.step(self.param.max_iter - self.iteration)
-        done_already = self.param.snapshot and self.iteration % self.param.snapshot == 0
-        if self.param.snapshot_after_train and not done_already:
+        if self.param.snapshot_after_train and not self._has_snapshot():
             self.snapshot()
         if self.stopping:
             logger.info("Optimization stopped early.")
@@ -164,11 +183,19 @@ class Solver:
         self._show_final_results()
         logger.info("Optimization Done.")
 
+    def _has_snapshot(self) -> bool:
+        """Tell whether there is a snapshot of this iteration; waits until it is written."""
+        interval = self.param.snapshot
+        asked = self._snapshot_at == self.iteration
+        asked = asked or (bool(interval) and self.iteration % interval == 0)
+        failed = self.cluster.rank == 0 and self._writer.wait() is not None
+        return asked and not self.cluster.max(np.array(int(failed)))
+
     def _show_final_results(self) -> None:
         """One more forward pass and test, where the intervals ask for them."""
         param = self.param
         if param.display and self.iteration % param.display == 0:
-            self._losses.append(self.net.forward())
+            self.losses.append(self.net.forward())
             loss = float(self.cluster.mean(np.array([self._smoothed_loss()]))[0])
             logger.info("Iteration %d, loss = %s", self.iteration, fmt(loss))
         if param.test_interval and self.iteration % param.test_interval == 0:
@@ -179,7 +206,10 @@ class Solver:
         self._start()
         param = self.param
         stop_at = self.iteration + iterations
-        self._losses.clear()
+        if not self._losses_go_on:
+            self.losses.clear()
+        self._losses_go_on = False
+        self.before_test = None
         self._displayed_at = (self.iteration, time.monotonic())
         while self.iteration < stop_at:
             self.net.clear_parameter_diffs()
@@ -191,7 +221,7 @@ class Solver:
                 callback(self)
             display = bool(param.display) and self.iteration % param.display == 0
             self.net.debug_info = display and param.debug_info
-            self._losses.append(self._forward_backward())
+            self.losses.append(self._forward_backward())
             if display:
                 self._display()
             if self.after_gradients:
@@ -202,11 +232,13 @@ class Solver:
             self._apply_update(display)
             action = self.engine.agree(self.action_source())
             due = bool(param.snapshot) and self.iteration % param.snapshot == 0
-            if due or action is Action.SNAPSHOT:
+            if action is Action.SNAPSHOT_AND_STOP:
                 self.snapshot()
+            elif due or action is Action.SNAPSHOT:
+                self.snapshot(wait=False)
             for callback in self.after_iteration:
                 callback(self)
-            if action is Action.STOP:
+            if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):
                 self.stopping = True
                 break
 
@@ -243,7 +275,7 @@ class Solver:
         return loss / passes
 
     def _smoothed_loss(self) -> float:
-        return sum(self._losses) / len(self._losses)
+        return sum(self.losses) / len(self.losses)
 
     def _display(self) -> None:
         values = [self._smoothed_loss()]
@@ -320,34 +352,61 @@ class Solver:
         """Run every test net for its test_iter batches and log the mean outputs."""
         self._start()
         self.engine.mean_statistics()
+        # A test that is broken off starts again, with the same batches, when the run is resumed.
+        self.before_test = BeforeTest(
+            self.tested.copy(), [resuming.states(net) for net in self.test_nets]
+        )
         for number in range(len(self.test_nets)):
             testing.test(self, number)
             if self.stopping:
-                break
+                return
+        self.before_test = None
 
-    def snapshot(self) -> str:
+    def snapshot(self, wait: bool = True) -> str:
         """Write weights and solver state at this iteration; return the weights' file name.
 
-        Rank 0 writes; raises SnapshotError when it cannot.
+        Rank 0 writes, in a thread.  Raises SnapshotError when it cannot, unless ``wait`` is False:
+        then training may go on at once, and a failure is logged.
         """
+        # The running ranks, too, go on with the mean, as every run does that resumes from here:
+        # otherwise the statistics of the two would differ in their last bits.
         self.engine.mean_statistics()
-        return snapshots.write(self) if self.cluster.rank == 0 else ""
+        self._snapshot_at = self.iteration
+        record = json.dumps(resuming.record(self))
+        by_rank = self.cluster.gather_bytes(record.encode())
+        if self.cluster.rank != 0:
+            return ""
+        records = [json.loads(data) for data in by_rank]
+        files = self._writer.start(self, records, periodic=not wait)
+        error = self._writer.wait() if wait else None
+        if error is not None:
+            raise error
+        return files.weights
 
     def restore(self, path: str) -> None:
-        """Continue from a solver state (``.solverstate`` or ``.solverstate.h5``) of rank 0."""
+        """Continue from a solver state (``.solverstate`` or ``.solverstate.h5``) of rank 0.
+
+        With the companion file that pcaffe writes beside it, the run goes on exactly as if it had
+        never stopped; without, as Caffe's would: data from their beginning, random states anew.
+        """
         logger.info("Restoring previous solver status from %s", path)
-        if self.cluster.rank == 0:
-            snapshots.restore(self, path)
+        about = snapshots.restore(self, path) if self.cluster.rank == 0 else None
         if self.cluster.size > 1:
             counters = np.array([self.iteration, self.learning_rate.current_step], np.int64)
             self.cluster.broadcast(counters)
             self.iteration, self.learning_rate.current_step = counters.tolist()
             for array in self.method.history:
                 self.cluster.broadcast(array)
+        encoded = self.cluster.broadcast_bytes(about.encode() if about else None)
+        if encoded:
+            resuming.go_on(self, companion.decode(encoded))
+            self._losses_go_on = True
+        self.before_test = None
         self._started = False  # the weights, too, must reach the other ranks
 
     def close(self) -> None:
-        """Stop the nets' threads and the engine."""
+        """Wait for the last snapshot; stop the nets' threads and the engine."""
+        self._writer.wait()
         self.engine.finish()
         for net in (self.net, *self.test_nets):
             net.close()

@@ -59,8 +59,8 @@ def test(solver: Solver, number: int) -> list[float]:
 
 def _interrupted(solver: Solver) -> bool:
     action = solver.action_source()
-    if action is Action.SNAPSHOT:
+    if action in (Action.SNAPSHOT, Action.SNAPSHOT_AND_STOP):
         solver.snapshot()
-    elif action is Action.STOP:
+    if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):
         solver.stopping = True
     return solver.stopping

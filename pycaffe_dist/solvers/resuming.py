@@ -1,0 +1,83 @@
+"""What a run is beside weights and history, on its way into a snapshot's companion and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pycaffe_dist.log import logger
+from pycaffe_dist.net import Net
+from pycaffe_dist.snapshot.companion import Companion
+
+if TYPE_CHECKING:
+    from pycaffe_dist.solvers.solver import Solver
+
+States = dict[str, dict[str, Any]]  # of layers, by name
+
+
+def states(net: Net) -> States:
+    """Return the states of the layers that have one."""
+    found = {node.name: node.layer.state() for node in net.nodes}
+    return {name: state for name, state in found.items() if state}
+
+
+def record(solver: Solver) -> dict[str, Any]:
+    """Return what only this rank knows: its losses and the states of its nets' layers.
+
+    A test that is under way counts as not begun: the resumed run repeats it with the same batches.
+    """
+    return {
+        "losses": list(solver.losses),
+        "train": states(solver.net),
+        "test": solver.before_test.states
+        if solver.before_test
+        else [states(net) for net in solver.test_nets],
+    }
+
+
+def go_on(solver: Solver, about: Companion) -> None:
+    """Take over what Caffe's files lack, as far as this run is like the one that wrote it."""
+    _log_changes(solver, about)
+    solver.learning_rate.set_state(about.learning_rate)
+    _restore(solver.net, [record["train"] for record in about.by_rank])
+    tests = zip(*(record["test"] for record in about.by_rank))
+    for net, saved in zip(solver.test_nets, tests):
+        _restore(net, saved)
+    losses = [record["losses"] for record in about.by_rank]
+    solver.losses.clear()
+    if about.ranks == solver.cluster.size:
+        solver.losses.extend(losses[solver.cluster.rank])
+        solver.tested[: len(about.tested)] = about.tested[: len(solver.tested)]
+    else:
+        solver.losses.extend(np.mean(losses, axis=0).tolist())
+        solver.tested = [0] * len(solver.tested)
+
+
+def _restore(net: Net, saved: Sequence[States]) -> None:
+    """Let the layers go on from their states on all ranks; those without any start afresh."""
+    for node in net.nodes:
+        of_layer = [states[node.name] for states in saved if node.name in states]
+        if len(of_layer) == len(saved):
+            node.layer.restore(of_layer)
+
+
+def _log_changes(solver: Solver, about: Companion) -> None:
+    """Say what is not as it was when a snapshot was written."""
+    ranks, batch = solver.cluster.size, solver.effective_batch
+    if about.ranks != ranks:
+        logger.warning(
+            "Resuming on %d rank(s) a run of %d: data go on after the records that were read; "
+            "what is random in the net is not what the run would have drawn",
+            ranks,
+            about.ranks,
+        )
+    if about.batch != batch:
+        logger.warning(
+            "The effective batch size is %d now and was %d; mind the learning rate",
+            batch,
+            about.batch,
+        )
+    if about.ranks == ranks and about.batch == batch:
+        logger.info("Resuming exactly where iteration %d ended", about.iteration)
