@@ -60,7 +60,10 @@ class GenericConvolution:
     def backward_weights(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
         """Add the gradient with respect to the weights to dw."""
         args = (self._planes(x), self._planes(dy), dw.reshape(dw.shape[0], dw.shape[1], -1))
-        parallel_for(_weights_channels, self.channels, *args, *self._tables(), self.group)
+        if self.depthwise:
+            parallel_for(_depthwise_weights, self.channels, *args, *self._tables())
+        else:
+            parallel_for(_weights_channels, self.channels, *args, *self._tables(), self.group)
 
     @staticmethod
     def _planes(x):
@@ -163,6 +166,32 @@ def _depthwise_forward(begin, end, x, w, y, rows, last):
                     else:
                         for o in range(out.size):
                             out[o] += weight * source[start + (low + o) * stride]
+
+
+@jit(fast=True)
+def _depthwise_weights(begin, end, x, dy, dw, rows, last):
+    kernel, stride, pad, dilation, width, count = last
+    for c in range(begin, end):
+        for n in range(x.shape[0]):
+            source, gradient = x[n, c], dy[n, c]
+            for t in range(rows.shape[0]):
+                for k in range(kernel):
+                    offset = k * dilation - pad
+                    low, high = valid_range(offset, stride, width, count)
+                    total = x.dtype.type(0)
+                    for r in range(rows.shape[1]):
+                        if rows[t, r] < 0:
+                            continue
+                        first = rows[t, r] + offset
+                        values = gradient[r * count + low : r * count + high]
+                        if stride == 1:
+                            pixels = source[first + low : first + high]
+                            for o in range(values.size):
+                                total += values[o] * pixels[o]
+                        else:
+                            for o in range(values.size):
+                                total += values[o] * source[first + (low + o) * stride]
+                    dw[c, 0, t * kernel + k] += total
 
 
 @jit(fast=True)

@@ -2,7 +2,7 @@
 
 Every argument is a 64-bit integer: an address, a stride or offset in bytes, or a count, which is at
 least 1 where it says how often a loop runs.  A tile of sums fills the vector registers; it is never
-larger than `Target.accumulators`.
+higher than `Target.tile_rows`.
 """
 
 from __future__ import annotations

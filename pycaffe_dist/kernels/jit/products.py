@@ -41,7 +41,7 @@ def _flat_kernels(target: Target, rows: int, vectors: int) -> np.ndarray:
 
 def _flat_rows(target: Target, rows: int, vectors: int) -> int:
     """Return how many of ``rows`` rows make a tile: few idle ones in the last tile."""
-    most = 9 if target.registers == 32 else target.accumulators // vectors
+    most = target.tile_rows(vectors)
     return min(range(max(1, most - 2), most + 1), key=lambda n: (-(-rows // n) * (n + 1), -n))
 
 

@@ -21,20 +21,17 @@ WIDEST_KERNEL = 16
 def split_vectors(count: int, width: int, target: Target) -> list[int]:
     """Split ``count`` vectors of output channels into tiles for rows of ``width`` pixels."""
 
-    def cost(size: int) -> float:
-        # Cycles per useful multiply-add: idle lanes, operand loads, and too few sums to hide the
-        # latency of an addition (8 in flight).
-        tiles = -(-width // (target.accumulators // size))
+    def cycles(size: int) -> float:
+        # A multiply-add of all of a row's pixels: bound by two of them a cycle, by operand loads
+        # (1.6 a cycle were seen), or by too few sums to hide the latency of an addition.
+        tiles = -(-width // target.tile_rows(size))
         pixels = width / tiles
-        loads, sums = (pixels + size) / 2, pixels * size / 2
-        return -(-count // size) * size / count * max(loads, sums, 4) / sums
+        return tiles * max(pixels * size / 2, (pixels + size) / 1.6, 4.3)
 
-    best = min((2, 3, 4, 1), key=lambda size: round(cost(min(size, count)), 3))
-    best = min(best, count)
-    sizes = [best] * (count // best)
-    if count % best:
-        sizes.append(count % best)
-    return sizes
+    def split(size: int) -> list[int]:
+        return [size] * (count // size) + [count % size] * (count % size > 0)
+
+    return min(map(split, (2, 3, 4, 1)), key=lambda sizes: sum(map(cycles, sizes)))
 
 
 def split_pixels(width: int, most: int, multiple: int) -> list[tuple[int, int]]:
@@ -134,7 +131,7 @@ class RowConvolution:
             if size not in first_of:
                 begin = len(tiles)
                 multiple = stride if self.backward else 1
-                for start, pixels in split_pixels(width, target.accumulators // size, multiple):
+                for start, pixels in split_pixels(width, target.tile_rows(size), multiple):
                     spec = RowKernel(pixels, size, self._tile_taps(geometry, start, pixels))
                     source = start // stride if self.backward else start * stride
                     tiles.append((address_of(spec, target), 4 * source, 4 * start))

@@ -24,10 +24,10 @@ class Target:
     cpu: str
     features: str
 
-    @property
-    def accumulators(self) -> int:
-        """How many registers may hold sums; the rest hold operands."""
-        return 28 if self.registers == 32 else 12
+    def tile_rows(self, vectors: int) -> int:
+        """Return how many rows of ``vectors`` sums fit, beside one operand row and a broadcast."""
+        sums = 28 if self.registers == 32 else 12
+        return min(sums, self.registers - 1 - vectors) // vectors
 
 
 @functools.lru_cache(maxsize=1)

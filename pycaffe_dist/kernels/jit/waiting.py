@@ -19,8 +19,8 @@ class SwapKernel:
     """Tells one thread something, and waits a while for another to say something.
 
     Stores ``value`` at ``to``, then looks at ``watch`` up to ``spins`` times until it holds at
-    least ``wanted``; when it does, pauses ``delay`` times more.  Arguments: to, value, watch, wanted,
-    spins, delay.
+    least ``wanted``; when it does, pauses ``delay`` times more.  Arguments: to, value, watch,
+    wanted, spins, delay.
     """
 
     machine: str

@@ -42,7 +42,7 @@ def lane_tiles(count: int) -> list[int]:
 
 def rows_per_tile(count: int, vectors: int, target: Target) -> int:
     """Return how many of ``count`` broadcast values to keep sums for: few idle, but not too few."""
-    most = min(target.accumulators // vectors, 10)
+    most = min(target.tile_rows(vectors), 10)
     return min(
         range(max(1, most - 3), most + 1), key=lambda rows: (-(-count // rows) * rows, -rows)
     )
