@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Arrays = dict[str, np.ndarray]
 
 
-def batches(net: Net, arrays: dict[str, Any]) -> Iterator[Arrays]:
+def batches(net: Net, arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the arrays in parts of the net's batch size, the last one filled up with zeros.
 
     The batch size is the first axis of the net's first blob.
@@ -60,7 +60,7 @@ def forward_backward_all(
     for forward, backward in itertools.zip_longest(
         batches(net, inputs) if inputs else (),
         batches(net, heads) if heads else (),
-        fillvalue=dict[str, np.ndarray](),
+        fillvalue=dict[str, Any](),
     ):
         outs.append(_copies(net.forward(blobs=blobs, **forward)))
         backs.append(_copies(net.backward(diffs=diffs, **backward)))

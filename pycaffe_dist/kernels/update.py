@@ -102,36 +102,36 @@ def _run(step, w: np.ndarray, arrays: tuple[np.ndarray, ...], scalars: tuple[flo
 
 
 @kernel
-def sgd_update(w, diff, history, regularization, rate, momentum):
+def sgd_update(w, diff, history, regularization, rate, momentum) -> None:
     """Momentum SGD: ``h = momentum·h + rate·g``; ``regularization`` is (scale, l2, l1)."""
     _run(_sgd, w, (diff, history), (*regularization, rate, momentum))
 
 
 @kernel
-def nesterov_update(w, diff, history, regularization, rate, momentum):
+def nesterov_update(w, diff, history, regularization, rate, momentum) -> None:
     """Nesterov's accelerated gradient in Caffe's form."""
     _run(_nesterov, w, (diff, history), (*regularization, rate, momentum))
 
 
 @kernel
-def adagrad_update(w, diff, history, regularization, rate, delta):
+def adagrad_update(w, diff, history, regularization, rate, delta) -> None:
     """AdaGrad (Duchi et al. 2011)."""
     _run(_adagrad, w, (diff, history), (*regularization, rate, delta))
 
 
 @kernel
-def rmsprop_update(w, diff, history, regularization, rate, rms_decay, delta):
+def rmsprop_update(w, diff, history, regularization, rate, rms_decay, delta) -> None:
     """RMSProp (Tieleman and Hinton 2012)."""
     _run(_rmsprop, w, (diff, history), (*regularization, rate, rms_decay, delta))
 
 
 @kernel
-def adadelta_update(w, diff, gradients, updates, regularization, rate, momentum, delta):
+def adadelta_update(w, diff, gradients, updates, regularization, rate, momentum, delta) -> None:
     """AdaDelta (Zeiler 2012)."""
     _run(_adadelta, w, (diff, gradients, updates), (*regularization, rate, momentum, delta))
 
 
 @kernel
-def adam_update(w, diff, mean, variance, regularization, rate, beta1, beta2, delta):
+def adam_update(w, diff, mean, variance, regularization, rate, beta1, beta2, delta) -> None:
     """Adam (Kingma and Ba 2014); ``rate`` includes the bias correction."""
     _run(_adam, w, (diff, mean, variance), (*regularization, rate, beta1, beta2, delta))

@@ -13,7 +13,7 @@ def with_state(
     net_param: Any, phase: int | None = None, level: int | None = None, stages: tuple[str, ...] = ()
 ) -> Any:
     """Return a copy of a NetParameter whose state has the given phase, level and stages."""
-    copy = caffe_pb2.NetParameter()
+    copy: Any = caffe_pb2.NetParameter()
     copy.CopyFrom(net_param)
     if phase is not None:
         copy.state.phase = phase
