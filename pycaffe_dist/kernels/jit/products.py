@@ -105,19 +105,16 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, kernels, sizes):
             steps = min(DEPTH, depth - k)
             slope = slopes.ctypes.data + (4 if k + steps == depth else 0)
             if panelled:
-                wanted = last_column - first_column
+                wide = last_column - first_column
                 _fill_panels(
-                    panels, source, columns, k, steps, first_column, wanted, width, lanes, kernels
+                    panels, source, columns, k, steps, first_column, wide, width, lanes, kernels
                 )
-            for i in range((last_row - first_row) * (last_column - first_column)):
+            high, wide = last_row - first_row, last_column - first_column
+            for i in range(high * wide):
                 # Few steps: a row tile passes over all columns, so that y is written in order.
                 # Many: a column tile stays in the first-level cache while all rows use it.
-                if depth <= SHALLOW:
-                    tile = first_row + i // (last_column - first_column)
-                    column_tile = first_column + i % (last_column - first_column)
-                else:
-                    tile = first_row + i % (last_row - first_row)
-                    column_tile = first_column + i // (last_row - first_row)
+                tile = first_row + (i // wide if depth <= SHALLOW else i % high)
+                column_tile = first_column + (i % wide if depth <= SHALLOW else i // high)
                 column, row = column_tile * width, tile * rows
                 left = min(width, columns - column)
                 used = (left + lanes - 1) // lanes

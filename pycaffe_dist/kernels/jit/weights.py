@@ -219,77 +219,80 @@ def _add_sums(sums, dw, base, per_output, band, tiles, passes, places, outputs):
 
 
 @jit
+def _add_piece(x, steps, dy_t, y_range, band, tiles, offsets, runs, run_starts, passes, sums):
+    """Add the products of rows ``y_range`` of dy, transposed, to the sums of ``tiles``.
+
+    x is an address; ``steps`` are the floats between its images and rows, the rows and columns of
+    x between those of y, the number of images, and y's width.
+    """
+    image_step, pitch, row_step, stride, count, width_y = steps
+    kernel, rows, first_offset, lanes = band[0], band[3], band[5], dy_t.shape[2]
+    for tile in range(tiles[0], tiles[1]):
+        table = offsets.ctypes.data + 8 * (first_offset + tile * rows)
+        for p in range(len(passes)):
+            tap, left, columns, x_offset, _ = passes[p]
+            if columns == 0:
+                continue
+            for r in range(run_starts[tap], run_starts[tap + 1]):
+                low = max(y_range[0], runs[r, 0])
+                high = min(y_range[1], runs[r, 0] + runs[r, 1])
+                if high <= low:
+                    continue
+                row = runs[r, 2] + (low - runs[r, 0]) * row_step
+                call(
+                    kernel,
+                    x + 4 * (row * pitch + x_offset),
+                    4 * image_step,
+                    4 * row_step * pitch,
+                    4 * stride,
+                    table,
+                    dy_t.ctypes.data + 4 * ((low - y_range[0]) * width_y + left) * lanes,
+                    4 * dy_t.shape[1] * lanes,
+                    4 * width_y * lanes,
+                    count,
+                    high - low,
+                    columns,
+                    sums[tile - tiles[0], p].ctypes.data,
+                )
+
+
+@jit
 def _gradient_units(begin, end, x, dy, dw, bands, offsets, runs, run_starts, passes, places, sizes):
     images, group, channels, outputs, rows_x, width = sizes[:6]
     rows_y, width_y, pitch, padding, row_step = sizes[6:11]
     stride, piece_images, piece_rows, by_columns, lanes, transpose, blocks = sizes[11:18]
-    plane_x, plane_y, padded_plane = rows_x * width, rows_y * width_y, rows_x * pitch
+    plane_x, plane_y, padded_image = rows_x * width, rows_y * width_y, channels * rows_x * pitch
     copies = by_columns and padding > 0
-    padded = np.zeros(piece_images * channels * padded_plane if copies else 1, np.float32)
+    padded = np.zeros(piece_images * padded_image if copies else 1, np.float32)
     per_output = dw.size // (group * outputs)
     for unit in range(begin, end):
-        band, block, g = (
-            bands[unit // blocks % len(bands)],
-            unit % blocks,
-            unit // blocks // len(bands),
-        )
-        kernel, channel, vectors, rows, tiles, first_offset = band
-        tile_range = (tiles * block // blocks, tiles * (block + 1) // blocks)
-        width_l = vectors * lanes
-        sums = np.zeros((tile_range[1] - tile_range[0], len(passes), rows, width_l), np.float32)
-        dy_t = np.zeros((piece_images, piece_rows * width_y, width_l), np.float32)
-        for n0 in range(0, images, piece_images):
-            count = min(piece_images, images - n0)
-            image_step = group * channels * plane_x
-            first_x = n0 * image_step + g * channels * plane_x
+        band, block = bands[unit // blocks % len(bands)], unit % blocks
+        g = unit // blocks // len(bands)
+        channel, vectors, rows, tiles = band[1], band[2], band[3], band[4]
+        mine = (tiles * block // blocks, tiles * (block + 1) // blocks)
+        sums = np.zeros((mine[1] - mine[0], len(passes), rows, vectors * lanes), np.float32)
+        dy_t = np.zeros((piece_images, piece_rows * width_y, vectors * lanes), np.float32)
+        for n in range(0, images, piece_images):
+            count, image_step = min(piece_images, images - n), group * channels * plane_x
+            first_x = n * image_step + g * channels * plane_x
             source = x.ctypes.data + 4 * first_x
             if copies:
-                image = channels * padded_plane
                 for i in range(count):
-                    part = padded[i * image : (i + 1) * image]
-                    _pad_rows(x, part, first_x + i * image_step, channels * rows_x, width, padding)
-                source, image_step = padded.ctypes.data, image
-            for y0 in range(0, rows_y, piece_rows):
-                y1 = min(rows_y, y0 + piece_rows)
+                    part, first = padded[i * padded_image :], first_x + i * image_step
+                    _pad_rows(x, part, first, channels * rows_x, width, padding)
+                source, image_step = padded.ctypes.data, padded_image
+            steps = (image_step, pitch, row_step, stride, count, width_y)
+            for y in range(0, rows_y, piece_rows):
+                stop = min(rows_y, y + piece_rows)
                 for i in range(count):
-                    first = ((n0 + i) * group + g) * outputs + channel
+                    first = (((n + i) * group + g) * outputs + channel) * plane_y + y * width_y
+                    valid, pixels = min(vectors * lanes, outputs - channel), (stop - y) * width_y
                     _transpose_piece(
-                        dy,
-                        dy_t[i],
-                        first * plane_y + y0 * width_y,
-                        min(width_l, outputs - channel),
-                        plane_y,
-                        (y1 - y0) * width_y,
-                        vectors,
-                        lanes,
-                        transpose,
+                        dy, dy_t[i], first, valid, plane_y, pixels, vectors, lanes, transpose
                     )
-                for tile in range(tile_range[0], tile_range[1]):
-                    table = offsets.ctypes.data + 8 * (first_offset + tile * rows)
-                    for p in range(len(passes)):
-                        tap, left, columns, x_offset, _ = passes[p]
-                        if columns == 0:
-                            continue
-                        for r in range(run_starts[tap], run_starts[tap + 1]):
-                            low = max(y0, runs[r, 0])
-                            high = min(y1, runs[r, 0] + runs[r, 1])
-                            if high <= low:
-                                continue
-                            row = runs[r, 2] + (low - runs[r, 0]) * row_step
-                            call(
-                                kernel,
-                                source + 4 * (row * pitch + x_offset),
-                                4 * image_step,
-                                4 * row_step * pitch,
-                                4 * stride,
-                                table,
-                                dy_t.ctypes.data + 4 * ((low - y0) * width_y + left) * width_l,
-                                4 * dy_t[0].size,
-                                4 * width_y * width_l,
-                                count,
-                                high - low,
-                                columns,
-                                sums[tile - tile_range[0], p].ctypes.data,
-                            )
+                piece = (y, stop)
+                _add_piece(
+                    source, steps, dy_t, piece, band, mine, offsets, runs, run_starts, passes, sums
+                )
         base = g * outputs * per_output
-        _add_sums(sums, dw, base, per_output, band, tile_range, passes, places, outputs)
+        _add_sums(sums, dw, base, per_output, band, mine, passes, places, outputs)

@@ -67,21 +67,16 @@ class MaximumKernel:
         e = Emitter(target, ENTRY, 10)
         x, x_row, rows, width, index, best, where, y, mask, count = e.arguments
         build = e.builder
-        lanes = ir.Constant(e.indices, list(range(e.lanes)))
-        row_step = self._splat(e, width)
         nothing = ir.Constant(e.vector, [float("-inf")] * e.lanes)
         nowhere = ir.Constant(e.indices, [NOWHERE] * e.lanes)
+        lanes = ir.Constant(e.indices, list(range(e.lanes)))
+        row_step = self._splat(e, width)
 
         def rows_of_column(offset: ir.Value, valid: ir.Value) -> None:
-            column = build.add(build.sdiv(offset, e.int(4)), index)
-            first = build.add(self._splat(e, column), lanes)
-
             def one_row(state: list[ir.Value]) -> list[ir.Value]:
                 at, place, top, top_place = state
                 value = e.load(at, offset, valid)
-                take = build.or_(
-                    build.fcmp_ordered(">", value, top), build.fcmp_unordered("uno", value, value)
-                )
+                take = self._beats(e, value, top)
                 return [
                     build.add(at, x_row),
                     build.add(place, row_step),
@@ -89,31 +84,21 @@ class MaximumKernel:
                     build.select(take, place, top_place),
                 ]
 
-            start = e.load(x, offset, valid)
-            state = [x, first, start, first]
-            top, top_place = e.repeat(rows, state, one_row)[2:]
+            column = build.add(build.sdiv(offset, e.int(4)), index)
+            first, start = build.add(self._splat(e, column), lanes), e.load(x, offset, valid)
+            top, top_place = e.repeat(rows, [x, first, start, first], one_row)[2:]
             e.store(build.select(valid, top, nothing), best, offset)
             place = build.select(valid, top_place, nowhere)
             e.store(build.bitcast(place, e.vector), where, offset)
 
         def columns_of_window(offset: ir.Value, valid: ir.Value) -> None:
-            top = top_place = None
-            for k in range(self.columns):
-                value = _strided(e, best, offset, k - self.pad, self.stride)
-                place = _strided(e, where, offset, k - self.pad, self.stride)
-                place = build.bitcast(place, e.indices)
-                if top is None:
-                    top, top_place = value, place
-                    continue
+            top, top_place = self._column(e, best, where, offset, 0)
+            for k in range(1, self.columns):
+                value, place = self._column(e, best, where, offset, k)
+                # Of equal maxima the first in row-major order counts.
                 equal = build.fcmp_ordered("==", value, top)
-                earlier = build.icmp_signed("<", place, top_place)
-                take = build.or_(
-                    build.or_(
-                        build.fcmp_ordered(">", value, top),
-                        build.fcmp_unordered("uno", value, value),
-                    ),
-                    build.and_(equal, earlier),
-                )
+                earlier = build.and_(equal, build.icmp_signed("<", place, top_place))
+                take = build.or_(self._beats(e, value, top), earlier)
                 top = build.select(take, value, top)
                 top_place = build.select(take, place, top_place)
             e.store(top, y, offset, valid)
@@ -123,6 +108,17 @@ class MaximumKernel:
         _vector_loop(e, count, columns_of_window)
         build.ret_void()
         return e.module
+
+    def _column(self, e: Emitter, best: ir.Value, where: ir.Value, offset: ir.Value, k: int):
+        value = _strided(e, best, offset, k - self.pad, self.stride)
+        place = _strided(e, where, offset, k - self.pad, self.stride)
+        return value, e.builder.bitcast(place, e.indices)
+
+    @staticmethod
+    def _beats(e: Emitter, value: ir.Value, top: ir.Value) -> ir.Value:
+        # A NaN is taken, so that it reaches the output.
+        nan = e.builder.fcmp_unordered("uno", value, value)
+        return e.builder.or_(e.builder.fcmp_ordered(">", value, top), nan)
 
     @staticmethod
     def _splat(e: Emitter, value: ir.Value) -> ir.Value:
