@@ -21,5 +21,12 @@ def jit(function: Callable[..., Any] | None = None, *, fast: bool = False) -> An
     options = {"nogil": True, "cache": True, "error_model": "numpy"}
     if fast:
         options["fastmath"] = SAFE_FASTMATH
-    decorate = numba.njit(**options)
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        try:
+            return numba.njit(**options)(function)
+        except RuntimeError:
+            # Neither the package's folder nor the user's cache can be written: compile every time.
+            return numba.njit(**{**options, "cache": False})(function)
+
     return decorate if function is None else decorate(function)
