@@ -1,19 +1,33 @@
-"""Sums of rows that go to the same place."""
+"""Rows looked up in a table, and sums of rows that go to the same place."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.compiling import jit
+
+_COLUMNS_PER_CHUNK = 64
+
+
+@jit
+def _scatter_add(begin, end, rows, indices, total):
+    for i in range(rows.shape[0]):
+        k = indices[i]
+        for c in range(begin, end):
+            total[k, c] += rows[i, c]
 
 
 @kernel
 def scatter_add(rows: np.ndarray, indices: np.ndarray, total: np.ndarray) -> None:
     """Add row i of ``rows`` to row ``indices[i]`` of ``total``, for each i; both are matrices."""
-    if not indices.size:
-        return
-    # Rows of one place are brought together and summed at once: ufunc.at is far slower.
-    order = np.argsort(indices, kind="stable")
-    places = indices[order]
-    starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
-    total[places[starts]] += np.add.reduceat(rows[order], starts, axis=0)
+    # Threads share the columns, so that every sum has one order whatever their number.
+    parallel_for(_scatter_add, rows.shape[1], rows, indices, total, grain=_COLUMNS_PER_CHUNK)
+
+
+@kernel
+def gather(table: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> None:
+    """Set row i of ``rows`` to row ``indices[i]`` of ``table``; indices are in range."""
+    # The default mode would check the indices once more, and buffer the output to do so.
+    np.take(table, indices, axis=0, out=rows, mode="clip")

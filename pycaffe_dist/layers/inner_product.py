@@ -9,7 +9,7 @@ import numpy as np
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.bias_add import bias_gradient
 from pycaffe_dist.kernels.inner_product import InnerProduct as InnerProductPlan
-from pycaffe_dist.kernels.scatter import scatter_add
+from pycaffe_dist.kernels.scatter import gather, scatter_add
 from pycaffe_dist.layers.base import Layer, register
 from pycaffe_dist.layers.checking import axis_of, describe, require_no_gradient
 from pycaffe_dist.layers.parameters import Spec, make_parameters
@@ -120,7 +120,7 @@ class Embed(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         y = top[0].data.reshape(-1, top[0].shape[-1])
-        np.take(self.blobs[0].data, self._indices(bottom), axis=0, out=y)
+        gather(self.blobs[0].data, self._indices(bottom), y)
         if len(self.blobs) > 1:
             y += self.blobs[1].data
 
