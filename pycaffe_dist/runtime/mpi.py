@@ -169,7 +169,10 @@ class MPICluster(Cluster):
         """End the run on all ranks, with one message that names this rank, its host and ``error``.
 
         A PcaffeError is its message; of any other exception, a bug, the traceback is shown as well.
+        One rank alone does nothing: the error itself goes on to the caller.
         """
+        if self.size == 1:
+            return
         if self.rank:
             rank = min(self.rank, _MOST_WAITING_RANKS)
             time.sleep(_LATER_RANKS_WAIT + _NEXT_RANK_WAITS * rank)
@@ -208,6 +211,7 @@ class MPICluster(Cluster):
     ) -> None:
         """End the run on all ranks when this one's program ends with an exception."""
         self.abort(error)
+        self._previous_hook(kind, error, trace)
 
 
 def _import_mpi(launch: launcher.Launch) -> Any:

@@ -54,6 +54,14 @@ def test_when_all_ranks_fail_one_speaks(mpirun):
     assert "rank 0 of 4 on " in finished.output
 
 
+@pytest.mark.parametrize("how", ["error", "outside"])
+def test_one_rank_fails_as_without_mpirun(mpirun, how):
+    finished = mpirun(1, "failing.py", how, timeout=30)
+    assert finished.status == 1
+    assert finished.output.count("NumericError: the loss is nan") == 1
+    assert "MPI_ABORT" not in finished.output
+
+
 @pytest.mark.parametrize("how", ["exit", "exit-0", "kill"])
 def test_a_rank_that_vanishes_ends_the_run(mpirun, how):
     finished = mpirun(3, "failing.py", how, timeout=30)

@@ -1,4 +1,4 @@
-"""Usage: failing.py HOW: rank 1 fails in one of several ways while the others wait for it."""
+"""Usage: failing.py HOW: rank 1 (or all) fails in some way while the others wait for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(cluster: Cluster, how: str) -> None:
     engine.start(nets)
     for iteration in range(3):
         engine.gradient_ready(bias)
-        if iteration == 1 and (cluster.rank == 1 or how == "everybody"):
+        if iteration == 1 and (cluster.rank == 1 or how == "everybody" or cluster.size == 1):
             if how == "late":
                 time.sleep(2)
             fail(how)
