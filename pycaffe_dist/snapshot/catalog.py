@@ -102,10 +102,10 @@ def latest(prefix: str) -> Snapshot | None:
 def prune(prefix: str, keep: int) -> None:
     """Remove all but the newest ``keep`` snapshots of a prefix.
 
-    A state goes before the weights that it names, so that there is never one without them.
+    The state goes last: what a killed process has not removed is then found again.
     """
     for snapshot in snapshots(prefix)[keep:]:
-        for path in (snapshot.state, snapshot.companion, snapshot.weights):
+        for path in (snapshot.weights, snapshot.companion, snapshot.state):
             try:
                 Path(path).unlink(missing_ok=True)
             except OSError as error:
