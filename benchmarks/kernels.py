@@ -11,6 +11,7 @@ ours.  Both sides run alternately, so that a busy machine slows both; medians ar
 from __future__ import annotations
 
 import argparse
+import ctypes
 import time
 from collections.abc import Callable, Iterator
 
@@ -20,6 +21,9 @@ from pycaffe_dist import device
 from pycaffe_dist.kernels import lrn, pooling
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
 from pycaffe_dist.kernels.inner_product import InnerProduct
+from pycaffe_dist.kernels.jit.kernels import FlatKernel
+from pycaffe_dist.kernels.jit.objects import address_of
+from pycaffe_dist.kernels.jit.target import host_target
 from pycaffe_dist.kernels.pooling import PoolingGeometry
 
 try:
@@ -203,21 +207,19 @@ def medians(ours, theirs, seconds: float, clock: Callable[[], float]) -> tuple[f
 
 def peak(seconds: float, clock: Callable[[], float]) -> float:
     """Return the multiply-add rate of one thread in flop/s, from a product that stays in cache."""
-    from pycaffe_dist.kernels.gemm import gemm
-
-    a, b, c = normal(96, 240), normal(240, 96), np.empty((96, 96), np.float32)
-    before = device.threads()
-    device.set_threads(1)
-    gemm(a, b, c)
-    best = np.inf
-    stop = time.perf_counter() + seconds
+    unit = host_target()
+    rows, vectors, depth = unit.tile_rows(2), 2, 1 << 14
+    address = address_of(FlatKernel(rows, vectors, False), unit)
+    run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11)(address)
+    a, b, y, ones = normal(depth, rows), normal(64), normal(rows, 64), normal(rows)
+    at = [array.ctypes.data for array in (a, b, ones, ones, y)]
+    best, stop = np.inf, time.perf_counter() + seconds
     while time.perf_counter() < stop:
         start = clock()
-        for _ in range(20):
-            gemm(a, b, c)
-        best = min(best, (clock() - start) / 20)
-    device.set_threads(before)
-    return 2.0 * a.size * c.shape[1] / best
+        for _ in range(10):
+            run(at[0], at[1], 0, depth, at[2], at[3], at[4], 256, rows, 0, unit.lanes)
+        best = min(best, (clock() - start) / 10)
+    return 2.0 * depth * rows * vectors * unit.lanes / best
 
 
 FAMILIES = {

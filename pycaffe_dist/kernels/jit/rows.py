@@ -12,7 +12,7 @@ from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan
 from pycaffe_dist.kernels.jit.calling import call
 from pycaffe_dist.kernels.jit.kernels import RowKernel
 from pycaffe_dist.kernels.jit.objects import address_of
-from pycaffe_dist.kernels.jit.target import Target
+from pycaffe_dist.kernels.jit.target import Target, step_cycles
 
 # Kernel columns are unrolled in machine code; beyond this the code gets too large.
 WIDEST_KERNEL = 16
@@ -22,11 +22,8 @@ def split_vectors(count: int, width: int, target: Target) -> list[int]:
     """Split ``count`` vectors of output channels into tiles for rows of ``width`` pixels."""
 
     def cycles(size: int) -> float:
-        # A multiply-add of all of a row's pixels: bound by two of them a cycle, by operand loads
-        # (1.6 a cycle were seen), or by too few sums to hide the latency of an addition.
         tiles = -(-width // target.tile_rows(size))
-        pixels = width / tiles
-        return tiles * max(pixels * size / 2, (pixels + size) / 1.6, 4.3)
+        return tiles * step_cycles(width / tiles, size)
 
     def split(size: int) -> list[int]:
         return [size] * (count // size) + [count % size] * (count % size > 0)

@@ -30,6 +30,15 @@ class Target:
         return min(sums, self.registers - 1 - vectors) // vectors
 
 
+def step_cycles(rows: float, vectors: int) -> float:
+    """Return the cycles of one step of a tile of ``rows`` times ``vectors`` multiply-adds.
+
+    It is bound by two of them a cycle, by operand loads (1.6 a cycle were seen), or by too few sums
+    to hide the latency of an addition.
+    """
+    return max(rows * vectors / 2, (rows + vectors) / 1.6, 4.3)
+
+
 @functools.lru_cache(maxsize=1)
 def _host() -> tuple[str, dict[str, bool], str]:
     import llvmlite.binding as llvm

@@ -17,7 +17,7 @@ from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan, valid_r
 from pycaffe_dist.kernels.jit.calling import call
 from pycaffe_dist.kernels.jit.kernels import OuterKernel, TransposeKernel
 from pycaffe_dist.kernels.jit.objects import address_of
-from pycaffe_dist.kernels.jit.target import Target
+from pycaffe_dist.kernels.jit.target import Target, step_cycles
 
 # Pixels whose transposed dy stays in the first-level cache while all tiles use it.
 PIXELS_PER_PIECE = 256
@@ -41,10 +41,11 @@ def lane_tiles(count: int) -> list[int]:
 
 
 def rows_per_tile(count: int, vectors: int, target: Target) -> int:
-    """Return how many of ``count`` broadcast values to keep sums for: few idle, but not too few."""
+    """Return how many of ``count`` broadcast values a tile of sums should have."""
     most = min(target.tile_rows(vectors), 10)
     return min(
-        range(max(1, most - 3), most + 1), key=lambda rows: (-(-count // rows) * rows, -rows)
+        range(most, 0, -1),
+        key=lambda rows: -(-count // rows) * step_cycles(rows, vectors),
     )
 
 
