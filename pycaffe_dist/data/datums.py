@@ -148,7 +148,7 @@ class DatumReader:
     def describe(self, datums: Datums, i: int) -> str:
         """Say which record of which database record ``i`` is."""
         number = datums.index(i) % self._source.count
-        return f"'{self._source.path}': record {number} (key '{datums.records.key(i)}')"
+        return f"'{self._source.path}': record {number} (key '{self._source.key(number)}')"
 
     def close(self) -> None:
         """Stop the threads and close the source."""

@@ -10,9 +10,9 @@ from pycaffe_dist.data.sources import Source
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
 
-# Small records are read this many bytes ahead: a call for many batches waits for the interpreter
-# lock no more often than a call for one.
-AHEAD_BYTES = 1 << 22
+# Small records are read this many bytes ahead: parsing them is one call for many batches.  More
+# would not stay in the processor's cache.
+AHEAD_BYTES = 1 << 18
 
 
 class DatumLoader:

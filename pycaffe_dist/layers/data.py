@@ -119,14 +119,8 @@ class Data(Layer):
             return Prefetcher(loader, depth, first_batch)
 
     def _shared_random(self, purpose: str, limit: int) -> int:
-        """Return a random number below ``limit`` on which all ranks agree.
-
-        A run without a seed draws afresh each time; ranks of one run can then only agree on what
-        they would draw with a fixed seed.
-        """
-        context = self.context
-        seed = 0 if context.seed is None and context.shard.size > 1 else context.seed
-        rng = replace(context, seed=seed, shard=Shard()).rng(self.name, purpose)
+        """Return a random number below ``limit``, the same on all ranks."""
+        rng = replace(self.context, shard=Shard()).rng(self.name, purpose)
         return int(rng.integers(limit, dtype="uint64"))
 
     @contextlib.contextmanager

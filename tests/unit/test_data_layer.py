@@ -116,11 +116,10 @@ def test_ranks_of_a_test_take_whole_batches_in_turn(images):
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("seed", [1, None])
-def test_resumed_run_sees_the_same_batches(images, batch_size, seed):
+def test_resumed_run_sees_the_same_batches(images, batch_size):
     param = _param(images, batch_size, crop_size=5, mirror=True)
     param.data_param.rand_skip = 5
-    run = _Run(param, shard=Shard(1, 2), seed=seed)
+    run = _Run(param, shard=Shard(1, 2))
     states, batches = [], []
     for _ in range(12):
         states.append(json.loads(json.dumps(run.layer.state())))
@@ -147,7 +146,7 @@ def test_rand_skip_is_the_same_on_all_ranks(images):
     param = _param(images, 4)
     param.data_param.rand_skip = 13
     starts = set()
-    for seed in (1, 2, 3, 4, 5, None):
+    for seed in (1, 2, 3, 4, 5):
         runs = [_Run(param, seed=seed, shard=Shard(r, 2)) for r in range(2)]
         labels = np.stack([run.batch()[1] for run in runs], axis=1).reshape(-1)
         start = int(labels[0])

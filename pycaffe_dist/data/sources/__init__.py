@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,31 +22,31 @@ BACKENDS = ("leveldb", "lmdb")
 class Records:
     """Some records, in reading order, as pieces of one byte buffer.
 
-    ``buffer`` is a read-only uint8 array (of an LMDB: the mapped file itself); row i of ``values``
-    and of ``keys``, both (n, 2) int64, is where record i's value and key begin in the buffer and
-    how many bytes they have.
+    ``buffer`` is a read-only uint8 array; row i of ``values``, (n, 2) int64, is where record i's
+    value begins in the buffer and how many bytes it has.
     """
 
     buffer: np.ndarray
     values: np.ndarray
-    keys: np.ndarray
+
+    @classmethod
+    def joined(cls, values: list[Any]) -> Records:
+        """Return records of these values (bytes or memoryviews), copied."""
+        sizes = np.fromiter(map(len, values), np.int64, len(values))
+        places = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1)
+        return cls(np.frombuffer(b"".join(values), np.uint8), places)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def part(self, begin: int, end: int) -> Records:
         """Return records ``begin`` to ``end``, without copying."""
-        return Records(self.buffer, self.values[begin:end], self.keys[begin:end])
+        return Records(self.buffer, self.values[begin:end])
 
     def value(self, i: int) -> bytes:
         """Return the value of record ``i``."""
         start, size = self.values[i]
         return self.buffer[start : start + size].tobytes()
-
-    def key(self, i: int) -> str:
-        """Return the key of record ``i`` as text."""
-        start, size = self.keys[i]
-        return self.buffer[start : start + size].tobytes().decode("utf-8", "backslashreplace")
 
 
 class Cursor(ABC):
@@ -64,8 +66,12 @@ class Cursor(ABC):
     def read(self, count: int, step: int = 1) -> Records:
         """Return records position, position + step, …; move on by ``count * step``.
 
-        The bytes stay valid as long as the `Records` are referenced.  Raises `DataError`.
+        Raises `DataError`.
         """
+
+    @abstractmethod
+    def key(self) -> bytes:
+        """Return the key of the record at ``position``."""
 
 
 class Source(ABC):
@@ -82,6 +88,16 @@ class Source(ABC):
     @abstractmethod
     def cursor(self) -> Cursor:
         """Return a new cursor on the first record."""
+
+    def key(self, position: int) -> str:
+        """Return the key of the record with stream index ``position``, as text."""
+        cursor = self.cursor()
+        cursor.seek(position)
+        return cursor.key().decode("utf-8", "backslashreplace")
+
+    @abstractmethod
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield every record's key and value, once, in order."""
 
     @abstractmethod
     def close(self) -> None:

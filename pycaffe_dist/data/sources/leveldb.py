@@ -16,7 +16,6 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 
-import numpy as np
 import plyvel
 
 from pycaffe_dist.data.sources import Cursor, Records, Source
@@ -82,18 +81,20 @@ class LevelDBSource(Source):
     @property
     def count(self) -> int:
         if self._count is None:
-            self._count = 0
-            with _errors_of(self.path):
-                iterator = self._view.iterator()
-                iterator.seek_to_first()
-                while iterator.valid():
-                    self._count += 1
-                    iterator.next()
+            self._count = sum(1 for _ in self.items())
         return self._count
 
     def cursor(self) -> LevelDBCursor:
         with _errors_of(self.path):
             return LevelDBCursor(self, self._view.iterator())
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        with _errors_of(self.path):
+            iterator = self._view.iterator()
+            iterator.seek_to_first()
+            while iterator.valid():
+                yield iterator.item()
+                iterator.next()
 
     def close(self) -> None:
         self._close()
@@ -122,15 +123,17 @@ class LevelDBCursor(Cursor):
         self.position = position
 
     def read(self, count: int, step: int = 1) -> Records:
-        iterator, pieces = self._iterator, []
+        values = []
         with _errors_of(self._source.path):
             for _ in range(count):
-                pieces += iterator.item()
+                values.append(self._iterator.value())
                 self._skip(step)
         self.position += count * step
-        sizes = np.fromiter(map(len, pieces), np.int64, len(pieces))
-        places = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1).reshape(count, 2, 2)
-        return Records(np.frombuffer(b"".join(pieces), np.uint8), places[:, 1], places[:, 0])
+        return Records.joined(values)
+
+    def key(self) -> bytes:
+        with _errors_of(self._source.path):
+            return self._iterator.key()
 
     def _skip(self, records: int) -> None:
         iterator = self._iterator

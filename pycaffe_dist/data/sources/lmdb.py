@@ -1,143 +1,158 @@
-"""LMDB databases, read straight from the mapped file.
+"""LMDB databases, read through the lmdb library.
 
-The B+tree is walked by compiled code here (`kernels.lmdb_tree`) instead of by liblmdb.  liblmdb
-trusts the file: a truncated copy makes it read past the end of the map, which kills the process;
-here every page is checked before it is used.  And a loop in Python over the records costs some
-5 µs each under the interpreter lock, which the training thread then waits for; here a whole batch
-is one call that does not hold it.
-
-Only what databases of records need is understood: one unnamed database without duplicate keys,
-in LMDB 0.9's format (data version 1) of a 64-bit little-endian machine.  The file must not be
-written to while it is read.
+liblmdb maps the file and trusts it: a page that lies behind the file's end kills the process.  A
+truncated file is therefore refused when it is opened.  The file must not be written to while it is
+read.
 """
 
 from __future__ import annotations
 
-import mmap
+import contextlib
 import os
-import struct
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from weakref import WeakValueDictionary
 
-import numpy as np
+import lmdb
 
 from pycaffe_dist.data.sources import Cursor, Records, Source
 from pycaffe_dist.errors import DataError
-from pycaffe_dist.kernels import lmdb_tree
-
-MAGIC = 0xBEEFC0DE
-DATA_VERSION = 1
-_DUPSORT = 0x04
-_META = struct.Struct("<IIQQ" + 2 * "IHHQQQQQ" + "QQ")
-_NO_ROOT = 2**64 - 1
-
-_PROBLEMS = {
-    lmdb_tree.BAD_PAGE: "page {page} is outside of the file or not what its parent page says",
-    lmdb_tree.BAD_NODE: "page {page} has an entry that lies outside of it",
-    lmdb_tree.BAD_VALUE: "page {page} refers to a value that lies outside of the file",
-    lmdb_tree.UNSUPPORTED: "page {page} holds a named sub-database or duplicate keys",
-    lmdb_tree.BAD_COUNT: "the number of records found is not the number it is said to have",
-}
 
 
-@dataclass(frozen=True)
-class _Tree:
-    """Where the tree of the newest committed transaction is, from the file's meta pages."""
+class _Environment:
+    """An LMDB that is open for reading; closed when nothing refers to it any more."""
 
-    page_size: int
-    depth: int
-    root: int
-    count: int
-    end: int  # bytes up to the end of the last page in use
-    duplicates: bool
-    transaction: int
+    def __init__(self, path: str):
+        # No lock file: nobody writes, and the folder may be read-only.
+        self.lmdb = lmdb.open(path, readonly=True, create=False, lock=False)
 
 
 class LmdbSource(Source):
     """An open LMDB; ``path`` is its folder."""
 
-    def __init__(self, path: str, data: np.ndarray, tree: _Tree):
+    def __init__(self, path: str, environment: _Environment):
         super().__init__(path)
-        self._data = data
-        self._tree = tree
+        self._environment: _Environment | None = environment
+        self._count = environment.lmdb.stat()["entries"]
 
     @property
     def count(self) -> int:
-        return self._tree.count
+        return self._count
 
     def cursor(self) -> LmdbCursor:
-        return LmdbCursor(self.path, self._data, self._tree)
+        if self._environment is None:
+            raise DataError(f"LMDB '{self.path}' has been closed")
+        return LmdbCursor(self, self._environment)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        if self._environment is not None:
+            with _errors_of(self.path), self._environment.lmdb.begin() as transaction:
+                yield from transaction.cursor()
 
     def close(self) -> None:
-        """Do nothing: the file is unmapped with the last cursor and records that refer to it."""
+        self._environment = None
 
 
 class LmdbCursor(Cursor):
-    """A place in an LMDB."""
+    """A place in an LMDB.
 
-    def __init__(self, path: str, data: np.ndarray, tree: _Tree):
+    The library gives the interpreter lock away for every record, and a training thread takes it:
+    the loops over records are therefore short, and in C where possible.
+    """
+
+    def __init__(self, source: LmdbSource, environment: _Environment):
         super().__init__()
-        self._path = path
-        self._data = data
-        self._tree = tree
-        self._state = np.zeros(lmdb_tree.STATE_SIZE, np.int64)
-        self._check(lmdb_tree.rewind(data, tree.page_size, tree.depth, tree.root, self._state))
+        self._path, self._count = source.path, source.count
+        self._environment = environment  # keeps it open
+        with _errors_of(self._path):
+            self._cursor = environment.lmdb.begin(buffers=True).cursor()
+        # The number of the record that the library's cursor is on; `_count` is behind the last.
+        self._at = self._count
 
     def seek(self, position: int) -> None:
-        tree, state = self._tree, self._state
-        if position < self.position:
-            self._check(lmdb_tree.rewind(self._data, tree.page_size, tree.depth, tree.root, state))
-            self.position = 0
-        if position > self.position:
-            distance = (position - self.position) % tree.count
-            self._check(lmdb_tree.skip(self._data, *self._geometry(), state, distance))
-            self.position = position
+        self.position = position
 
     def read(self, count: int, step: int = 1) -> Records:
-        values, keys = np.empty((count, 2), np.int64), np.empty((count, 2), np.int64)
-        self._check(lmdb_tree.read(self._data, *self._geometry(), self._state, step, values, keys))
-        self.position += count * step
-        return Records(self._data, values, keys)
+        values: list[memoryview] = []
+        with _errors_of(self._path):
+            while len(values) < count:
+                values += self._lap(count - len(values), step)
+            return Records.joined(values)
 
-    def _geometry(self) -> tuple[int, int, int, int]:
-        tree = self._tree
-        return tree.page_size, tree.depth, tree.root, tree.count
+    def key(self) -> bytes:
+        with _errors_of(self._path):
+            self._move()
+            return bytes(self._cursor.key())
 
-    def _check(self, status: int) -> None:
-        if status != lmdb_tree.OK:
-            problem = _PROBLEMS[status].format(page=self._state[lmdb_tree.PAGE_NUMBER])
-            raise DataError(f"LMDB '{self._path}' is damaged: {problem}")
+    def _lap(self, most: int, step: int) -> list[memoryview]:
+        """Return the values from here on, ``step`` records apart, no further than the end."""
+        self._move()
+        wanted = min((most - 1) * step + 1, self._count - self._at)
+        value = self._cursor.value
+        # An iteration over keys does not touch the values that are passed over.
+        keys = self._cursor.iternext(values=False)
+        values = [value() for _ in islice(keys, 0, wanted, step)]
+        if len(values) < -(-wanted // step):
+            raise self._damage(self._at + len(values) * step)
+        self._at += wanted - 1
+        self.position += len(values) * step
+        return values
+
+    def _move(self) -> None:
+        """Put the library's cursor on the record at ``position``."""
+        number = self.position % self._count
+        if number < self._at:
+            self._cursor.first()
+            self._at = 0
+        if number > self._at:
+            keys = self._cursor.iternext(values=False)
+            next(islice(keys, number - self._at, None), None)
+            self._at = number
+        if not self._cursor.key():
+            raise self._damage(number)
+
+    def _damage(self, number: int) -> DataError:
+        return DataError(
+            f"LMDB '{self._path}' is damaged: it is said to have {self._count} records, but number "
+            f"{number} is not there"
+        )
+
+
+_open: WeakValueDictionary[str, _Environment] = WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def _environment(path: str) -> _Environment:
+    """Return the one environment of ``path``: the library opens a database once per process."""
+    place = os.path.realpath(path)
+    with _opening:
+        environment = _open.get(place)
+        if environment is None:
+            environment = _Environment(path)
+            _open[place] = environment
+        return environment
 
 
 def open_for_reading(path: str) -> LmdbSource:
-    """Map the LMDB in folder ``path``; raises `DataError` unless it holds readable records."""
+    """Open the LMDB in folder ``path``; raises `DataError` unless it holds readable records."""
     file = _data_file(path)
-    try:
-        with open(file, "rb") as handle:
-            size = os.fstat(handle.fileno()).st_size
-            tree = _newest_tree(path, handle.read(1 << 17), size)
-            if tree.count == 0:
-                raise DataError(f"LMDB '{path}' is empty: it holds no records")
-            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise DataError(f"cannot read LMDB file '{file}': {error.strerror}") from error
-    whole_pages = size // tree.page_size * tree.page_size
-    source = LmdbSource(path, np.frombuffer(mapped, np.uint8)[:whole_pages], tree)
-    if tree.end > size:
-        # Pages behind the last record's may legitimately never have been written.
-        try:
-            _walk_once(source)
-        except DataError as error:
-            raise DataError(
-                f"LMDB '{path}' is truncated: '{file}' should have {tree.end} bytes "
-                f"but has {size}; copy or create it again"
-            ) from error
+    with _errors_of(path):
+        size = os.path.getsize(file)
+        if not size:
+            raise DataError(f"'{path}' is not an LMDB: its data.mdb is empty")
+        with open(file, "rb"):  # the library's words do not tell a file that may not be read
+            environment = _environment(path)
+        expected = (environment.lmdb.info()["last_pgno"] + 1) * environment.lmdb.stat()["psize"]
+    if size < expected:
+        raise DataError(
+            f"LMDB '{path}' is truncated: '{file}' should have {expected} bytes but has {size}; "
+            "copy or create it again"
+        )
+    source = LmdbSource(path, environment)
+    if source.count == 0:
+        raise DataError(f"LMDB '{path}' is empty: it holds no records")
     return source
-
-
-def _walk_once(source: LmdbSource) -> None:
-    cursor = source.cursor()
-    while cursor.position < source.count:
-        cursor.read(4096)
 
 
 def _data_file(path: str) -> str:
@@ -154,45 +169,14 @@ def _data_file(path: str) -> str:
     raise DataError(f"'{path}' is not an LMDB: there is no data.mdb in it{hint}")
 
 
-def _newest_tree(path: str, head: bytes, size: int) -> _Tree:
-    """Read both meta pages (the file's first two pages) and return the newer one's tree."""
-    first = _meta(path, head, 0, size)
-    if size < 2 * first.page_size:
-        raise DataError(
-            f"LMDB '{path}' is truncated: data.mdb has {size} bytes, less than its two meta pages"
-        )
-    tree = max(first, _meta(path, head, first.page_size, size), key=lambda t: t.transaction)
-    if tree.duplicates:
-        raise DataError(f"LMDB '{path}' has duplicate keys (MDB_DUPSORT), which is not supported")
-    if tree.count and not 1 <= tree.depth <= lmdb_tree.MAX_DEPTH:
-        raise DataError(f"LMDB '{path}' is damaged: its tree is said to have {tree.depth} levels")
-    return tree
-
-
-def _meta(path: str, head: bytes, offset: int, size: int) -> _Tree:
-    if len(head) < offset + lmdb_tree.PAGE_HEADER + _META.size:
-        raise DataError(f"'{path}' is not an LMDB: its data.mdb has only {size} bytes")
-    fields = _META.unpack_from(head, offset + lmdb_tree.PAGE_HEADER)
-    magic, version, page_size = fields[0], fields[1], fields[4]
-    if magic != MAGIC:
-        raise DataError(
-            f"'{path}' is not an LMDB of a 64-bit little-endian machine: its data.mdb should hold "
-            f"the number 0x{MAGIC:X} at byte {offset + lmdb_tree.PAGE_HEADER}, found 0x{magic:X}"
-        )
-    if version != DATA_VERSION:
-        raise DataError(
-            f"LMDB '{path}' has data format {version}; only format {DATA_VERSION} (LMDB 0.9) "
-            "can be read"
-        )
-    if page_size not in (1 << bits for bits in range(8, 17)):
-        raise DataError(f"LMDB '{path}' is damaged: its page size is said to be {page_size}")
-    flags, depth, entries, root = fields[13], fields[14], fields[18], fields[19]
-    return _Tree(
-        page_size=page_size,
-        depth=depth,
-        root=root if root != _NO_ROOT and root < 2**48 else -1,
-        count=entries,
-        end=(fields[20] + 1) * page_size,
-        duplicates=bool(flags & _DUPSORT),
-        transaction=fields[21],
-    )
+@contextlib.contextmanager
+def _errors_of(path: str) -> Iterator[None]:
+    try:
+        yield
+    except lmdb.InvalidError as error:
+        raise DataError(f"'{path}' is not an LMDB: its data.mdb is no LMDB file") from error
+    except lmdb.Error as error:
+        words = str(error).removeprefix(f"{path}: ")
+        raise DataError(f"LMDB '{path}' cannot be read: {words}") from error
+    except OSError as error:
+        raise DataError(f"LMDB '{path}' cannot be read: {error.strerror}") from error
