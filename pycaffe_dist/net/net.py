@@ -70,6 +70,11 @@ class Net:
         self.inputs: list[str] = builder.inputs
         self.outputs: list[str] = builder.outputs
         self._seen: list[list[tuple[int, ...]]] = [_shapes(node.bottom) for node in self.nodes]
+        # The tops that count towards the loss, with their weights, by layer.
+        self._weighted = [
+            [(top, weight) for top, weight in zip(node.top, node.layer.loss_weights) if weight]
+            for node in self.nodes
+        ]
         self._ready_after: dict[int, list[Parameter]] = {}
         for parameter in reversed(self.parameters):
             if parameter.ready_after is not None:
@@ -108,17 +113,20 @@ class Net:
     def forward_layer(self, index: int) -> float:
         """Run one layer forward, reshaped if its bottoms' shapes changed; return its loss."""
         node = self.nodes[index]
-        shapes = _shapes(node.bottom)
-        if shapes != self._seen[index] or node.layer.reshape_every_forward:
-            node.layer.reshape(node.bottom, node.top)
-            self._seen[index] = shapes
-        node.layer.forward(node.bottom, node.top)
+        layer, bottom = node.layer, node.bottom
+        changed = layer.reshape_every_forward
+        for blob, shape in zip(bottom, self._seen[index]):
+            if blob.shape != shape:
+                changed = True
+        if changed:
+            layer.reshape(bottom, node.top)
+            self._seen[index] = _shapes(bottom)
+        layer.forward(bottom, node.top)
         loss = 0.0
-        for top, weight in zip(node.top, node.layer.loss_weights):
-            if weight:
-                # Backward of a loss layer reads its weight here, as in Caffe.
-                top.diff.fill(weight)
-                loss += weight * float(top.data.sum(dtype=np.float64))
+        for top, weight in self._weighted[index]:
+            # Backward of a loss layer reads its weight here, as in Caffe.
+            top.diff.fill(weight)
+            loss += weight * float(top.data.sum(dtype=np.float64))
         if self.debug_info:
             debug.log_forward(self, index)
         return loss
