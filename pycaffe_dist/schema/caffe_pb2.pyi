@@ -427,7 +427,7 @@ class TransformationParameter(_message.Message):
     def __init__(self, scale: _Optional[float] = ..., mirror: _Optional[bool] = ..., crop_size: _Optional[int] = ..., mean_file: _Optional[str] = ..., mean_value: _Optional[_Iterable[float]] = ..., force_color: _Optional[bool] = ..., force_gray: _Optional[bool] = ...) -> None: ...
 
 class DataParameter(_message.Message):
-    __slots__ = ("source", "scale", "mean_file", "batch_size", "crop_size", "mirror", "rand_skip", "backend", "force_encoded_color", "prefetch")
+    __slots__ = ("source", "scale", "mean_file", "batch_size", "crop_size", "mirror", "rand_skip", "backend", "force_encoded_color", "prefetch", "shuffle")
     class DB(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         LEVELDB: _ClassVar[DataParameter.DB]
@@ -444,6 +444,7 @@ class DataParameter(_message.Message):
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     FORCE_ENCODED_COLOR_FIELD_NUMBER: _ClassVar[int]
     PREFETCH_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLE_FIELD_NUMBER: _ClassVar[int]
     source: str
     scale: float
     mean_file: str
@@ -454,7 +455,8 @@ class DataParameter(_message.Message):
     backend: DataParameter.DB
     force_encoded_color: bool
     prefetch: int
-    def __init__(self, source: _Optional[str] = ..., scale: _Optional[float] = ..., mean_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., crop_size: _Optional[int] = ..., mirror: _Optional[bool] = ..., rand_skip: _Optional[int] = ..., backend: _Optional[_Union[DataParameter.DB, str]] = ..., force_encoded_color: _Optional[bool] = ..., prefetch: _Optional[int] = ...) -> None: ...
+    shuffle: bool
+    def __init__(self, source: _Optional[str] = ..., scale: _Optional[float] = ..., mean_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., crop_size: _Optional[int] = ..., mirror: _Optional[bool] = ..., rand_skip: _Optional[int] = ..., backend: _Optional[_Union[DataParameter.DB, str]] = ..., force_encoded_color: _Optional[bool] = ..., prefetch: _Optional[int] = ..., shuffle: _Optional[bool] = ...) -> None: ...
 
 class DummyDataParameter(_message.Message):
     __slots__ = ("data_filler", "num", "channels", "height", "width", "shape")
