@@ -54,7 +54,11 @@ CAFFE_FLAGS = (
         "FILE[,FILE…]",
     ),
     Flag(
-        "snapshot", str, "", "the solver state to resume training from; 'latest' finds it", "FILE"
+        "snapshot",
+        str,
+        "",
+        "the solver state to resume training from; 'latest' finds the prefix's newest good one",
+        "FILE",
     ),
     Flag("iterations", int, 50, "the number of iterations to run", "N"),
     Flag("gpu", str, "", "run on these GPUs: numbers separated by commas, or 'all'", "IDS"),
@@ -100,6 +104,7 @@ class FlagParser(argparse.ArgumentParser):
     """An argparse parser whose options are gflags flags; errors are raised as UsageError.
 
     Positional arguments are added with ``add_argument`` as usual, flags with :func:`add_flag`.
+    With ``flags_first``, what follows the first positional argument is left as it is.
     """
 
     def __init__(self, prog: str, description: str = ""):
@@ -115,6 +120,7 @@ class FlagParser(argparse.ArgumentParser):
         self.flags: dict[str, Flag] = {}
         self.without_effect: dict[str, Flag] = {}
         self.given_without_effect: list[str] = []
+        self.flags_first = False
         self.add_argument("-h", "--help", action="help", help="show this text and exit")
 
     def parse(self, args: Sequence[str]) -> argparse.Namespace:
@@ -140,6 +146,9 @@ class FlagParser(argparse.ArgumentParser):
             arg = args.pop(0)
             if arg == "--":
                 positionals += args
+                break
+            if self.flags_first and not arg.startswith("-"):
+                positionals += [arg, *args]
                 break
             if not arg.startswith("-") or arg == "-" or _NUMBER.match(arg):
                 positionals.append(arg)

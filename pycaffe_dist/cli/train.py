@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     """Train as the flags say; raises PcaffeError."""
     if not options.solver:
         raise UsageError("need a solver definition to train: --solver=FILE")
-    if options.snapshot not in ("", "latest") and options.weights:
+    if options.snapshot and options.weights and not options.snapshot.startswith("latest"):
         raise UsageError("give a snapshot to resume training or weights to finetune, but not both")
     for name in ("threads", "keep"):
         if getattr(options, name) < 0:

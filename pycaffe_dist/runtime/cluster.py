@@ -63,8 +63,10 @@ class Cluster(abc.ABC):
         """Return when all ranks have come here."""
 
     @abc.abstractmethod
-    def agree_max(self, value: int) -> int:
-        """Return the maximum over ranks of the values given one call ago (0 at the first call).
+    def agree_max(self, values: Any) -> np.ndarray:
+        """Return the elementwise maximum over ranks of what was given one call ago (0 at first).
+
+        ``values`` are a number or a small array of numbers, of one shape in all calls.
 
         It costs no waiting in a loop of which every pass takes longer than a message: the values
         travel while the pass runs.  One rank alone gets its own value at once.
@@ -131,9 +133,9 @@ class LocalCluster(Cluster):
     def barrier(self) -> None:
         """Return at once."""
 
-    def agree_max(self, value: int) -> int:
-        """Return ``value``."""
-        return value
+    def agree_max(self, values: Any) -> np.ndarray:
+        """Return ``values``."""
+        return np.array(values)
 
     def link(self) -> Link:
         """Return a link that costs nothing."""

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.runtime.cluster import Cluster
     from pycaffe_dist.runtime.communication import Handle
 
-# When ranks ask for different things at once, the later one here is done.
-_ACTIONS = (Action.NONE, Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
+_ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
 
 
 class Engine(abc.ABC):
@@ -103,6 +102,9 @@ class ExchangeEngine(Engine):
         self._of_parameter: dict[str, list[_Waybill]] = {}
         self._rounds: dict[str, int] = {}  # how often each gradient has been ready
         self._unawaited: set[str] = set()
+        # How often this rank was asked for an action, and how often all did it.
+        self._asked = dict.fromkeys(_ACTIONS, 0)
+        self._done = dict.fromkeys(_ACTIONS, 0)
 
     def start(self, parameters: Sequence[Parameter]) -> None:
         """Make, log and prepare the plan; raises ClusterError when a parameter does not fit it."""
@@ -203,8 +205,21 @@ class ExchangeEngine(Engine):
             begin += array.size
 
     def agree(self, action: Action) -> Action:
-        """Return what all ranks do, at the latest one call after a rank asked for it."""
-        return _ACTIONS[self._cluster.agree_max(_ACTIONS.index(action))]
+        """Return what all ranks do, at the latest one call after a rank asked for it.
+
+        What is asked of all ranks at once, as mpirun does with signals, may reach them in different
+        iterations.  It is still done once: the n-th time that a rank is asked for something is
+        taken to be what the others were asked for their n-th time.
+        """
+        asked = self._asked
+        if action is not Action.NONE:
+            asked[action] += 1
+        agreed = self._cluster.agree_max([asked[action] for action in asked])
+        new = {action for action, count in zip(asked, agreed) if count > self._done[action]}
+        self._done.update(zip(asked, agreed.tolist()))
+        if Action.SNAPSHOT_AND_STOP in new or len(new) > 1:
+            return Action.SNAPSHOT_AND_STOP
+        return new.pop() if new else Action.NONE
 
     def finish(self) -> None:
         """Forget the net; waits for nothing, so that a rank that fails ends at once."""

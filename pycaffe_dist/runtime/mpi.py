@@ -148,12 +148,14 @@ class MPICluster(Cluster):
 
         self._run(task(), "barrier")
 
-    def agree_max(self, value: int) -> int:
-        """Return the maximum over ranks of the values given one call ago (0 at the first call)."""
+    def agree_max(self, values: Any) -> np.ndarray:
+        """Return the elementwise maximum over ranks of what was given one call ago (0 at first)."""
+        mine = np.array(values)
         if self.size == 1:
-            return value
-        agreed = 0 if self._agreement is None else int(self._agreement.wait().max())
-        self._agreement = self._allgather(np.array(value, np.int64), "agree_max")
+            return mine
+        before = self._agreement
+        agreed = np.zeros_like(mine) if before is None else before.wait().max(axis=0)
+        self._agreement = self._allgather(mine, "agree_max")
         return agreed
 
     def link(self) -> Link:

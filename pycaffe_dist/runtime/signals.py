@@ -8,22 +8,25 @@ from typing import Any
 
 from pycaffe_dist.config import Action
 
+_LIKE_SIGTERM = {signal.SIGUSR1, signal.SIGUSR2}
+
 
 class SignalActions:
     """While entered, collects signals; calling it returns the action they ask for, once.
 
     SIGINT and SIGHUP do what they were given.  SIGUSR1 and SIGUSR2 mean the same as these two,
-    because Open MPI's mpirun passes only them on to its ranks.  SIGTERM stops.  After a SIGINT
-    that stops, a second one ends the process at once.  Enter it in the main thread.
+    because Open MPI's mpirun passes only them on to its ranks.  SIGTERM, and SIGUSR1 and SIGUSR2
+    together, write a snapshot and stop.  After a SIGINT that stops, a second one ends the process
+    at once.  Enter it in the main thread.
     """
 
     def __init__(self, sigint: Action = Action.STOP, sighup: Action = Action.SNAPSHOT):
         self._effects = {
+            signal.SIGTERM: Action.SNAPSHOT_AND_STOP,
             signal.SIGHUP: sighup,
             signal.SIGUSR2: sighup,
             signal.SIGINT: sigint,
             signal.SIGUSR1: sigint,
-            signal.SIGTERM: Action.STOP,
         }
         self._pending: set[signal.Signals] = set()
         self._previous: dict[signal.Signals, Any] = {}
@@ -44,7 +47,10 @@ class SignalActions:
         self._previous.clear()
 
     def __call__(self) -> Action:
-        """Return one pending action, NONE without; as in Caffe, SIGHUP's goes first."""
+        """Return one pending action, NONE without; as in Caffe, SIGHUP's goes before SIGINT's."""
+        if self._pending >= _LIKE_SIGTERM:
+            self._pending -= _LIKE_SIGTERM
+            return Action.SNAPSHOT_AND_STOP
         for number, action in self._effects.items():
             if number in self._pending:
                 self._pending.discard(number)

@@ -189,14 +189,15 @@ def restore(solver: Solver, path: str) -> Companion | None:
 def resolve(param: Any, wanted: str) -> str:
     """Return the path of the solver state to resume from: for "latest", the newest good one.
 
-    Empty when there is none yet.  Raises SnapshotError.
+    Without any, it is empty, or FILE for "latest,FILE".  Raises SnapshotError.
     """
-    if wanted != LATEST:
+    first, _, otherwise = wanted.partition(",")
+    if first != LATEST:
         return wanted
     if not param.snapshot_prefix:
         raise UsageError("--snapshot=latest needs a snapshot_prefix in the solver")
     found = catalog.latest(param.snapshot_prefix)
     if found is None:
         logger.info("There is no snapshot of prefix '%s' yet", param.snapshot_prefix)
-        return ""
+        return otherwise
     return found.state

@@ -22,7 +22,7 @@ def send(number: int) -> None:
         (signal.SIGUSR1, Action.STOP),
         (signal.SIGHUP, Action.SNAPSHOT),
         (signal.SIGUSR2, Action.SNAPSHOT),
-        (signal.SIGTERM, Action.STOP),
+        (signal.SIGTERM, Action.SNAPSHOT_AND_STOP),
     ],
 )
 def test_a_signal_asks_for_its_action_once(number, action):
@@ -47,6 +47,14 @@ def test_sighup_goes_first():
         send(signal.SIGINT)
         send(signal.SIGHUP)
         assert [ask(), ask(), ask()] == [Action.SNAPSHOT, Action.STOP, Action.NONE]
+
+
+@pytest.mark.parametrize("numbers", [("SIGUSR1", "SIGUSR2"), ("SIGUSR2", "SIGUSR1", "SIGTERM")])
+def test_both_user_signals_at_once_are_a_sigterm(numbers):
+    with SignalActions(sigint=Action.NONE, sighup=Action.NONE) as ask:
+        for number in numbers:
+            send(getattr(signal, number))
+        assert ask() is Action.SNAPSHOT_AND_STOP
 
 
 def test_the_handlers_are_put_back():

@@ -1,0 +1,73 @@
+"""Run a command on several ranks: launch -n 4 train --solver=FILE.
+
+Starts mpirun with what pcaffe needs and passes signals on to the ranks, which mpirun does not:
+SIGINT (Ctrl-C) goes to them as SIGUSR1, SIGHUP as SIGUSR2, SIGTERM as both, with which training
+writes a snapshot and stops.  A second SIGINT ends the job at once.  When a rank dies, its number is
+told, and --restarts lets training go on from its newest snapshot.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.errors import UsageError
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Give ``parser`` this command's flags; those of the command to launch are not its own."""
+    parser.flags_first = True
+    add_flag(parser, "n", int, default=0, metavar="N", help="the number of ranks")
+    add_flag(
+        parser,
+        "hostfile",
+        metavar="FILE",
+        help="the hosts to run on, one on a line: NAME slots=RANKS",
+    )
+    add_flag(
+        parser,
+        "restarts",
+        int,
+        default=0,
+        metavar="N",
+        help="start training again after a failure, up to N times, from its newest snapshot",
+    )
+    add_flag(parser, "mpirun_flags", metavar="FLAGS", help="further flags for mpirun, in quotes")
+    parser.add_argument("command", nargs="*", metavar="COMMAND …")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Launch as the flags say; raises PcaffeError."""
+    if options.n < 1:
+        raise UsageError("need the number of ranks to launch: -n N, before the command")
+    if not options.command:
+        raise UsageError("need a command to launch: pcaffe launch -n 4 train --solver=FILE")
+    if options.restarts < 0:
+        raise UsageError(f"flag --restarts needs 0 or more, not {options.restarts}")
+    if options.restarts and options.command[0] != "train":
+        raise UsageError(f"only train can be restarted from a snapshot, not {options.command[0]}")
+    from pycaffe_dist.runtime import mpirun
+
+    extra = options.mpirun_flags.split()
+
+    def line(program: Sequence[str]) -> list[str]:
+        return mpirun.command(options.n, options.hostfile, extra, program)
+
+    return mpirun.run(line(options.command), options.restarts, lambda: line(_resumed(options)))
+
+
+def _resumed(options: argparse.Namespace) -> list[str]:
+    """Return the command with which training goes on: the last of equal flags counts.
+
+    The snapshot that the run was begun from, if any, is for a failure before the first of its own.
+    """
+    words = [word.lstrip("-") if word.startswith("-") else "" for word in options.command]
+    begun_from = ""
+    for number, word in enumerate(words):
+        name, is_set, value = word.partition("=")
+        if name == "snapshot":
+            begun_from = value if is_set else "".join(options.command[number + 1 : number + 2])
+    if begun_from and not begun_from.startswith("latest"):
+        return [*options.command, f"--snapshot=latest,{begun_from}"]
+    return [*options.command, "--snapshot=latest"]

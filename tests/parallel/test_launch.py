@@ -1,0 +1,205 @@
+"""``pcaffe launch``: signals reach the ranks, deaths are told, and training goes on after them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from launching import ENVIRONMENT, TIMEOUT_SECONDS
+
+from pycaffe_dist.runtime import mpirun
+from pycaffe_dist.snapshot import catalog
+
+pytestmark = pytest.mark.slow
+
+SOLVER = """
+net_param {
+  layer { name: 'x' type: 'DummyData' top: 'x' top: 'y'
+    dummy_data_param { shape { dim: 4 dim: 3 } shape { dim: 4 dim: 2 }
+    data_filler { type: 'gaussian' } data_filler { type: 'constant' value: 1 } } }
+  layer { name: 'ip' type: 'InnerProduct' bottom: 'x' top: 'ip'
+    inner_product_param { num_output: 2 weight_filler { type: 'xavier' } } }
+  layer { name: 'loss' type: 'EuclideanLoss' bottom: 'ip' bottom: 'y' top: 'loss' }
+}
+base_lr: 0.001 lr_policy: 'fixed' max_iter: %d display: 100 solver_mode: CPU
+snapshot: %d snapshot_prefix: 'run' %s
+"""
+FOR_EVER = 100_000_000
+
+
+class Running:
+    """A ``pcaffe launch`` whose output is read as it comes."""
+
+    def __init__(self, command: list[str], folder: Path):
+        environment = {**os.environ, **ENVIRONMENT}
+        # The launcher is to bring these itself.
+        for name in ENVIRONMENT:
+            if name != "PATH":
+                del environment[name]
+        self.output = ""
+        # A shell gives its background jobs an ignored SIGINT, which tests may have inherited.
+        self.process = subprocess.Popen(
+            ["env", "--default-signal=INT", *command],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+
+    def read_until(self, pattern: str) -> re.Match[str]:
+        """Read until a line has the pattern in it."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+            if match := re.search(pattern, line):
+                return match
+        raise AssertionError(f"no {pattern} in: {self.output[-4000:]}")
+
+    def end(self) -> int:
+        """Read the rest; return the exit status."""
+        assert self.process.stdout is not None
+        self.output += self.process.stdout.read()
+        return self.process.wait(TIMEOUT_SECONDS)
+
+
+@pytest.fixture
+def launch(tmp_path) -> Iterator[Callable[..., Running]]:
+    """Return a function that launches training of a solver for ever, or so long."""
+    started = []
+
+    def start(
+        ranks: int, *flags: str, snapshot: int = 0, iterations: int = FOR_EVER, fields: str = "",
+        launcher: tuple[str, ...] = (),
+    ) -> Running:  # fmt: skip
+        (tmp_path / "solver.prototxt").write_text(SOLVER % (iterations, snapshot, fields))
+        train = ["train", "--solver=solver.prototxt", *flags]
+        command = ["pcaffe", "launch", "-n", str(ranks), *launcher, *train]
+        started.append(Running(command, tmp_path))
+        return started[-1]
+
+    yield start
+    for running in started:
+        if running.process.poll() is None:
+            for _ in range(2):
+                running.process.send_signal(signal.SIGINT)
+                time.sleep(0.5)
+            running.process.wait(20)
+
+
+def snapshots(folder: Path) -> list[int]:
+    return sorted(snapshot.iteration for snapshot in catalog.snapshots(f"{folder}/run"))
+
+
+def test_ctrl_c_stops_all_ranks_with_one_snapshot(launch, tmp_path):
+    running = launch(3)
+    running.read_until("Iteration 100 ")
+    running.process.send_signal(signal.SIGINT)
+    assert running.end() == 0, running.output
+    assert "Optimization stopped early." in running.output
+    (iteration,) = snapshots(tmp_path)
+    assert iteration > 100
+    catalog.check(catalog.place(f"{tmp_path}/run", iteration, hdf5=False))
+
+
+def test_sighup_snapshots_and_sigterm_snapshots_and_stops(launch, tmp_path):
+    running = launch(2, "--sigint_effect=none", fields="snapshot_after_train: false")
+    running.read_until("Iteration 100 ")
+    running.process.send_signal(signal.SIGHUP)
+    running.read_until("Snapshotting solver state")
+    running.read_until("Iteration ")
+    assert len(snapshots(tmp_path)) == 1
+    running.process.send_signal(signal.SIGTERM)
+    assert running.end() == 0, running.output
+    assert "Optimization stopped early." in running.output
+    assert len(snapshots(tmp_path)) == 2
+
+
+def test_a_second_ctrl_c_ends_the_job_at_once(launch, tmp_path):
+    running = launch(2, "--sigint_effect=none")
+    running.read_until("Iteration 100 ")
+    for _ in range(2):
+        running.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    assert running.end() == 130, running.output
+    # mpirun lets its ranks know: one may just have had the time for a snapshot.
+    for iteration in snapshots(tmp_path):
+        catalog.check(catalog.place(f"{tmp_path}/run", iteration, hdf5=False))
+
+
+def child_of_rank(rank: int, launcher: int) -> int:
+    """Return the process of a rank that mpirun, a child of the launcher, has started."""
+    for status in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            environment = status.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        process = int(status.parent.name)
+        if b"OMPI_COMM_WORLD_RANK=%d" % rank in environment and launcher in ancestors(process):
+            return process
+    raise AssertionError(f"there is no rank {rank}")
+
+
+def ancestors(process: int) -> list[int]:
+    found = []
+    while process > 1:
+        stat = Path(f"/proc/{process}/stat").read_text()
+        process = int(stat.rpartition(")")[2].split()[1])
+        found.append(process)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+def test_a_killed_rank_is_named_and_training_goes_on_from_the_latest_snapshot(launch, tmp_path):
+    running = launch(2, "--keep=2", launcher=("--restarts=1",), snapshot=50)
+    running.read_until("Iteration 200 ")
+    victim = child_of_rank(1, running.process.pid)
+    os.kill(victim, signal.SIGKILL)
+    running.read_until(
+        rf"The job failed: rank 1 \(process {victim} on \S+\) was ended by signal 9 \(Killed\); "
+        "restart 1 of 1"
+    )
+    iteration = int(running.read_until(r"Resuming exactly where iteration (\d+) ended")[1])
+    assert iteration >= 150
+    running.read_until(r"Iteration \d+ \(")
+    os.kill(child_of_rank(0, running.process.pid), signal.SIGKILL)
+    assert running.end() == 1
+    assert re.search(r"the job failed: rank 0 \(process \d+ on ", running.output)
+    assert len(snapshots(tmp_path)) in (2, 3)
+
+
+def test_a_run_to_the_end_has_status_0(launch, tmp_path):
+    running = launch(2, iterations=20)
+    assert running.end() == 0, running.output
+    assert snapshots(tmp_path) == [20]
+
+
+@pytest.mark.parametrize(
+    "output, told",
+    [
+        (
+            "prterun noticed that process rank 1 with PID 73 on node a-1 exited on\n"
+            "signal 9 (Killed).\n",
+            "rank 1 (process 73 on a-1) was ended by signal 9 (Killed)",
+        ),
+        (
+            "   Process name: [prterun-vm-7368@1,2]\n   Exit code:    7\n",
+            "rank 2 ended with status 7",
+        ),
+        (
+            "prterun has exited due to process rank 0 with PID 0 on node vm calling\n"
+            '"abort". This may have caused other processes',
+            "rank 0 on vm gave up, for the reason that it has told",
+        ),
+        ("something else", ""),
+    ],
+)
+def test_what_mpirun_says(output, told):
+    assert mpirun.who_died(output) == told
