@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
+from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.image import decode_image
-from pycaffe_dist.data.sources import Records, Source
+from pycaffe_dist.data.sources import Cursor, Records, Source
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.datum import (
     CHANNELS,
@@ -25,8 +23,6 @@ from pycaffe_dist.kernels.datum import (
 )
 
 Shape = tuple[int, int, int]
-
-DECODING_THREADS = 4
 
 
 class Datums:
@@ -89,41 +85,29 @@ class DatumReader:
     """Reads, parses and decodes the Datums of ``source``.
 
     ``color`` says how encoded images are decoded (see `decode_image`).  A reader belongs to one
-    thread at a time; images are decoded by a few threads of its own.
+    thread at a time; images are decoded by the threads of ``decoders``, which it may share.
     """
 
-    def __init__(self, source: Source, color: bool | None = None):
+    def __init__(self, source: Source, color: bool | None = None, decoders: Decoders | None = None):
         self._source = source
         self._color = color
         self._cursor = source.cursor()
-        self._decoders: ThreadPoolExecutor | None = None
+        self._decoders = decoders or Decoders()
 
     def read(self, start: int, count: int, step: int = 1) -> Datums:
         """Return the records with stream indices start, start + step, …; nothing is decoded yet.
 
         Raises `DataError` when one is no Datum.
         """
-        self._cursor.seek(start)
-        records = self._cursor.read(count, step)
-        table = np.empty((count, COLUMNS), np.int64)
-        datums = Datums(start, step, records, table)
-        bad = parse_datums(records.buffer, records.values, table)
-        if bad < count:
-            size = records.values[bad, 1]
-            raise DataError(f"{self.describe(datums, bad)} is not a Datum ({size} bytes)")
-        return datums
+        return self._read(self._cursor, start, count, step)
 
     def decode(self, datums: Datums) -> None:
         """Decode the encoded images of ``datums`` that are not yet, and forget all others."""
         encoded = [(int(i), datums.index(int(i))) for i in np.flatnonzero(datums.table[:, ENCODED])]
         kept = {index: datums.images[index] for _, index in encoded if index in datums.images}
         missing = [(i, index) for i, index in encoded if index not in kept]
-        if missing:
-            if self._decoders is None:
-                threads = min(DECODING_THREADS, os.cpu_count() or 1)
-                self._decoders = ThreadPoolExecutor(threads, "pcaffe-decoder")
-            images = self._decoders.map(lambda pair: self._decode(datums, pair[0]), missing)
-            kept.update(zip((index for _, index in missing), images))
+        images = self._decoders.map(lambda pair: self._decode(datums, pair[0]), missing)
+        kept.update(zip((index for _, index in missing), images))
         datums.images.clear()
         datums.images.update(kept)
 
@@ -147,16 +131,37 @@ class DatumReader:
 
     def describe(self, datums: Datums, i: int) -> str:
         """Say which record of which database record ``i`` is."""
-        number = datums.index(i) % self._source.count
-        return f"'{self._source.path}': record {number} (key '{self._source.key(number)}')"
+        return self._source.describe(datums.index(i))
 
     def close(self) -> None:
-        """Stop the threads and close the source."""
-        if self._decoders is not None:
-            self._decoders.shutdown()
+        """Close the source."""
         self._source.close()
 
+    def _read(self, cursor: Cursor, start: int, count: int, step: int) -> Datums:
+        cursor.seek(start)
+        records = cursor.read(count, step)
+        table = np.empty((count, COLUMNS), np.int64)
+        datums = Datums(start, step, records, table)
+        bad = parse_datums(records.buffer, records.values, table)
+        if bad < count:
+            size = records.values[bad, 1]
+            raise DataError(f"{self.describe(datums, bad)} is not a Datum ({size} bytes)")
+        return datums
+
     def _decode(self, datums: Datums, i: int) -> np.ndarray:
+        def image_at(index: int) -> tuple[np.ndarray, int]:
+            if index == here:
+                return self._image(datums, i), datums.label(i)
+            other = self._read(self._source.cursor(), index, 1, 1)
+            if not other.table[0, ENCODED]:
+                raise DataError(f"{self.describe(other, 0)} is not encoded")
+            return self._image(other, 0), other.label(0)
+
+        here = datums.index(i)
+        image, datums.table[i, LABEL] = self._decoders.first_good(image_at, here)
+        return image
+
+    def _image(self, datums: Datums, i: int) -> np.ndarray:
         row = datums.table[i]
         data = datums.records.buffer[row[DATA] : row[DATA] + row[SIZE]]
-        return decode_image(data, self._color, self.describe(datums, i))
+        return decode_image(data, self._color, lambda: self.describe(datums, i))

@@ -1,29 +1,81 @@
-"""Image files, decoded with OpenCV as Caffe decodes them: blue, green, red."""
+"""Image files, read with OpenCV as Caffe reads them: blue, green, red."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from pycaffe_dist.errors import DataError
 
 
-def decode_image(data: np.ndarray | bytes, color: bool | None, what: str) -> np.ndarray:
+def decode_image(
+    data: np.ndarray | bytes, color: bool | None, what: Callable[[], str]
+) -> np.ndarray:
     """Return the image in an image file's bytes as (C, H, W) uint8, a view that is not contiguous.
 
-    ``color`` True gives 3 channels, False 1, None what the file has; ``what`` names the image in
+    ``color`` True gives 3 channels, False 1, None what the file has; ``what()`` names the image in
     errors.  Raises `DataError` when the bytes are no image or one of other than 8 bits.
     """
-    import cv2
-
+    cv2 = _cv2()
     flags = {True: cv2.IMREAD_COLOR, False: cv2.IMREAD_GRAYSCALE, None: cv2.IMREAD_UNCHANGED}
     encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
     image = cv2.imdecode(encoded, flags[color]) if encoded.size else None
     if image is None:
         head = encoded[:4].tobytes().hex(" ") or "nothing"
         raise DataError(
-            f"{what} cannot be decoded: expected an image file that OpenCV knows (JPEG, PNG, …), "
+            f"{what()} cannot be decoded: expected an image file that OpenCV knows (JPEG, PNG, …), "
             f"found {encoded.size} bytes that begin with {head}"
         )
     if image.dtype != np.uint8:
-        raise DataError(f"{what} should have 8 bits per channel, found {image.dtype}")
+        raise DataError(f"{what()} should have 8 bits per channel, found {image.dtype}")
     return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
+
+
+def read_file(path: str) -> bytes:
+    """Return an image file's bytes; raises `DataError` when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise DataError(f"cannot read image '{path}': {error.strerror}") from error
+
+
+def read_image(path: str, color: bool, height: int = 0, width: int = 0) -> np.ndarray:
+    """Return the image in file ``path`` as (C, H, W) uint8, resized where a size is given.
+
+    Raises `DataError`.
+    """
+    image = decode_image(read_file(path), color, lambda: f"image '{path}'")
+    return resize(image, height, width) if height and width else image
+
+
+def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return a (C, H, W) uint8 image in another size, bilinearly, as Caffe does."""
+    planes_last = np.ascontiguousarray(image.transpose(1, 2, 0))
+    resized = _cv2().resize(planes_last, (width, height))
+    return resized[None] if resized.ndim == 2 else resized.transpose(2, 0, 1)
+
+
+def encode(image: np.ndarray, kind: str) -> bytes:
+    """Return a (C, H, W) uint8 image as the bytes of a file of ``kind`` ("jpg", "png", …).
+
+    Raises `DataError` when OpenCV does not know that kind.
+    """
+    cv2 = _cv2()
+    try:
+        done, data = cv2.imencode(f".{kind}", np.ascontiguousarray(image.transpose(1, 2, 0)))
+    except cv2.error as error:
+        raise DataError(f"OpenCV cannot write images of type '{kind}'") from error
+    if not done:
+        raise DataError(f"OpenCV cannot write this image as '{kind}'")
+    return data.tobytes()
+
+
+def _cv2() -> Any:
+    import cv2
+
+    # The threads are ours; OpenCV would start as many for every one of them.
+    cv2.setNumThreads(1)
+    return cv2

@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.data.datums import DatumReader, Datums, Shape
+from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.data.sources import Source
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
-
-# Small records are read this many bytes ahead: parsing them is one call for many batches.  More
-# would not stay in the processor's cache.
-AHEAD_BYTES = 1 << 18
 
 
 class DatumLoader:
@@ -20,7 +17,7 @@ class DatumLoader:
 
     Its tops are images (batch_size, C, h, w) and, with ``labels``, labels (batch_size,), of the
     transformer's dtype.  ``skip`` records at the beginning of the stream are left out.  A loader
-    belongs to one thread at a time.
+    belongs to one thread at a time; several may share a source and decoders.
     """
 
     def __init__(
@@ -31,22 +28,23 @@ class DatumLoader:
         shard: Shard | None = None,
         skip: int = 0,
         labels: bool = True,
+        decoders: Decoders | None = None,
     ):
         self.dtype = transformer.dtype
-        self._reader = DatumReader(source, transformer.color)
+        self._decoders = decoders or Decoders()
+        self._reader = DatumReader(source, transformer.color, self._decoders)
         self._transformer = transformer
         self._batch_size = batch_size
         self._shard = shard or Shard()
         self._skip = skip
         self._labels = labels
         first = self._reader.read(skip + self._shard.first_record(0, batch_size), 1)
-        # Datums that were read ahead, and the number of the batch that they begin with.
-        self._held = (0, first)
         self._reader.decode(first)
         self._reader.check(first, 0)
         # The shape of all images, unless some batches are of another one.
         self._shape = first.shape(0)
-        self._ahead = AHEAD_BYTES // max(1, int(first.records.values[0, 1]))
+        # What was read last, from which batch on: `load_other` follows `load`.
+        self._held = (0, first)
 
     def top_shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of a batch's tops, as the first record makes them expect."""
@@ -77,6 +75,7 @@ class DatumLoader:
 
     def close(self) -> None:
         """Stop the threads that decode images, if there are any, and close the source."""
+        self._decoders.close()
         self._reader.close()
 
     def _top_shapes(self, shape: Shape) -> list[tuple[int, ...]]:
@@ -85,14 +84,12 @@ class DatumLoader:
         return [data, (n,)] if self._labels else [data]
 
     def _read(self, number: int, batches: int) -> Datums:
-        """Return the records of ``batches`` batches, or of fewer; what is left over is kept."""
+        """Return the records of ``batches`` batches, or of fewer."""
         size, shard = self._batch_size, self._shard
         first, datums = self._held
         begin = (number - first) * size
         if begin < 0 or begin + size > len(datums):
-            many = max(batches, self._ahead // size)
-            if shard.unit == "batch" and shard.size > 1:
-                many = 1  # this rank's batches do not follow one another
+            many = batches if shard.contiguous else 1
             start = self._skip + shard.first_record(number, size)
             datums, begin = self._reader.read(start, many * size, shard.step), 0
             self._held = (number, datums)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from pycaffe_dist.data.datums import DatumReader, Datums
+from pycaffe_dist.data.decoders import Decoders
+from pycaffe_dist.data.options import MOST_DECODERS
 from pycaffe_dist.data.sources import Source
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.datum import FLOATS, add_datums
@@ -24,7 +26,8 @@ def mean_image(source: Source, progress: Callable[[int], None] = lambda count: N
     Encoded images are decoded as they are.  ``progress`` is called with the number of images read.
     Raises `DataError` when a record is no image or its size differs from the first one's.
     """
-    reader = DatumReader(source)
+    decoders = Decoders(min(MOST_DECODERS, os.cpu_count() or 1))
+    reader = DatumReader(source, decoders=decoders)
     total = np.empty(0, np.float32)
     for start in range(0, source.count, _CHUNK):
         datums = reader.read(start, min(_CHUNK, source.count - start))
@@ -37,6 +40,7 @@ def mean_image(source: Source, progress: Callable[[int], None] = lambda count: N
         done = start + len(datums)
         if done % PROGRESS == 0 or done == source.count:
             progress(done)
+    decoders.close()
     return (total / np.float32(source.count)).reshape(shape)
 
 

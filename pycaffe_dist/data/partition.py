@@ -10,6 +10,11 @@ from pycaffe_dist.errors import UsageError
 UNITS = ("record", "batch")
 
 
+def partition_name(path: str, rank: int) -> str:
+    """Return the name of a rank's own part of the data set ``path``."""
+    return f"{path.rstrip('/')}_{rank}"
+
+
 @dataclass(frozen=True)
 class Shard:
     """One rank's part of an endless stream of records (the data set over and over again).
@@ -37,6 +42,15 @@ class Shard:
     def step(self) -> int:
         """The distance between two neighbouring records of one batch."""
         return self.size if self.unit == "record" else 1
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether a rank's next batch begins one step behind its last one's end."""
+        return self.unit == "record" or self.size == 1
+
+    def alone(self) -> Shard:
+        """Return the shard of a rank that has a data set of its own and goes on at this place."""
+        return Shard(origin=self.origin // self.size)
 
     def first_record(self, batch: int, batch_size: int) -> int:
         """Return the stream index of the first record of this rank's batch number ``batch``."""

@@ -1,4 +1,4 @@
-"""Prefetching: a thread that keeps a few batches ready while the net computes."""
+"""Prefetching: threads that keep a few batches ready while the net computes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from pycaffe_dist.errors import DataError
 # A reader that has to wait for the interpreter lock should wait rarely: batches are prepared
 # several at a time, up to this many bytes of tops, and more than the 4 that Caffe keeps ready
 # are kept where they are as small as that.
-RUN_BYTES = 1 << 22
+CHUNK_BYTES = 1 << 21
 LEAST_DEPTH, MOST_DEPTH = 4, 16
 
 
@@ -42,91 +43,85 @@ class Loader(Protocol):
         ...
 
 
-class _Ring:
-    """``depth`` batches' buffers in a row, the queues between the threads, and the stop sign."""
+class _Chunk:
+    """The buffers of ``size`` successive batches, and those of them that are ready."""
 
-    def __init__(self, shapes: list[tuple[int, ...]], dtype: np.dtype, depth: int):
-        self.depth = depth
+    def __init__(self, shapes: list[tuple[int, ...]], dtype: np.dtype, size: int):
+        self.size = size
+        self.ready: SimpleQueue[list[np.ndarray] | BaseException] = SimpleQueue()
         self._batch_sizes = [shape[0] for shape in shapes]
-        self.tops = [np.empty((depth * s[0], *s[1:]), dtype) for s in shapes]
-        batch_bytes = sum(top.nbytes for top in self.tops) // depth
-        self.run = max(1, min(depth, RUN_BYTES // max(1, batch_bytes)))
-        self.free: SimpleQueue[int | None] = SimpleQueue()
-        self.full: SimpleQueue[tuple[int, list[np.ndarray]] | BaseException] = SimpleQueue()
-        self.stop = False
-        for slot in range(depth):
-            self.free.put(slot)
+        self._tops = [np.empty((size * shape[0], *shape[1:]), dtype) for shape in shapes]
 
-    def slots(self, first: int, count: int) -> list[np.ndarray]:
-        """Return the part of each top that ``count`` slots from ``first`` on take up."""
-        return [
-            top[first * size : (first + count) * size]
-            for top, size in zip(self.tops, self._batch_sizes)
+    def tops(self, begin: int, end: int) -> list[np.ndarray]:
+        """Return the part of each top that batches ``begin`` to ``end`` take up."""
+        return [top[begin * n : end * n] for top, n in zip(self._tops, self._batch_sizes)]
+
+
+class _Readers:
+    """The threads, the chunks to fill in the order of their batches, and the stop sign."""
+
+    def __init__(self, loaders: Sequence[Loader]):
+        self.stopped = False
+        self._wanted: SimpleQueue[tuple[_Chunk, int] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, args=(loader,), name="pcaffe-reader", daemon=True)
+            for loader in loaders
         ]
 
-    def take_free(self) -> tuple[int, int]:
-        """Wait for a free slot; return it and how many free slots lie in a row, 0 to stop.
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
 
-        Slots are given back in the order they were handed out, so free ones are neighbours.
-        """
-        first = self.free.get()
-        if first is None or self.stop:
-            return 0, 0
-        count = 1
-        while count < self.run and first + count < self.depth:
+    def fill(self, chunk: _Chunk, first: int) -> None:
+        """Have a thread load the batches from number ``first`` on into ``chunk``."""
+        self._wanted.put((chunk, first))
+
+    def stop(self) -> None:
+        self.stopped = True
+        for _ in self._threads:
+            self._wanted.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _run(self, loader: Loader) -> None:
+        while (wanted := self._wanted.get()) is not None:
+            chunk, first = wanted
             try:
-                if self.free.get_nowait() is None:
-                    return 0, 0
-            except Empty:
-                break
-            count += 1
-        return first, count
+                self._load(loader, chunk, first)
+            except BaseException as error:  # carried over to the thread that waits for batches
+                chunk.ready.put(error)
 
-
-def _read(loader: Loader, ring: _Ring, number: int) -> None:
-    """What the reader thread does: batch after batch, until it is stopped or fails."""
-    try:
-        while True:
-            slot, count = ring.take_free()
-            end = slot + count
-            if not count:
-                return
-            while slot < end and not ring.stop:
-                loaded = loader.load(number, ring.slots(slot, end - slot))
-                for ready in range(slot, slot + loaded):
-                    ring.full.put((ready, ring.slots(ready, 1)))
-                if not loaded:
-                    ring.full.put((slot, loader.load_other(number)))
-                    loaded = 1
-                slot += loaded
-                number += loaded
-    except BaseException as error:  # carried over to the thread that waits for batches
-        ring.full.put(error)
-
-
-def _stop(ring: _Ring, thread: threading.Thread) -> None:
-    ring.stop = True
-    ring.free.put(None)
-    if thread is not threading.current_thread():
-        thread.join()
+    def _load(self, loader: Loader, chunk: _Chunk, first: int) -> None:
+        done = 0
+        while done < chunk.size and not self.stopped:
+            loaded = loader.load(first + done, chunk.tops(done, chunk.size))
+            for batch in range(done, done + loaded):
+                chunk.ready.put(chunk.tops(batch, batch + 1))
+            if not loaded:
+                chunk.ready.put(loader.load_other(first + done))
+                loaded = 1
+            done += loaded
 
 
 class Prefetcher:
-    """Hands out a loader's batches in order, from number ``first`` on, made by a thread.
+    """Hands out batches in order, from number ``first`` on; each of the ``loaders`` has a thread.
 
-    The thread starts with the first batch that is asked for and holds at most ``depth`` of them
-    (by default 4, or more if they are small); `close`, the collection of this object or the
-    interpreter's exit stops it.  An error in it is raised by `next`.
+    The loaders make the same batches: which of them makes which is of no consequence.  The threads
+    start with the first batch that is asked for and hold at most ``depth`` of them (by default 4,
+    or more if they are small or there are many threads); `close`, the collection of this object or
+    the interpreter's exit stops them.  An error in one is raised by `next`, at its place.
     """
 
-    def __init__(self, loader: Loader, depth: int | None = None, first: int = 0):
+    def __init__(self, loaders: Sequence[Loader], depth: int | None = None, first: int = 0):
         self.number = first
         self.seconds_waited = 0.0
-        self.top_shapes = loader.top_shapes()
-        self._loader = loader
+        self.top_shapes = loaders[0].top_shapes()
+        self._loaders = loaders
         self._depth = depth or self._usual_depth()
-        self._ring: _Ring | None = None
-        self._slot: int | None = None
+        self._chunks: list[_Chunk] = []
+        self._readers: _Readers | None = None
+        self._taken = 0
         self._error: BaseException | None = None
         self._stop: weakref.finalize | None = None
 
@@ -137,39 +132,58 @@ class Prefetcher:
         """
         if self._error is not None:
             raise self._error
-        ring = self._ring or self._start()
-        if self._slot is not None:
-            ring.free.put(self._slot)
-            self._slot = None
-        try:
-            item = ring.full.get_nowait()
-        except Empty:
-            began = time.perf_counter()
-            item = ring.full.get()
-            self.seconds_waited += time.perf_counter() - began
+        item = self._wait(self._next_chunk())
         if isinstance(item, BaseException):
             self._error = item
             raise item
-        self._slot, tops = item
+        self._taken += 1
         self.number += 1
-        return tops
+        return item
 
     def close(self) -> None:
-        """Stop the thread and close the loader."""
+        """Stop the threads and close the loaders."""
         if self._stop is not None:
             self._stop()
         self._error = self._error or DataError("the data source has been closed")
-        self._loader.close()
+        for loader in self._loaders:
+            loader.close()
+
+    def _next_chunk(self) -> _Chunk:
+        """Return the chunk with the next batch; have the one before it filled again."""
+        readers = self._readers or self._start()
+        turn, within = divmod(self._taken, self._chunks[0].size)
+        if turn and not within:
+            empty = self._chunks[(turn - 1) % len(self._chunks)]
+            ahead = (len(self._chunks) - 1) * empty.size
+            readers.fill(empty, self.number + ahead)
+        return self._chunks[turn % len(self._chunks)]
+
+    def _wait(self, chunk: _Chunk) -> list[np.ndarray] | BaseException:
+        try:
+            return chunk.ready.get_nowait()
+        except Empty:
+            began = time.perf_counter()
+            item = chunk.ready.get()
+            self.seconds_waited += time.perf_counter() - began
+            return item
+
+    def _batch_bytes(self) -> int:
+        values = sum(math.prod(shape) for shape in self.top_shapes)
+        return max(1, self._loaders[0].dtype.itemsize * values)
 
     def _usual_depth(self) -> int:
-        batch = self._loader.dtype.itemsize * sum(math.prod(shape) for shape in self.top_shapes)
-        return min(max(LEAST_DEPTH, RUN_BYTES // max(1, batch)), MOST_DEPTH)
+        depth = max(LEAST_DEPTH, 2 * len(self._loaders), 2 * CHUNK_BYTES // self._batch_bytes())
+        return min(depth, max(MOST_DEPTH, 2 * len(self._loaders)))
 
-    def _start(self) -> _Ring:
-        self._ring = ring = _Ring(self.top_shapes, self._loader.dtype, self._depth)
-        thread = threading.Thread(
-            target=_read, args=(self._loader, ring, self.number), name="pcaffe-reader", daemon=True
-        )
-        thread.start()
-        self._stop = weakref.finalize(self, _stop, ring, thread)
-        return ring
+    def _start(self) -> _Readers:
+        # While one chunk is handed out, every thread has another one to fill.
+        chunks = min(self._depth, len(self._loaders) + 1)
+        size = max(1, min(CHUNK_BYTES // self._batch_bytes(), self._depth // chunks))
+        dtype = self._loaders[0].dtype
+        self._readers = readers = _Readers(self._loaders)
+        for turn in range(self._depth // size):
+            self._chunks.append(_Chunk(self.top_shapes, dtype, size))
+            readers.fill(self._chunks[-1], self.number + turn * size)
+        readers.start()
+        self._stop = weakref.finalize(self, readers.stop)
+        return readers

@@ -32,8 +32,8 @@ class Transformer:
         self._mean_file = str(param.mean_file)
         self._mean = np.empty((0, 0, 0), self.dtype)
         self._mean_values = np.array(param.mean_value, self.dtype)
-        self._values_by_channel = np.zeros(0, self.dtype)
-        self._checked: Shape | None = None
+        # Shapes that fit, with a mean value for each channel; several threads may look them up.
+        self._checked: dict[Shape, np.ndarray] = {}
         if param.force_color and param.force_gray:
             raise DataError("transform_param sets both force_color and force_gray")
         # How encoded images are decoded: True in color, False in gray, None as they are.
@@ -49,7 +49,7 @@ class Transformer:
         Raises `DataError` when crop size, mean file or mean values do not fit the image.
         """
         channels, height, width = shape
-        if shape != self._checked:
+        if shape not in self._checked:
             self._check(shape)
         return (channels, self._crop or height, self._crop or width)
 
@@ -59,7 +59,7 @@ class Transformer:
         ``out`` is of this transformer's dtype and of the `output_shape`.
         """
         self.output_shape(pixels.shape)
-        transform_image(pixels, index, *self._settings(), out)
+        transform_image(pixels, index, *self._settings(pixels.shape), out)
 
     def datums(
         self, datums: Datums, begin: int, shape: Shape, out: np.ndarray, labels: np.ndarray
@@ -79,18 +79,31 @@ class Transformer:
             shape[1],
             shape[2],
             indices,
-            *self._settings(),
+            *self._settings(shape),
             out,
             labels,
         )
 
-    def _settings(self) -> tuple:
+    def mean_crop(self, channels: int) -> np.ndarray:
+        """Return the mean of images of ``crop_size``: (C, crop, crop), or (C, 1, 1) of values."""
+        shape = self._mean.shape if self._mean.size else (channels, self._crop, self._crop)
+        if shape[0] != channels:
+            raise DataError(
+                f"mean file '{self._mean_file}' has {shape[0]} channels, the images {channels}"
+            )
+        self.output_shape(shape)
+        if not self._mean.size:
+            return self._checked[shape].reshape(channels, 1, 1)
+        offset = (shape[2] - self._crop) // 2
+        return self._mean[:, offset : offset + self._crop, offset : offset + self._crop]
+
+    def _settings(self, shape: Shape) -> tuple:
         return (
             np.uint64(self.key),
             self._train,
             self._mirror,
             self._mean,
-            self._values_by_channel,
+            self._checked[shape],
             self._scale,
         )
 
@@ -121,5 +134,4 @@ class Transformer:
                 f"found {self._mean_values.size}"
             )
         values = self._mean_values if self._mean_values.size else np.zeros(1, self.dtype)
-        self._values_by_channel = np.ascontiguousarray(np.broadcast_to(values, channels))
-        self._checked = shape
+        self._checked[shape] = np.ascontiguousarray(np.broadcast_to(values, channels))

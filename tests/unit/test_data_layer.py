@@ -6,16 +6,20 @@ import gc
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import cv2
+import h5py
 import lmdb
 import numpy as np
 import pytest
 from google.protobuf import text_format
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.options import ReadingOptions, set_options
 from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.data.writers import create_database
 from pycaffe_dist.errors import DataError, LayerError
 from pycaffe_dist.layers.base import LayerContext, layer_class
 from pycaffe_dist.schema import caffe_pb2
@@ -199,9 +203,16 @@ def test_closed_and_forgotten_layers_leave_no_threads(tmp_path, images):
             run.layer.close()
     del run
     gc.collect()
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith("pcaffe-reader")]
-    assert len([name for name in names if name.startswith("pcaffe-decoder")]) == 0
+    assert not _threads("pcaffe-reader")
+    # Those of a pool that was forgotten end soon afterwards.
+    deadline = time.monotonic() + 30
+    while _threads("pcaffe-decoder") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _threads("pcaffe-decoder")
+
+
+def _threads(kind: str) -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(kind)]
 
 
 def _fails(param, *words: str, error=DataError, batches=3) -> None:
@@ -256,3 +267,104 @@ def test_encoded_image_of_16_bits(tmp_path):
     data = cv2.imencode(".png", np.zeros((4, 4), np.uint16))[1].tobytes()
     path = _write(tmp_path / "db", [caffe_pb2.Datum(data=data, encoded=True)])
     _fails(_param(path, 1), "8 bits", "uint16")
+
+
+@pytest.fixture
+def _options():
+    yield
+    set_options(ReadingOptions())
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("threads", [(2, 1), (3, 3)])
+def test_threads_do_not_change_what_is_read(tmp_path, images, shuffle, threads, _options):
+    encoded = _write(tmp_path / "db", [_encoded(i, 9, 8)[0] for i in range(23)])
+    for path in (images, encoded):
+        param = _param(path, 4, crop_size=5, mirror=True)
+        param.data_param.shuffle = shuffle
+        set_options(ReadingOptions(1, 1))
+        one = _Run(param)
+        set_options(ReadingOptions(*threads))
+        many = _Run(param)
+        for _ in range(40):
+            assert all(map(np.array_equal, one.batch(), many.batch()))
+        many.layer.close()
+
+
+@pytest.mark.parametrize("backend", ["LMDB", "LEVELDB"])
+def test_shuffled_epochs_are_shared_out_to_ranks(tmp_path, backend):
+    with create_database(str(tmp_path / "db"), backend.lower()) as writer:
+        for i in range(15):
+            writer.put(b"%03d" % i, _image(i).SerializeToString())
+    param = _param(tmp_path / "db", 3)
+    param.data_param.backend = caffe_pb2.DataParameter.DB.Value(backend)
+    param.data_param.shuffle = True
+    ranks = [_Run(param, shard=Shard(r, 5)) for r in range(5)]
+    epochs = []
+    for _ in range(4):
+        batches = [run.batch() for run in ranks]
+        labels = np.concatenate([label for _, label in batches]).astype(int).tolist()
+        assert sorted(labels) == list(range(15))
+        for data, label in batches:
+            for image, number in zip(data, label):
+                datum = _image(int(number))
+                assert image.astype(np.uint8).tobytes() == datum.data
+        epochs.append(tuple(labels))
+    assert len(set(epochs)) == 4
+
+
+def test_bad_record_of_a_shuffled_database_is_named(tmp_path):
+    path = _write(tmp_path / "db", [*(_image(i) for i in range(5)), b"\x0c\x0c"])
+    param = _param(path, 3)
+    param.data_param.shuffle = True
+    _fails(param, "not a Datum", "record 5 (key '00000005')")
+
+
+def test_partitions_of_ranks_without_a_shared_file_system(tmp_path, _options):
+    for rank in range(2):
+        _write(tmp_path / f"db_{rank}", [_image(10 * rank + i) for i in range(4 + rank)])
+    set_options(ReadingOptions(shared_file_system=False))
+    runs = [_Run(_param(tmp_path / "db", 3), shard=Shard(rank, 2)) for rank in range(2)]
+    labels = [[int(v) for _ in range(3) for v in run.batch()[1]] for run in runs]
+    assert labels == [[0, 1, 2, 3, 0, 1, 2, 3, 0], [10, 11, 12, 13, 14, 10, 11, 12, 13]]
+    again = _Run(_param(tmp_path / "db", 3), shard=Shard(1, 2))
+    again.layer.set_state(runs[1].layer.state())
+    assert again.batch()[1].tolist() == [14, 10, 11]
+    _fails(_param(tmp_path / "other", 1), "other_0", "does not exist")
+
+
+def test_bad_images_of_a_database_can_be_skipped(tmp_path, caplog, _options):
+    datums = [_encoded(i, 6, 5)[0] for i in range(5)]
+    datums[2] = caffe_pb2.Datum(data=b"no image", encoded=True, label=2)
+    set_options(ReadingOptions(on_error="skip"))
+    run = _Run(_param(_write(tmp_path / "db", datums), 5))
+    assert run.batch()[1].tolist() == [0, 1, 3, 3, 4]
+    assert "record 2 (key '00000002') cannot be decoded" in caplog.text
+    run.layer.close()
+
+
+def test_hdf5_output(tmp_path):
+    param = caffe_pb2.LayerParameter(name="out", type="HDF5Output")
+    param.hdf5_output_param.file_name = str(tmp_path / "out.h5")
+    data, label = Blob((3, 2, 4)), Blob((3,))
+    for rank in range(2):
+        layer = layer_class("HDF5Output")(param, LayerContext(shard=Shard(rank, 2)))
+        layer.setup([data, label], [])
+        layer.reshape([data, label], [])
+        for i in range(3):
+            data.data[...] = np.arange(24).reshape(3, 2, 4) + 100 * i + rank
+            label.data[...] = i
+            layer.forward([data, label], [])
+        layer.close()
+    for rank, name in enumerate(["out.h5", "out.h5.1"]):
+        with h5py.File(tmp_path / name) as file:
+            assert file["data"].shape == (9, 2, 4, 1) and file["label"].shape == (9, 1, 1, 1)
+            assert file["data"].dtype == np.float32
+            assert file["label"][:, 0, 0, 0].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+            assert file["data"][8, 1, 3, 0] == 223 + rank
+    label.reshape(2)
+    with pytest.raises(LayerError, match="3 and 2 rows"):
+        layer.reshape([data, label], [])
+    param.hdf5_output_param.file_name = str(tmp_path / "no" / "out.h5")
+    with pytest.raises(LayerError, match="cannot write"):
+        layer_class("HDF5Output")(param, LayerContext()).setup([data, label], [])

@@ -31,7 +31,9 @@ def test_walk_wraps_round_and_skips(tmp_path):
         cursor.seek(position)
         records = cursor.read(n, step)
         expected = [(position + i * step) % count for i in range(n)]
-        assert [int(source.key(position + i * step)) for i in range(n)] == expected
+        assert [source.describe(position + i * step) for i in range(n)] == [
+            f"'{source.path}': record {i} (key '{i:05d}')" for i in expected
+        ]
         assert len(records.value(0)) == 10
 
 

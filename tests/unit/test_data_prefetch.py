@@ -50,10 +50,11 @@ def _threads() -> int:
     return sum(thread.name == "pcaffe-reader" for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, None])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("depth", [1, 2, 3, 7, None])
 @pytest.mark.parametrize("first", [0, 5])
-def test_batches_come_in_order_and_stay_valid(depth, first):
-    prefetcher = Prefetcher(_Numbers(), depth, first)
+def test_batches_come_in_order_and_stay_valid(depth, first, threads):
+    prefetcher = Prefetcher([_Numbers() for _ in range(threads)], depth, first)
     for number in range(first, first + 50):
         data, label = prefetcher.next()
         if number % 10 == 0:
@@ -66,7 +67,7 @@ def test_batches_come_in_order_and_stay_valid(depth, first):
 @pytest.mark.parametrize("depth", [1, 3, None])
 def test_batches_of_another_shape_keep_their_place(depth):
     odd = (0, 4, 5, 11)
-    prefetcher = Prefetcher(_Numbers(odd), depth)
+    prefetcher = Prefetcher([_Numbers(odd)], depth)
     for number in range(40):
         data, _ = prefetcher.next()
         assert data.shape == ((2, 5) if number in odd else (2, 3)) and (data == number).all()
@@ -74,7 +75,7 @@ def test_batches_of_another_shape_keep_their_place(depth):
 
 
 def test_error_arrives_at_its_place_and_stays():
-    prefetcher = Prefetcher(_Numbers(bad=6), 1)
+    prefetcher = Prefetcher([_Numbers(bad=6)], 1)
     for _ in range(6):
         prefetcher.next()
     for _ in range(2):
@@ -86,7 +87,7 @@ def test_error_arrives_at_its_place_and_stays():
 
 def test_nothing_starts_before_the_first_batch_and_close_ends_all():
     loader = _Numbers()
-    prefetcher = Prefetcher(loader, 2)
+    prefetcher = Prefetcher([loader], 2)
     assert _threads() == 0
     prefetcher.next()
     assert _threads() == 1
@@ -99,7 +100,7 @@ def test_nothing_starts_before_the_first_batch_and_close_ends_all():
 
 def test_forgotten_prefetchers_leave_no_threads():
     for _ in range(50):
-        prefetcher = Prefetcher(_Numbers(), 3)
+        prefetcher = Prefetcher([_Numbers()], 3)
         prefetcher.next()
         cycle = [prefetcher]
         cycle.append(cycle)
@@ -112,7 +113,7 @@ def test_time_waited_is_counted():
     loader = _Numbers()
     load = loader.load
     loader.load = lambda *args: (time.sleep(0.05), load(*args))[1]
-    prefetcher = Prefetcher(loader, 1)
+    prefetcher = Prefetcher([loader], 1)
     prefetcher.next()
     assert 0.02 < prefetcher.seconds_waited < 5
     prefetcher.close()
@@ -125,7 +126,7 @@ import sys
 sys.path[:0] = {sys.path!r}
 from test_data_prefetch import _Numbers
 from pycaffe_dist.data.prefetch import Prefetcher
-prefetcher = Prefetcher(_Numbers(), 4)
+prefetcher = Prefetcher([_Numbers()], 4)
 prefetcher.next()
 {ending}
 """

@@ -89,11 +89,27 @@ class Source(ABC):
     def cursor(self) -> Cursor:
         """Return a new cursor on the first record."""
 
-    def key(self, position: int) -> str:
-        """Return the key of the record with stream index ``position``, as text."""
+    def describe(self, position: int) -> str:
+        """Say which record has stream index ``position``, with its key, for messages."""
         cursor = self.cursor()
         cursor.seek(position)
-        return cursor.key().decode("utf-8", "backslashreplace")
+        key = cursor.key().decode("utf-8", "backslashreplace")
+        return f"'{self.path}': record {self.number(position)} (key '{key}')"
+
+    def number(self, position: int) -> int:
+        """Return the number of the record with stream index ``position``, in the keys' order."""
+        return position % self.count
+
+    @abstractmethod
+    def keys(self) -> Iterator[bytes]:
+        """Yield every record's key, once, in order; values are not touched where that is possible.
+
+        Raises `DataError`.
+        """
+
+    @abstractmethod
+    def fetch(self, keys: list[bytes]) -> Records:
+        """Return the records with these keys, in this order; raises `DataError`."""
 
     @abstractmethod
     def items(self) -> Iterator[tuple[bytes, bytes]]:

@@ -52,6 +52,13 @@ class _View:
         self._iterators.append(iterator)
         return iterator
 
+    def value(self, key: bytes) -> bytes:
+        """Return a record's value; raises plyvel.Error when there is none."""
+        value = self._db.get(key, verify_checksums=True, fill_cache=False)
+        if value is None:
+            raise plyvel.CorruptionError("it lacks one of its own keys")
+        return value
+
     def close(self) -> None:
         """Close the iterators, then the database, and remove the folder."""
         for iterator in self._iterators:
@@ -95,6 +102,13 @@ class LevelDBSource(Source):
             while iterator.valid():
                 yield iterator.item()
                 iterator.next()
+
+    def keys(self) -> Iterator[bytes]:
+        return (key for key, _ in self.items())
+
+    def fetch(self, keys: list[bytes]) -> Records:
+        with _errors_of(self.path):
+            return Records.joined([self._view.value(key) for key in keys])
 
     def close(self) -> None:
         self._close()

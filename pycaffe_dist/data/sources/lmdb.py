@@ -41,17 +41,30 @@ class LmdbSource(Source):
         return self._count
 
     def cursor(self) -> LmdbCursor:
-        if self._environment is None:
-            raise DataError(f"LMDB '{self.path}' has been closed")
-        return LmdbCursor(self, self._environment)
+        return LmdbCursor(self, self._opened())
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        if self._environment is not None:
-            with _errors_of(self.path), self._environment.lmdb.begin() as transaction:
-                yield from transaction.cursor()
+        with _errors_of(self.path), self._opened().lmdb.begin() as transaction:
+            yield from transaction.cursor()
+
+    def keys(self) -> Iterator[bytes]:
+        with _errors_of(self.path), self._opened().lmdb.begin() as transaction:
+            yield from transaction.cursor().iternext(values=False)
+
+    def fetch(self, keys: list[bytes]) -> Records:
+        with _errors_of(self.path), self._opened().lmdb.begin(buffers=True) as transaction:
+            pairs = transaction.cursor().getmulti(keys)
+            if len(pairs) < len(keys):
+                raise DataError(f"LMDB '{self.path}' is damaged: it lacks one of its own keys")
+            return Records.joined([value for _, value in pairs])
 
     def close(self) -> None:
         self._environment = None
+
+    def _opened(self) -> _Environment:
+        if self._environment is None:
+            raise DataError(f"LMDB '{self.path}' has been closed")
+        return self._environment
 
 
 class LmdbCursor(Cursor):

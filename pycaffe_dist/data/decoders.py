@@ -1,0 +1,69 @@
+"""Threads that decode images for the readers of one data layer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.log import logger
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Of images that cannot be read, so many are named in the log, and in a row are given up on.
+_NAMED = 10
+_MOST_IN_A_ROW = 100
+
+
+class Decoders:
+    """Runs functions over images on ``threads`` threads, and deals with bad ones.
+
+    ``skip`` puts the next image in the place of one that cannot be read; else its error is raised.
+    """
+
+    def __init__(self, threads: int = 1, skip: bool = False):
+        self.skipped = 0
+        self._skip = skip
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(threads, "pcaffe-decoder") if threads > 1 else None
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
+        """Return ``function`` of every item, in their order; one thread is the caller's own."""
+        return self._pool.map(function, items) if self._pool else map(function, items)
+
+    def first_good(self, read: Callable[[int], R], index: int) -> R:
+        """Return ``read(index)``, or of the first index behind it for which it raises no DataError.
+
+        That is only where images are to be skipped.  Raises the first DataError otherwise, or when
+        there are too many in a row.
+        """
+        try:
+            return read(index)
+        except DataError as error:
+            if not self._skip:
+                raise
+            self._count(error)
+            first = error
+        for other in range(index + 1, index + _MOST_IN_A_ROW):
+            try:
+                return read(other)
+            except DataError:
+                continue
+        raise DataError(f"{first}; nor can the {_MOST_IN_A_ROW} images from there on") from first
+
+    def close(self) -> None:
+        """Stop the threads and say how many images were skipped."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        if self.skipped:
+            logger.warning("Skipped %d image(s) that cannot be read", self.skipped)
+            self.skipped = 0
+
+    def _count(self, error: DataError) -> None:
+        with self._lock:
+            self.skipped += 1
+            if self.skipped <= _NAMED:
+                logger.warning("Skipping: %s", error)

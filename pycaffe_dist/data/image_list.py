@@ -1,0 +1,47 @@
+"""Lists of images and labels: text files of lines ``path label``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pycaffe_dist.errors import DataError
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """Images by their paths below a root folder, and their labels."""
+
+    paths: list[str]
+    labels: list[int]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+def read_list(file: str) -> ImageList:
+    """Return the list in ``file``: a path, which may have spaces in it, a space and a label a line.
+
+    Raises `DataError` when it cannot be read, is empty or a line has no label.
+    """
+    paths, labels = [], []
+    try:
+        with open(file, encoding="utf-8", errors="surrogateescape") as lines:
+            for number, line in enumerate(lines, 1):
+                path, _, label = line.rstrip().rpartition(" ")
+                if not line.strip():
+                    continue
+                try:
+                    labels.append(int(label))
+                except ValueError:
+                    path = ""
+                if not path:
+                    raise DataError(
+                        f"{file}:{number}: expected a path, a space and a whole number as label, "
+                        f"found '{line.strip()[:80]}'"
+                    )
+                paths.append(path)
+    except OSError as error:
+        raise DataError(f"cannot read the list of images '{file}': {error.strerror}") from error
+    if not paths:
+        raise DataError(f"{file}: the list names no image")
+    return ImageList(paths, labels)

@@ -1,0 +1,150 @@
+"""Batches of transformed images and labels, made from image files."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from pycaffe_dist.data.decoders import Decoders
+from pycaffe_dist.data.image import read_image
+from pycaffe_dist.data.image_list import ImageList
+from pycaffe_dist.data.order import Order
+from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.data.transformer import Transformer
+from pycaffe_dist.errors import DataError
+
+Shape = tuple[int, int, int]
+
+
+class ImageReader:
+    """Reads the images of a list in an order.
+
+    ``root`` is put before every path, as it is; ``size`` (height, width) resizes unless it is
+    (0, 0).  Where ``decoders`` skip bad images, the next one of the order takes a bad one's place.
+    """
+
+    def __init__(
+        self,
+        images: ImageList,
+        order: Order,
+        root: str = "",
+        color: bool = True,
+        size: tuple[int, int] = (0, 0),
+        decoders: Decoders | None = None,
+    ):
+        self.decoders = decoders or Decoders()
+        self._images, self._order = images, order
+        self._root, self._color, self._size = root, color, size
+
+    def read(self, index: int) -> tuple[np.ndarray, int]:
+        """Return the image (C, H, W) at stream ``index`` and its label; raises `DataError`."""
+        return self.decoders.first_good(self._read, index)
+
+    def describe(self, index: int) -> str:
+        """Return the name of the image at stream ``index``."""
+        return f"image '{self._path(self._order.number(index))}'"
+
+    def _read(self, index: int) -> tuple[np.ndarray, int]:
+        number = self._order.number(index)
+        image = read_image(self._path(number), self._color, *self._size)
+        return image, self._images.labels[number]
+
+    def _path(self, number: int) -> str:
+        return f"{self._root}{os.fspath(self._images.paths[number])}"
+
+
+class ImageLoader:
+    """Makes a rank's batches, numbered from 0; batch b is a function of b alone.
+
+    Its tops are images (batch_size, C, h, w) and, with ``labels``, labels (batch_size,).  ``skip``
+    images at the beginning of the stream are left out.  A loader belongs to one thread at a time.
+    """
+
+    def __init__(
+        self,
+        reader: ImageReader,
+        transformer: Transformer,
+        batch_size: int,
+        shard: Shard | None = None,
+        skip: int = 0,
+        labels: bool = True,
+    ):
+        self.dtype = transformer.dtype
+        self._reader = reader
+        self._transformer = transformer
+        self._batch_size = batch_size
+        self._shard = shard or Shard()
+        self._skip = skip
+        self._labels = labels
+        # Images that were read but had another shape than those of `load`.
+        self._spare: dict[int, tuple[np.ndarray, int]] = {}
+        first = int(self._indices(0)[0])
+        self._spare[first] = reader.read(first)
+        self._shape: Shape = self._spare[first][0].shape
+
+    def top_shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of a batch's tops, as the first image makes them expect."""
+        return self._top_shapes(self._shape)
+
+    def load(self, number: int, tops: list[np.ndarray]) -> int:
+        """Load batches ``number``, ``number + 1``, … into ``tops``; return how many were loaded.
+
+        Fewer than fit are loaded, maybe none, when one has images of another shape.
+        """
+        batches = len(tops[0]) // self._batch_size
+        indices = np.concatenate([self._indices(number + i) for i in range(batches)])
+        fits = self._fill(indices, self._shape, tops)
+        done = len(fits) if all(fits) else fits.index(False)
+        return done // self._batch_size
+
+    def load_other(self, number: int) -> list[np.ndarray]:
+        """Return new tops with batch ``number``, whose images may be of any one shape."""
+        indices = self._indices(number)
+        shape = self._take(int(indices[0]))[0].shape
+        tops = [np.empty(top, self.dtype) for top in self._top_shapes(shape)]
+        fits = self._fill(indices, shape, tops)
+        if not all(fits):
+            odd = int(indices[fits.index(False)])
+            raise DataError(
+                f"{self._reader.describe(odd)} has shape {self._take(odd)[0].shape} (channels, "
+                f"height, width), but its batch began with one of {shape}: all images of a batch "
+                "must have one shape (see new_height and new_width)"
+            )
+        return tops
+
+    def close(self) -> None:
+        """Stop the threads that decode images."""
+        self._reader.decoders.close()
+
+    def _top_shapes(self, shape: Shape) -> list[tuple[int, ...]]:
+        n = self._batch_size
+        data = (n, *self._transformer.output_shape(shape))
+        return [data, (n,)] if self._labels else [data]
+
+    def _indices(self, number: int) -> np.ndarray:
+        first = self._skip + self._shard.first_record(number, self._batch_size)
+        return first + self._shard.step * np.arange(self._batch_size)
+
+    def _take(self, index: int) -> tuple[np.ndarray, int]:
+        """Return an image and its label, and keep them for the next time they are asked for."""
+        if index not in self._spare:
+            self._spare[index] = self._reader.read(index)
+        return self._spare[index]
+
+    def _fill(self, indices: np.ndarray, shape: Shape, tops: list[np.ndarray]) -> list[bool]:
+        """Transform images into tops; return for each whether it was of ``shape``."""
+
+        def fill(at: int) -> bool:
+            index = int(indices[at])
+            image, label = spare.get(index) or self._reader.read(index)
+            if image.shape != shape:
+                self._spare[index] = image, label
+                return False
+            self._transformer.image(image, index, tops[0][at])
+            if self._labels:
+                tops[1][at] = label
+            return True
+
+        spare, self._spare = self._spare, {}
+        return list(self._reader.decoders.map(fill, range(len(indices))))

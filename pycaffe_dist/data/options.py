@@ -1,0 +1,51 @@
+"""How this rank reads data: threads, bad images, where its files are.
+
+Like the number of compute threads it is one setting of the process, made once at its start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pycaffe_dist import device
+
+ON_ERROR = ("stop", "skip")
+MOST_DECODERS = 4
+_CORES_FOR_TWO_READERS = 8
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """``readers`` and ``decoders`` are threads per data layer; 0 chooses by the rank's cores.
+
+    ``on_error`` says what becomes of an image that cannot be read: "stop" raises, "skip" puts the
+    next one of its data set in its place.  Without a ``shared_file_system`` rank r reads a
+    database of its own, whose name ends in ``_r``.
+    """
+
+    readers: int = 0
+    decoders: int = 0
+    on_error: str = "stop"
+    shared_file_system: bool = True
+
+    def reading_threads(self) -> int:
+        """Return how many threads of a data layer make batches."""
+        return self.readers or (2 if device.threads() >= _CORES_FOR_TWO_READERS else 1)
+
+    def decoding_threads(self) -> int:
+        """Return how many threads of a data layer decode images."""
+        return self.decoders or min(MOST_DECODERS, device.threads())
+
+
+_current = ReadingOptions()
+
+
+def set_options(options: ReadingOptions) -> None:
+    """Read as ``options`` say in data layers that are set up from now on."""
+    global _current
+    _current = options
+
+
+def options() -> ReadingOptions:
+    """Return the options that count."""
+    return _current

@@ -1,0 +1,70 @@
+"""HDF5Output layer: writes its bottoms to an HDF5 file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.layers.base import Arity, Layer, register
+from pycaffe_dist.log import logger
+
+DATA_SETS = ("data", "label")
+
+
+@register("HDF5Output")
+class HDF5Output(Layer):
+    """Bottoms: data and labels, of as many rows; they become the file's ``data`` and ``label``.
+
+    Both have four axes there, as in Caffe; later batches are put behind the first one's (Caffe
+    itself fails on a second batch).  An existing file is replaced.  On several ranks, rank r > 0
+    writes to a file of its own, whose name ends in ``.r``.
+    """
+
+    bottoms = Arity(2, 2)
+    tops = Arity(0, 0)
+    has_backward = False
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        import h5py
+
+        name = self.param.hdf5_output_param.file_name
+        if not name:
+            raise self.error("hdf5_output_param needs a file_name")
+        rank = self.context.shard.rank
+        self.file_name = f"{name}.{rank}" if rank else name
+        try:
+            self._file: Any = h5py.File(self.file_name, "w")
+        except OSError as error:
+            raise self.error(f"cannot write '{self.file_name}': {error}") from error
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for blob in bottom:
+            if blob.ndim > 4:
+                raise self.error(f"writes blobs of at most 4 axes, found shape {blob.shape}")
+        if bottom[0].num != bottom[1].num:
+            raise self.error(
+                f"needs as many labels as data, found {bottom[0].num} and {bottom[1].num} rows"
+            )
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        try:
+            for name, blob in zip(DATA_SETS, bottom):
+                self._append(name, blob.data.reshape(blob.num, blob.channels, blob.height, -1))
+            self._file.flush()
+        except (OSError, ValueError, TypeError) as error:
+            raise self.error(f"cannot write '{self.file_name}': {error}") from error
+        logger.info("Successfully saved %d rows", bottom[0].num)
+
+    def close(self) -> None:
+        if hasattr(self, "_file"):
+            self._file.close()
+
+    def _append(self, name: str, rows: np.ndarray) -> None:
+        if name not in self._file:
+            self._file.create_dataset(name, data=rows, maxshape=(None, *rows.shape[1:]))
+            return
+        data = self._file[name]
+        data.resize(len(data) + len(rows), axis=0)
+        data[-len(rows) :] = rows

@@ -1,0 +1,141 @@
+"""The base of layers whose tops are batches that threads read ahead."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.options import options
+from pycaffe_dist.data.partition import Place, Shard, continued
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.layers.base import Arity, Layer
+from pycaffe_dist.log import logger
+
+if TYPE_CHECKING:
+    from pycaffe_dist.data.decoders import Decoders
+    from pycaffe_dist.data.prefetch import Loader, Prefetcher
+    from pycaffe_dist.data.transformer import Transformer
+
+
+class PrefetchingLayer(Layer):
+    """Tops: images (batch_size, C, h, w) and, if there is a second one, labels (batch_size,).
+
+    A subclass makes the loaders.  ``key``, 64 random bits that all ranks and resumed runs share,
+    decides on crops, mirrors and orders; ``skip`` is the number of records left out at the start.
+    Errors about the data are `DataError`.
+    """
+
+    bottoms = Arity(0, 0)
+    tops = Arity(1, 2)
+    has_backward = False
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> int:
+        """The number of records in a batch."""
+
+    @abstractmethod
+    def make_loaders(self, readers: int, decoders: Decoders) -> Sequence[Loader]:
+        """Return ``readers`` loaders of the same batches; raises DataError."""
+
+    def prepare(self) -> None:
+        """Check the layer's parameters and read what does not depend on the place in the data."""
+
+    def rand_skip(self) -> int:
+        """Return the number of records of which fewer are left out at the start."""
+        return 0
+
+    def depth(self) -> int | None:
+        """Return how many batches to keep ready, None for the usual number."""
+        return None
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.labels = len(top) > 1
+        self.shard = self.context.shard
+        self.key = self._shared_random("transform", 2**64)
+        most = self.rand_skip()
+        self.skip = self._shared_random("rand_skip", most) if most else 0
+        if most:
+            logger.info("Skipping first %d data points.", self.skip)
+        with self.located_errors():
+            self.prepare()
+        self._prefetcher = self._open(first_batch=0)
+        shape = self._prefetcher.top_shapes[0]
+        logger.info("output data size: %s", ",".join(map(str, shape)))
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for blob, shape in zip(top, self._prefetcher.top_shapes):
+            blob.reshape(*shape)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        with self.located_errors():
+            batch = self._prefetcher.next()
+        for blob, values in zip(top, batch):
+            blob.reshape(*values.shape)
+            blob.data[...] = values
+
+    def close(self) -> None:
+        if hasattr(self, "_prefetcher"):
+            self._prefetcher.close()
+
+    def state(self) -> dict[str, Any]:
+        """Return the place in the records and what orders, crops, mirrors and skips."""
+        place = Place.of(self.shard, self._prefetcher.number, self.batch_size)
+        return {"key": self.key, "skip": self.skip, "place": asdict(place)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with the very batch that the run would have seen next, whatever its seed."""
+        place = Place(**state["place"])
+        self._go_on(state, replace(self.shard, origin=place.origin), place.batch)
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Go on after the records that the ranks of an earlier run, maybe others, have read."""
+        places = [Place(**state["place"]) for state in states]
+        self._go_on(states[0], *continued(self.shard, self.batch_size, places))
+
+    @property
+    def seconds_waited(self) -> float:
+        """How long forward has waited for data, all batches together."""
+        return self._prefetcher.seconds_waited
+
+    def transformer(self) -> Transformer:
+        """Return what the layer's ``transform_param`` says; raises DataError."""
+        from pycaffe_dist.data.transformer import Transformer
+
+        param = self.param.transform_param
+        if param.mean_file:
+            logger.info("Loading mean file from: %s", param.mean_file)
+        return Transformer(param, self.phase, self.context.dtype, self.key)
+
+    @contextlib.contextmanager
+    def located_errors(self) -> Iterator[None]:
+        """Add the layer's name and place to errors about the data."""
+        try:
+            yield
+        except DataError as error:
+            place = f"{self.context.where}: " if self.context.where else ""
+            raise DataError(f"{place}layer '{self.name}' ({self.type}): {error}") from error
+
+    def _open(self, first_batch: int) -> Prefetcher:
+        from pycaffe_dist.data.decoders import Decoders
+        from pycaffe_dist.data.prefetch import Prefetcher
+
+        wanted = options()
+        decoders = Decoders(wanted.decoding_threads(), skip=wanted.on_error == "skip")
+        with self.located_errors():
+            loaders = self.make_loaders(wanted.reading_threads(), decoders)
+            return Prefetcher(loaders, self.depth(), first_batch)
+
+    def _go_on(self, state: dict[str, Any], shard: Shard, batch: int) -> None:
+        self.key, self.skip, self.shard = state["key"], state["skip"], shard
+        self._prefetcher.close()
+        self._prefetcher = self._open(first_batch=batch)
+
+    def _shared_random(self, purpose: str, limit: int) -> int:
+        """Return a random number below ``limit``, the same on all ranks."""
+        rng = replace(self.context, shard=Shard()).rng(self.name, purpose)
+        return int(rng.integers(limit, dtype="uint64"))
