@@ -34,8 +34,16 @@ class Solver:
         if param.random_seed < 0 and process.seed is not None:
             param.random_seed = process.seed
         self._solver: CoreSolver = make_solver(param, launched_cluster())
+        # A loop of the program's own may call forward before the solver itself starts.
+        self._take_weights_of_rank_0()
         self.net = Net.of(self._solver.net)
         self.test_nets = [Net.of(net) for net in self._solver.test_nets]
+
+    def _take_weights_of_rank_0(self) -> None:
+        if self._solver.cluster.size > 1:
+            for layer in self._solver.net.layers:
+                for blob in layer.blobs:
+                    self._solver.cluster.broadcast(blob.data)
 
     @property
     def iter(self) -> int:
@@ -169,9 +177,7 @@ class NCCL:
 
     def bcast(self) -> None:
         """Give all ranks the weights of rank 0; all ranks must call it."""
-        solver = self._solver._solver
-        for parameter in solver.net.parameters:
-            solver.cluster.broadcast(parameter.blob.data)
+        self._solver._take_weights_of_rank_0()
 
     def __call__(self, layer: int = 0) -> None:
         """Do nothing: as a callback of net or solver, the exchange has happened already."""

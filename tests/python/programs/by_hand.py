@@ -1,0 +1,13 @@
+"""A training loop of one's own: forward, backward and update by hand, on every rank."""
+
+import sys
+
+import caffe
+
+solver = caffe.SGDSolver(sys.argv[1])
+for _ in range(solver.param.max_iter):
+    solver.net.clear_param_diffs()
+    solver.net.forward()
+    solver.net.backward()
+    solver.apply_update()
+solver.net.save(f"by_hand_{caffe.solver_rank()}_of_{caffe.solver_count()}.caffemodel")
