@@ -1,0 +1,56 @@
+"""The flags of commands that read data: threads, bad images, partitions."""
+
+from __future__ import annotations
+
+import argparse
+
+from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.data.options import ON_ERROR, ReadingOptions, set_options
+from pycaffe_dist.errors import UsageError
+
+
+def add_reading_flags(parser: FlagParser) -> None:
+    """Give ``parser`` the flags that say how data layers read."""
+    add_flag(
+        parser,
+        "readers",
+        int,
+        default=0,
+        metavar="N",
+        help="threads of a data layer that make batches; 0 is 1, or 2 from 8 cores per rank on",
+    )
+    add_flag(
+        parser,
+        "decoders",
+        int,
+        default=0,
+        metavar="N",
+        help="threads of a data layer that decode images; 0 is one per core, at most 4",
+    )
+    add_flag(
+        parser,
+        "on_error",
+        default=ReadingOptions.on_error,
+        choices=ON_ERROR,
+        help="what an image does that cannot be read: stop the run, or the next one takes its place",
+    )
+    add_flag(
+        parser,
+        "shared_file_system",
+        bool,
+        default=True,
+        help="all ranks read one database, each its share; else rank r reads SOURCE_r "
+        "(see partition_data)",
+    )
+
+
+def use_reading_flags(options: argparse.Namespace) -> None:
+    """Read data as the flags say from now on; raises UsageError."""
+    for name in ("readers", "decoders"):
+        if getattr(options, name) < 0:
+            raise UsageError(f"flag --{name} needs 0 or more, not {getattr(options, name)}")
+    set_options(
+        ReadingOptions(
+            options.readers, options.decoders, options.on_error, options.shared_file_system
+        )
+    )
