@@ -124,7 +124,7 @@ def load_image(filename: str | os.PathLike[str], color: bool = True) -> np.ndarr
         raise DataError(f"'{filename}' is no image, or of an unknown format")
     image = pixels.astype(np.float32)
     if pixels.dtype.kind == "u":
-        image /= np.iinfo(pixels.dtype).max
+        image /= np.iinfo(str(pixels.dtype)).max
     if image.ndim == 2:
         image = image[:, :, np.newaxis]
         return np.repeat(image, 3, axis=2) if color else image
@@ -132,7 +132,9 @@ def load_image(filename: str | os.PathLike[str], color: bool = True) -> np.ndarr
     return image if color else (image @ _BRIGHTNESS)[:, :, np.newaxis]
 
 
-def oversample(images: Sequence[np.ndarray], crop_dims: Sequence[int]) -> np.ndarray:
+def oversample(
+    images: Sequence[np.ndarray] | np.ndarray, crop_dims: Sequence[int] | np.ndarray
+) -> np.ndarray:
     """Return ten crops (10·N, *crop_dims, K) of each image: corners, centre, and all mirrored.
 
     The images (H, W, K) are of one size.  Raises ArgumentError when they are too small.

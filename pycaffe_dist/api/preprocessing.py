@@ -116,7 +116,7 @@ class Transformer:
             low, high = mean.min(), mean.max()
             # A constant mean has no range to be normalized to.
             span = high - low or 1
-            unit = resize_image(((mean - low) / span).transpose(1, 2, 0), shape[1:])
+            unit = resize_image(((mean - low) / span).transpose(1, 2, 0), (shape[1], shape[2]))
             mean = unit.transpose(2, 0, 1) * span + low
         self.mean[in_] = mean
 

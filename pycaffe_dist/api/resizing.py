@@ -37,7 +37,7 @@ def _resize_axis(im: np.ndarray, axis: int, size: int, order: int, areas: bool) 
     else:
         places = np.arange(size) * ((old - 1) / max(size - 1, 1))
     first, weights = _WEIGHTS[order](places)
-    result = 0.0
+    result = np.zeros(())
     for tap, weight in enumerate(weights):
         index = first + tap
         if areas:
