@@ -25,7 +25,8 @@ class TrainOptions:
     "all", comma-separated, and is empty when the solver's own setting counts.  ``level`` and
     ``stages`` select the net's layers.  ``exchange`` names how gradients are combined across ranks;
     ``threads`` 0 means this rank's share of the machine's cores.  ``seed`` None leaves the solver's
-    ``random_seed``.
+    ``random_seed``, ``max_time`` None (else seconds) its ``max_time``.  ``stop_at_nan`` lets a loss
+    that is NaN or infinite end the run.
     """
 
     solver: str
@@ -41,6 +42,8 @@ class TrainOptions:
     global_batch: bool = False
     seed: int | None = None
     keep: int = 0
+    stop_at_nan: bool = True
+    max_time: float | None = None
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,20 @@ def add_flags(parser: FlagParser) -> None:
         metavar="N",
         help="keep only the newest N snapshots of the solver's prefix; 0 keeps all",
     )
+    add_flag(
+        parser,
+        "nan",
+        default="stop",
+        choices=("stop", "continue"),
+        help="what a loss that is NaN or infinite does",
+    )
+    add_flag(
+        parser,
+        "max_time",
+        float,
+        metavar="SECONDS",
+        help="write a snapshot and stop after this time",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -84,6 +98,8 @@ def run(options: argparse.Namespace) -> int:
         global_batch=options.global_batch,
         seed=options.seed,
         keep=options.keep,
+        stop_at_nan=options.nan == "stop",
+        max_time=options.max_time,
     )
     with Progress() as progress:
         return trainer.train(wanted, [progress])

@@ -62,6 +62,21 @@ def log_backward(net: Net, index: int) -> None:
             )
 
 
+def first_not_finite(net: Net) -> str:
+    """Say where the first NaN or infinity comes from; see Net.first_not_finite."""
+    for index, node in enumerate(net.nodes):
+        what = f"layer '{node.name}' ({node.layer.type})"
+        for k, blob in enumerate(node.layer.blobs):
+            if not np.isfinite(blob.data).all():
+                return f"first in {what}, parameter {_display_name(net, index, k)}"
+        if node.bottom:
+            net.forward_layer(index)
+        for name, blob in zip(node.top_names, node.top):
+            if not np.isfinite(blob.data).all():
+                return f"first in {what}, blob '{name}'"
+    return ""
+
+
 def log_all_parameters(net: Net) -> None:
     """Log the norms of all parameters and their diffs after a whole backward."""
     l1 = [0.0, 0.0]

@@ -198,12 +198,12 @@ class Net:
         weights.save(self, path, write_diff)
 
     def first_not_finite(self) -> str:
-        """Say where the first NaN or infinity of the last forward is; empty when there is none."""
-        for node in self.nodes:
-            for name, blob in zip(node.top_names, node.top):
-                if not np.isfinite(blob.data).all():
-                    return f"first in layer '{node.name}' ({node.layer.type}), blob '{name}'"
-        return ""
+        """Say where the first NaN or infinity comes from; empty when there is none.
+
+        Runs all layers but the data layers forward once more, to see each blob before a later layer
+        overwrites it.
+        """
+        return debug.first_not_finite(self)
 
     def close(self) -> None:
         """Stop the threads and close the files of all layers."""

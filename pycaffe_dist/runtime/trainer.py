@@ -39,6 +39,7 @@ def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
                 exchange=options.exchange,
                 divide_batches=options.global_batch,
                 keep=options.keep,
+                stop_at_nan=options.stop_at_nan,
             )
             try:
                 _log_ranks(cluster, solver)
@@ -66,15 +67,23 @@ def make_solver(
     exchange: str = TrainOptions.exchange,
     divide_batches: bool = False,
     keep: int = 0,
+    stop_at_nan: bool = True,
 ) -> Solver:
-    """Return a solver of a SolverParameter on this rank.
+    """Return a solver of a SolverParameter on this rank; see Solver for what the options mean.
 
     Without a ``cluster``, under a launcher such as mpirun, it is the one that the launcher started.
     """
     if cluster is None:
         cluster = launched_cluster()
     engine = make_engine(cluster, exchange)
-    return Solver(param, cluster=cluster, engine=engine, divide_batches=divide_batches, keep=keep)
+    return Solver(
+        param,
+        cluster=cluster,
+        engine=engine,
+        divide_batches=divide_batches,
+        keep=keep,
+        stop_at_nan=stop_at_nan,
+    )
 
 
 @functools.cache
@@ -90,12 +99,14 @@ def launched_cluster() -> Cluster:
 
 
 def _solver_param(options: TrainOptions) -> Any:
-    """Read the solver; the flags for level, stages and seed override it."""
+    """Read the solver; the flags for level, stages, seed and time override it."""
     param = text.read_solver(options.solver)
     param.train_state.level = options.level
     param.train_state.stage.extend(options.stages)
     if options.seed is not None:
         param.random_seed = options.seed
+    if options.max_time is not None:
+        param.max_time = options.max_time
     return param
 
 

@@ -1,4 +1,5 @@
-"""Learning-rate policies: the rate of an iteration, from the solver's fields alone."""
+"""Learning-rate policies: the rate of an iteration, from the solver's fields and, for plateau, the
+losses so far."""
 
 from __future__ import annotations
 
@@ -9,17 +10,22 @@ from typing import Any
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.log import logger
 
+_WARMUP_POWERS = {"linear": 1, "quadratic": 2}
+
 
 class LearningRate:
     """The learning rate over the iterations of one run.
 
-    ``current_step`` is what a solver state keeps for the step and multistep policies.  Raises
-    UsageError for an unknown policy or a field out of range.
+    ``current_step`` is what a solver state keeps for the step, multistep and plateau policies.
+    Not in Caffe: plateau, min_lr and warm-up.  Raises UsageError for an unknown policy or a field
+    out of range.
     """
 
     def __init__(self, param: Any):
         self._param = param
         self.current_step = 0
+        self._least_loss = math.inf
+        self._least_at = 0  # the iteration of the least loss, or of the drop after it
         policies: dict[str, Callable[[int], float]] = {
             "fixed": self._fixed,
             "step": self._step,
@@ -28,6 +34,7 @@ class LearningRate:
             "multistep": self._multistep,
             "poly": self._poly,
             "sigmoid": self._sigmoid,
+            "plateau": self._plateau,
         }
         name = param.lr_policy
         if name not in policies:
@@ -37,19 +44,44 @@ class LearningRate:
             raise UsageError(f"lr_policy '{name}' needs a stepsize above 0, found {param.stepsize}")
         if name not in ("fixed", "poly") and param.gamma < 0:
             raise UsageError(f"lr_policy '{name}' needs a gamma of at least 0, got {param.gamma:g}")
+        if name == "plateau" and min(param.plateau_winsize, default=0) <= 0:
+            raise UsageError("lr_policy 'plateau' needs a plateau_winsize above 0 for each drop")
+        if param.warmup_type not in _WARMUP_POWERS:
+            raise UsageError(
+                f"unknown warmup_type '{param.warmup_type}'; known are {', '.join(_WARMUP_POWERS)}"
+            )
+        for field in ("warmup_iter", "warmup_start_lr", "min_lr"):
+            if getattr(param, field) < 0:
+                raise UsageError(f"{field} must be at least 0, found {getattr(param, field):g}")
         self._policy = policies[name]
+        self.needs_loss: bool = name == "plateau"
 
-    def at(self, iteration: int) -> float:
-        """Return the rate of ``iteration``; iterations must be asked for in order."""
-        return self._policy(iteration)
+    def at(self, iteration: int, loss: float = math.inf) -> float:
+        """Return the rate of ``iteration``; iterations must be asked for in order.
+
+        ``loss`` is the displayed loss, read by plateau only (see ``needs_loss``).
+        """
+        if loss < self._least_loss:
+            self._least_loss, self._least_at = loss, iteration
+        param = self._param
+        rate = max(self._policy(iteration), param.min_lr)
+        if iteration >= param.warmup_iter:
+            return rate
+        done = (iteration / param.warmup_iter) ** _WARMUP_POWERS[param.warmup_type]
+        return param.warmup_start_lr + (rate - param.warmup_start_lr) * done
 
     def state(self) -> dict[str, Any]:
         """Return what the next rates depend on beside the iteration, for JSON."""
-        return {"current_step": self.current_step}
+        return {
+            "current_step": self.current_step,
+            "least_loss": self._least_loss,
+            "least_at": self._least_at,
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         self.current_step = state["current_step"]
+        self._least_loss, self._least_at = state["least_loss"], state["least_at"]
 
     def _fixed(self, iteration: int) -> float:
         return self._param.base_lr
@@ -79,3 +111,11 @@ class LearningRate:
     def _sigmoid(self, iteration: int) -> float:
         p = self._param
         return p.base_lr / (1.0 + math.exp(-p.gamma * (iteration - p.stepsize)))
+
+    def _plateau(self, iteration: int) -> float:
+        patience = self._param.plateau_winsize[self.current_step :]
+        if patience and iteration - self._least_at >= patience[0]:
+            self.current_step += 1
+            self._least_at = iteration
+            logger.info("Plateau Status: Iteration %d, step = %d", iteration, self.current_step)
+        return self._param.base_lr * self._param.gamma**self.current_step

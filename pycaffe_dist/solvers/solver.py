@@ -22,6 +22,7 @@ from pycaffe_dist.runtime.engine import Engine, LocalEngine
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import companion
 from pycaffe_dist.solvers import nets, resuming, snapshots, testing
+from pycaffe_dist.solvers.layer_rate import LayerRate
 from pycaffe_dist.solvers.lr_policy import LearningRate
 from pycaffe_dist.solvers.method import Regularization, method_class
 
@@ -42,7 +43,8 @@ class Solver:
 
     ``engine`` combines gradients across ranks; ``dtype`` is that of the nets;
     ``divide_batches`` reads the prototxt's batch sizes as those of all ranks together; of the
-    snapshots, the newest ``keep`` are kept (0: all).
+    snapshots, the newest ``keep`` are kept (0: all).  A loss that is NaN or infinite ends the run,
+    unless ``stop_at_nan`` is False.
     ``action_source`` is asked once per iteration whether to stop or snapshot.
     ``before_gradients``, ``after_gradients`` (the mean over ranks, before the update) and
     ``after_iteration`` hold callbacks that get the solver.  Raises PcaffeError of the kind that
@@ -58,6 +60,7 @@ class Solver:
         dtype: Any = np.float32,
         divide_batches: bool = False,
         keep: int = 0,
+        stop_at_nan: bool = True,
     ):
         logger.info("Initializing solver from parameters: \n%s", text.to_text(param).rstrip())
         self.param = param
@@ -65,6 +68,7 @@ class Solver:
         self.engine = engine or LocalEngine()
         self._check_fields()
         self.iteration = 0
+        self._created = time.monotonic()
         self.action_source: Callable[[], Action] = _no_action
         self.before_gradients: list[Callback] = []
         self.after_gradients: list[Callback] = []
@@ -73,6 +77,8 @@ class Solver:
         self._dtype = dtype
         self.losses: deque[float] = deque(maxlen=param.average_loss)
         self._losses_go_on = False
+        self._stop_at_nan = stop_at_nan
+        self._loss_is_finite = True
         self._snapshot_at = -1
         self.before_test: BeforeTest | None = None
         self._writer = snapshots.SnapshotWriter(param, keep)
@@ -84,6 +90,7 @@ class Solver:
         # How many batches each test net has been asked for by all ranks together.
         self.tested = [0] * len(self.test_nets)
         self.learning_rate = LearningRate(param)
+        self._layer_rate = LayerRate(param)
         self.method = method_class(param.type)(param, self.net.parameters)
         for paths in param.weights:
             self.load_weights(path.strip() for path in paths.split(","))
@@ -91,6 +98,8 @@ class Solver:
 
     def _check_fields(self) -> None:
         param = self.param
+        if param.max_time < 0:
+            raise UsageError(f"max_time must be at least 0 seconds, found {param.max_time:g}")
         if param.average_loss < 1:
             raise UsageError(f"average_loss must be at least 1, found {param.average_loss}")
         if param.iter_size < 1:
@@ -230,7 +239,7 @@ class Solver:
                 for callback in self.after_gradients:
                     callback(self)
             self._apply_update(display)
-            action = self.engine.agree(self.action_source())
+            action = self.engine.agree(self.wanted_action())
             due = bool(param.snapshot) and self.iteration % param.snapshot == 0
             if action is Action.SNAPSHOT_AND_STOP:
                 self.snapshot()
@@ -241,6 +250,13 @@ class Solver:
             if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):
                 self.stopping = True
                 break
+
+    def wanted_action(self) -> Action:
+        """Return what this rank is asked to do now; at the end of ``max_time``, to stop."""
+        if self.param.max_time and time.monotonic() - self._created > self.param.max_time:
+            logger.info("The run has taken its max_time of %s seconds", fmt(self.param.max_time))
+            return Action.SNAPSHOT_AND_STOP
+        return self.action_source()
 
     def _start(self) -> None:
         """Give all ranks rank 0's weights, and the engine the parameters to exchange."""
@@ -264,15 +280,24 @@ class Solver:
         loss = 0.0
         for number in range(passes):
             loss += self.net.forward()
-            if not math.isfinite(loss):
-                raise NumericError(
-                    f"iteration {self.iteration}: the loss is {loss}, "
-                    f"{self.net.first_not_finite() or 'from a sum that overflowed'}; "
-                    "a lower learning rate or clip_gradients may help"
-                )
+            self._check_loss(loss)
             last = number == passes - 1
             self.net.backward(on_gradient_ready=self.engine.gradient_ready if last else None)
         return loss / passes
+
+    def _check_loss(self, loss: float) -> None:
+        """Raise NumericError, or warn if training is to go on, when the loss is not finite."""
+        was_finite, self._loss_is_finite = self._loss_is_finite, math.isfinite(loss)
+        if self._loss_is_finite:
+            return
+        if self._stop_at_nan:
+            where = self.net.first_not_finite() or "from a sum that overflowed"
+            raise NumericError(
+                f"iteration {self.iteration}: the loss is {loss}, {where}; "
+                "a lower learning rate or clip_gradients may help"
+            )
+        if was_finite:
+            logger.warning("Iteration %d: the loss is %s; going on", self.iteration, loss)
 
     def _smoothed_loss(self) -> float:
         return sum(self.losses) / len(self.losses)
@@ -309,7 +334,7 @@ class Solver:
         self._apply_update(display)
 
     def _apply_update(self, display: bool) -> None:
-        rate = self.learning_rate.at(self.iteration)
+        rate = self.learning_rate.at(self.iteration, *self._policy_loss())
         if display:
             logger.info("Iteration %d, lr = %s", self.iteration, fmt(rate))
         scale = 1.0 / self.param.iter_size
@@ -324,10 +349,17 @@ class Solver:
             debug.log_update(self.net.parameters)
         self.iteration += 1
 
+    def _policy_loss(self) -> list[float]:
+        """Return the loss for the learning-rate policy, if it wants it: the same on all ranks."""
+        if not self.learning_rate.needs_loss:
+            return []
+        return self.cluster.mean(np.array([self._smoothed_loss()])).tolist()
+
     def _update(self, index: int, parameter: Parameter, rate: float, scale: float) -> None:
         decay = self.param.weight_decay * parameter.decay_mult
         l1 = decay if self.param.regularization_type == "L1" else 0.0
         regularization = Regularization(scale, decay - l1, l1)
+        rate = self._layer_rate.of(parameter, rate, scale, decay)
         self.method.update(index, rate * parameter.lr_mult, regularization, self.iteration)
 
     def _clipping_factor(self) -> float:

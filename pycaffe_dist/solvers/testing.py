@@ -58,7 +58,7 @@ def test(solver: Solver, number: int) -> list[float]:
 
 
 def _interrupted(solver: Solver) -> bool:
-    action = solver.action_source()
+    action = solver.wanted_action()
     if action in (Action.SNAPSHOT, Action.SNAPSHOT_AND_STOP):
         solver.snapshot()
     if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):

@@ -51,3 +51,45 @@ def test_a_policy_without_its_field_is_refused():
 def test_an_unknown_policy_is_told_the_nearest():
     with pytest.raises(UsageError, match="unknown lr_policy 'multstep'; did you mean 'multistep'"):
         rates("lr_policy: 'multstep'")
+
+
+@pytest.mark.parametrize(("kind", "power"), [("linear", 1), ("quadratic", 2)])
+def test_warm_up_rises_to_the_policys_rate(kind, power):
+    fields = "lr_policy: 'step' gamma: 0.5 stepsize: 3 warmup_iter: 5 warmup_start_lr: 0.5"
+    policy = [2 * 0.5 ** (i // 3) for i in range(12)]
+    warm = [0.5 + (policy[i] - 0.5) * (i / 5) ** power for i in range(5)]
+    assert rates(f"{fields} warmup_type: '{kind}'") == pytest.approx(warm + policy[5:])
+
+
+def test_min_lr_is_a_floor_but_not_for_the_warm_up():
+    found = rates("lr_policy: 'exp' gamma: 0.5 min_lr: 0.3 warmup_iter: 2", 6)
+    assert found == pytest.approx([0, 0.5 * (2 * 0.5), 0.5, 0.3, 0.3, 0.3])
+
+
+def test_plateau_drops_when_the_loss_has_had_no_new_least_value():
+    param = text.parse(
+        "base_lr: 1 gamma: 0.1 lr_policy: 'plateau' plateau_winsize: 2 plateau_winsize: 3",
+        caffe_pb2.SolverParameter(),
+    )
+    policy = LearningRate(param)
+    losses = [5, 4, 4, 4, 3, 3, 9, 3, 3, 3, 3]
+    expected = [1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01]
+    for iteration, (loss, rate) in enumerate(zip(losses, expected)):
+        # What a snapshot keeps is all that the policy depends on.
+        again = LearningRate(param)
+        again.set_state(policy.state())
+        assert policy.at(iteration, loss) == pytest.approx(rate)
+        assert again.at(iteration, loss) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ("lr_policy: 'plateau' gamma: 0.1", "needs a plateau_winsize above 0"),
+        ("lr_policy: 'fixed' warmup_type: 'cubic'", "unknown warmup_type 'cubic'; known are lin"),
+        ("lr_policy: 'fixed' min_lr: -1", "min_lr must be at least 0, found -1"),
+    ],
+)
+def test_extra_fields_are_checked(fields, message):
+    with pytest.raises(UsageError, match=message):
+        rates(fields)

@@ -20,8 +20,10 @@ layer { name: 'loss' type: 'EuclideanLoss' bottom: 'ip' bottom: 'y' top: 'loss' 
 
 def tiny_param(folder: Path, fields: str = ""):
     """Return a SolverParameter whose snapshots have the prefix ``tiny`` in a folder."""
+    if "momentum" not in fields:
+        fields += " momentum: 0.9"
     return text.parse(
-        f"net_param {{ {NET} }} base_lr: 0.05 momentum: 0.9 lr_policy: 'fixed' max_iter: 8 "
+        f"net_param {{ {NET} }} base_lr: 0.05 lr_policy: 'fixed' max_iter: 8 "
         f"random_seed: 3 snapshot_prefix: '{folder}/tiny' {fields}",
         caffe_pb2.SolverParameter(),
     )

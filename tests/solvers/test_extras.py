@@ -1,0 +1,115 @@
+"""What a solver can do and Caffe's cannot: LARS, LARC, max_time; and what a NaN does."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from tiny import tiny_solver
+
+from pycaffe_dist.config import Action
+from pycaffe_dist.errors import NumericError, UsageError
+
+RATE = 0.05
+
+
+def first_step(tmp_path, fields: str) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return weights before the first update, their gradient and their change, by parameter."""
+    solver = tiny_solver(tmp_path, f"momentum: 0 weight_decay: 0.1 iter_size: 2 {fields}")
+    seen = {}
+    apply = solver._apply_update
+
+    def note_and_apply(display):
+        for parameter in solver.net.parameters:
+            parameter.blob.data[...] += 0.01
+            gradient = parameter.blob.diff / 2
+            seen[parameter.key] = (parameter.blob.data.copy(), gradient.copy())
+        apply(display)
+
+    solver._apply_update = note_and_apply
+    solver.step(1)
+    return {
+        parameter.key: (*seen[parameter.key], seen[parameter.key][0] - parameter.blob.data)
+        for parameter in solver.net.parameters
+    }
+
+
+@pytest.mark.parametrize("policy", ["", "scale", "clip"])
+@pytest.mark.parametrize("eta", [0.02, 20])
+def test_larc_sets_a_parameters_rate_by_its_norms(tmp_path, policy, eta):
+    fields = f"larc_policy: '{policy}' larc_eta: {eta}"
+    for key, (weights, gradient, change) in first_step(tmp_path, fields).items():
+        norms = np.linalg.norm(weights), np.linalg.norm(gradient)
+        trust = eta * norms[0] / (norms[1] + 0.1 * norms[0])
+        rate = RATE
+        if key == "ip[0]":
+            rate = {"": RATE, "scale": RATE * trust, "clip": min(RATE, trust)}[policy]
+        expected = rate * (gradient + 0.1 * weights)
+        np.testing.assert_allclose(change, expected, rtol=1e-3, atol=1e-6, err_msg=key)
+
+
+def test_an_unknown_larc_policy_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="unknown larc_policy 'clop'"):
+        tiny_solver(tmp_path, "larc_policy: 'clop'")
+
+
+def test_max_time_ends_a_run_with_a_snapshot(tmp_path):
+    solver = tiny_solver(tmp_path, "max_time: 1e-6 snapshot_after_train: false")
+    solver.solve()
+    assert (solver.iteration, solver.stopping) == (1, True)
+    assert (tmp_path / "tiny_iter_1.solverstate").exists()
+
+
+def poisoned(tmp_path, **options):
+    solver = tiny_solver(tmp_path, "snapshot: 2", **options)
+    solver.after_iteration.append(poison)
+    return solver
+
+
+def poison(solver) -> None:
+    """Let one weight be NaN from iteration 3 on."""
+    if solver.iteration == 3:
+        solver.net.parameters[0].blob.data[0, 0] = np.nan
+
+
+def test_a_nan_ends_the_run_and_names_the_layer(tmp_path):
+    solver = poisoned(tmp_path, keep=1)
+    with pytest.raises(
+        NumericError,
+        match=r"iteration 3: the loss is nan, first in layer 'ip' \(InnerProduct\), parameter 0; ",
+    ):
+        solver.solve()
+    solver.close()
+    assert sorted(path.name for path in tmp_path.iterdir())[0] == "tiny_iter_2.caffemodel"
+
+
+def test_training_may_go_on_after_a_nan_but_keeps_the_good_snapshots(tmp_path, caplog):
+    solver = poisoned(tmp_path, keep=1, stop_at_nan=False)
+    with caplog.at_level(logging.WARNING, "pcaffe"):
+        solver.step(8)
+    solver.close()
+    assert solver.iteration == 8
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+        "Iteration 3: the loss is nan; going on"
+    ]
+    assert "weights of layer 'ip' are NaN or infinite; training goes on" in caplog.text
+    names = {path.name.partition(".")[0] for path in tmp_path.iterdir()}
+    assert names == {"tiny_iter_2"}
+
+
+def test_a_test_that_is_broken_off_begins_again_when_resumed(tmp_path):
+    solver = tiny_solver(tmp_path, "test_iter: 4 test_interval: 3 test_initialization: false")
+    asked = iter([Action.NONE] * 3 + [Action.NONE] * 2 + [Action.STOP])
+    solver.action_source = lambda: next(asked)
+    solver.solve()
+    assert (solver.iteration, solver.stopping) == (3, True)
+    again = tiny_solver(tmp_path, "test_iter: 4 test_interval: 3 test_initialization: false")
+    again.restore(f"{tmp_path}/tiny_iter_3.solverstate")
+    assert again.tested == [0]
+    again.step(1)
+    whole = tiny_solver(tmp_path, "test_iter: 4 test_interval: 3 test_initialization: false")
+    whole.step(4)
+    assert again.tested == whole.tested == [4]
+    for mine, theirs in zip(again.test_nets[0].layers, whole.test_nets[0].layers):
+        assert mine.state() == theirs.state()
