@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.pcaffe-installed
 RANKS ?= 2
 PYTEST_FLAGS ?= -q
+BENCH_FLAGS ?=
 # A copy of MNIST that lies at hand spares the download.
 MNIST_MIRROR ?= $(wildcard $(abspath ../shared/data/mnist))
 
@@ -12,7 +13,7 @@ export MNIST_MIRROR
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-long lint format proto clean
+.PHONY: help install train test test-long bench lint format proto clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' Makefile | awk -F '\t' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -39,6 +40,9 @@ test: install ## run the tests
 
 test-long: install ## run the tests that take minutes, too
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+bench: install ## time training iterations beside PyTorch's (TORCH_PYTHON=…) and Caffe's (CAFFE_BIN=…)
+	$(BIN)/python benchmarks/cpu.py --json bench.json --svg bench.svg $(BENCH_FLAGS)
 
 lint: install ## check style, formatting and types
 	$(BIN)/ruff check .

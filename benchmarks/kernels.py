@@ -11,19 +11,16 @@ ours.  Both sides run alternately, so that a busy machine slows both; medians ar
 from __future__ import annotations
 
 import argparse
-import ctypes
 import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from peaks import multiply_add_peak
 
 from pycaffe_dist import device
 from pycaffe_dist.kernels import lrn, pooling
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
 from pycaffe_dist.kernels.inner_product import InnerProduct
-from pycaffe_dist.kernels.jit.kernels import FlatKernel
-from pycaffe_dist.kernels.jit.objects import address_of
-from pycaffe_dist.kernels.jit.target import host_target
 from pycaffe_dist.kernels.pooling import PoolingGeometry
 
 try:
@@ -205,23 +202,6 @@ def medians(ours, theirs, seconds: float, clock: Callable[[], float]) -> tuple[f
     return float(np.median(times[0])), float(np.median(times[1])) if times[1] else np.nan
 
 
-def peak(seconds: float, clock: Callable[[], float]) -> float:
-    """Return the multiply-add rate of one thread in flop/s, from a product that stays in cache."""
-    unit = host_target()
-    rows, vectors, depth = unit.tile_rows(2), 2, 1 << 14
-    address = address_of(FlatKernel(rows, vectors, False), unit)
-    run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11)(address)
-    a, b, y, ones = normal(depth, rows), normal(64), normal(rows, 64), normal(rows)
-    at = [array.ctypes.data for array in (a, b, ones, ones, y)]
-    best, stop = np.inf, time.perf_counter() + seconds
-    while time.perf_counter() < stop:
-        start = clock()
-        for _ in range(10):
-            run(at[0], at[1], 0, depth, at[2], at[3], at[4], 256, rows, 0, unit.lanes)
-        best = min(best, (clock() - start) / 10)
-    return 2.0 * depth * rows * vectors * unit.lanes / best
-
-
 FAMILIES = {
     "conv": (convolution, CONVOLUTIONS),
     "ip": (inner_product, INNER_PRODUCTS),
@@ -245,7 +225,7 @@ def main() -> None:
     if torch is not None:
         torch.set_num_threads(args.threads)
     clock = time.thread_time if args.cpu_time else time.perf_counter
-    rate = peak(0.3, clock) * args.threads
+    rate = multiply_add_peak(args.threads, 0.3, clock)
     print(f"{args.threads} threads, peak {rate / 1e9:.0f} GFLOP/s")
     print(f"{'layer':24}{'pass':9}{'ms':>9}{'of peak':>9}{'ratio':>7}")
     for family in args.only or FAMILIES:

@@ -1,0 +1,122 @@
+"""pcaffe's side of cpu.py: trains one net of the benchmark, in a process of its own.
+
+Writes the net's layers as one line of JSON, then reads numbers of iterations and answers each with
+one line of JSON; "layers" and a number asks for the times of each layer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from cpu_nets import NETS, BenchmarkNet, describe
+from peak_memory import peak_memory
+
+from pycaffe_dist import device
+from pycaffe_dist.layers import layer_types
+from pycaffe_dist.net import Net
+from pycaffe_dist.net.build import Node
+from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.solvers.solver import Solver
+
+
+def make_solver(chosen: BenchmarkNet, models: Path) -> Solver:
+    """Return a solver of a net on random data: SGD with momentum and weight decay."""
+    param = caffe_pb2.SolverParameter(
+        base_lr=0.001, lr_policy="fixed", momentum=0.9, weight_decay=0.0005, random_seed=1
+    )
+    param.net_param.CopyFrom(chosen.read(models))
+    solver = Solver(param)
+    rng = np.random.default_rng(0)
+    for name in solver.net.inputs:
+        blob = solver.net.blobs[name]
+        values = rng.integers(0, chosen.classes, blob.shape)
+        blob.data[...] = values if blob.ndim == 1 else rng.standard_normal(blob.shape)
+    return solver
+
+
+def work_of(node: Node) -> tuple[float, float]:
+    """Return the floating-point operations of a layer's forward and of its backward pass."""
+    layer = node.layer
+    if layer.type not in ("Convolution", "InnerProduct"):
+        return 0.0, 0.0
+    outputs = layer.blobs[0].shape[0]
+    flops = 2.0 * node.top[0].count / outputs * layer.blobs[0].count
+    return flops, flops * (1 + node.propagate_down[0])
+
+
+def traffic_of(node: Node) -> float:
+    """Return the bytes of a layer's bottoms, tops and parameters, each counted once."""
+    blobs = [*node.bottom, *node.top, *node.layer.blobs]
+    return float(sum(blob.count * blob.dtype.itemsize for blob in blobs))
+
+
+def layer_times(solver: Solver, rounds: int) -> list[dict[str, Any]]:
+    """Return, for each layer and pass, the median seconds, operations and bytes."""
+    net = solver.net
+    forward: list[list[float]] = [[] for _ in net.nodes]
+    backward: list[list[float]] = [[] for _ in net.nodes]
+    for _ in range(rounds):
+        net.clear_parameter_diffs()
+        for index in range(len(net.nodes)):
+            _time(forward[index], net.forward_layer, index)
+        for index in reversed(range(len(net.nodes))):
+            _time(backward[index], net.backward_layer, index)
+        solver.apply_update()
+    rows = []
+    for index, node in enumerate(net.nodes):
+        if node.layer.type == "Input":
+            continue
+        flops, seconds = work_of(node), (median(forward[index]), median(backward[index]))
+        for direction in (0, 1) if node.need_backward else (0,):
+            rows.append(
+                {
+                    "layer": node.name,
+                    "type": node.layer.type,
+                    "pass": ("forward", "backward")[direction],
+                    "seconds": seconds[direction],
+                    "flops": flops[direction],
+                    "bytes": traffic_of(node),
+                }
+            )
+    return rows
+
+
+def _time(times: list[float], run: Any, index: int) -> None:
+    start = time.perf_counter()
+    run(index)
+    times.append(time.perf_counter() - start)
+
+
+def scratch_bytes(net: Net) -> int:
+    """Return the memory that the plans of the layers keep beyond blobs."""
+    plans = (getattr(layer, "_plan", None) for layer in net.layers)
+    return sum(plan.scratch_bytes for plan in plans if plan is not None)
+
+
+def main() -> None:
+    """Serve the commands for the net, model folder and threads of the command line."""
+    name, models, threads = sys.argv[1:]
+    device.set_threads(int(threads))
+    layer_types()  # loads the layers and their compiler, which are no part of the net
+    before = peak_memory()
+    solver = make_solver(NETS[name], Path(models))
+    print(json.dumps(describe(solver.net, NETS[name].classes)), flush=True)
+    for line in sys.stdin:
+        if line.startswith("layers"):
+            print(json.dumps(layer_times(solver, int(line.split()[1]))), flush=True)
+            continue
+        wall, cpu = time.perf_counter(), time.process_time()
+        solver.step(int(line))
+        times = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+        memory = {"memory": peak_memory() - before, "scratch": scratch_bytes(solver.net)}
+        print(json.dumps({**times, **memory}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
