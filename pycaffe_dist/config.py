@@ -37,7 +37,7 @@ class TrainOptions:
     stages: tuple[str, ...] = ()
     sigint_effect: Action = Action.STOP
     sighup_effect: Action = Action.SNAPSHOT
-    exchange: str = "allreduce"
+    exchange: str = "auto"
     threads: int = 0
     global_batch: bool = False
     seed: int | None = None
@@ -61,8 +61,9 @@ class ExchangeSettings:
     """How gradients travel between ranks.
 
     Parameters that together have at most ``bucket_bytes`` travel as one; larger ones travel in
-    slices of at most ``slice_bytes``.
+    slices of at most ``slice_bytes``.  A gradient is the sum of ``passes`` backward passes.
     """
 
     bucket_bytes: int = 64 << 10
     slice_bytes: int = 4 << 20
+    passes: int = 1

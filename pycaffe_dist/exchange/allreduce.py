@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from pycaffe_dist.config import ExchangeSettings
-from pycaffe_dist.exchange.base import Exchange, Piece, Shipment, mean_in_rank_order, register
+from pycaffe_dist.exchange.base import (
+    Exchange,
+    Load,
+    Message,
+    Piece,
+    Shipment,
+    mean_in_rank_order,
+    register,
+    start_messages,
+)
 from pycaffe_dist.exchange.fusing import fuse_and_slice
-from pycaffe_dist.runtime.communication import Step, Task
+from pycaffe_dist.runtime.communication import Task
 
 if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
@@ -27,15 +36,22 @@ class Allreduce(Exchange):
     order of ranks: the result has the same bits on all ranks and in all runs.
     """
 
-    def __init__(self, cluster: MPICluster, settings: ExchangeSettings):
+    def __init__(self, cluster: Cluster, settings: ExchangeSettings):
         super().__init__(cluster, settings)
         self._fused: dict[Shipment, np.ndarray] = {}
         self._spare: list[np.ndarray] = []
 
+    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+        """Return that of two rounds in which a rank sends a share to every other."""
+        nbytes = sum(piece.nbytes for piece in pieces)
+        return Load(2, 2 * nbytes * (cluster.size - 1) / cluster.size)
+
     def cost(self, parameter: Parameter, cluster: Cluster) -> float:
-        """Return the time for two rounds in which a rank sends a share to every other."""
-        nbytes = parameter.blob.count * parameter.blob.dtype.itemsize
-        return cluster.link().seconds(2, 2 * nbytes * (cluster.size - 1) / cluster.size)
+        """Return the seconds predicted for a parameter; small ones share their bucket's rounds."""
+        whole = Piece(parameter, 0, parameter.blob.count)
+        alone = self.load([whole], cluster)
+        share = min(1.0, whole.nbytes / self.settings.bucket_bytes)
+        return Load(alone.messages * share, alone.nbytes).seconds(cluster)
 
     def group(self, parameters: Sequence[Parameter]) -> list[list[Piece]]:
         """Fuse small parameters and slice large ones."""
@@ -61,8 +77,7 @@ class Allreduce(Exchange):
     def _mean(self, values: np.ndarray, number: int) -> Task:
         """Replace ``values`` (one axis) by their mean over ranks."""
         rank, ranks = self.cluster.rank, self.cluster.size
-        communicator = self.cluster.exchange_communicator
-        send, receive = communicator.Isend, communicator.Irecv
+        communicator = cast("MPICluster", self.cluster).exchange_communicator
         cuts = [values.size * i // ranks for i in range(ranks + 1)]
         shares = [values[begin:end] for begin, end in pairwise(cuts)]
         mine = shares[rank]
@@ -72,18 +87,18 @@ class Allreduce(Exchange):
         tag = 2 * number
         scratch = self._take(values.dtype, (ranks - 1) * mine.size)
         theirs = scratch[: (ranks - 1) * mine.size].reshape(ranks - 1, mine.size)
-        yield _messages(
-            [(receive, theirs[row], peer) for row, peer in enumerate(peers)],
-            [(send, shares[peer], peer) for peer in peers],
-            tag,
+        yield start_messages(
+            communicator,
+            [Message(theirs[row], peer, tag) for row, peer in enumerate(peers)],
+            [Message(shares[peer], peer, tag) for peer in peers],
         )
         by_rank = dict(zip(peers, theirs)) | {rank: mine}
         mean_in_rank_order([by_rank[r] for r in range(ranks)], ranks, mine)
         self._spare.append(scratch)
-        yield _messages(
-            [(receive, shares[peer], peer) for peer in peers],
-            [(send, mine, peer) for peer in peers],
-            tag + 1,
+        yield start_messages(
+            communicator,
+            [Message(shares[peer], peer, tag + 1) for peer in peers],
+            [Message(mine, peer, tag + 1) for peer in peers],
         )
 
     def _take(self, dtype: np.dtype, count: int) -> np.ndarray:
@@ -92,10 +107,3 @@ class Allreduce(Exchange):
             if array.dtype == dtype and array.size >= count:
                 return self._spare.pop(index)
         return np.empty(count, dtype)
-
-
-def _messages(receives: list, sends: list, tag: int) -> Step:
-    """Start messages that are not empty, receives first."""
-    messages = [message for message in receives + sends if message[1].size]
-    requests: list[Any] = [start(array, peer, tag) for start, array, peer in messages]
-    return Step(requests, tuple(peer for _, _, peer in messages))

@@ -6,13 +6,14 @@ import abc
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.errors import ClusterError, PcaffeError
 from pycaffe_dist.registry import Registry
+from pycaffe_dist.runtime.communication import Step
 
 if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
@@ -21,10 +22,17 @@ if TYPE_CHECKING:
     from pycaffe_dist.runtime.mpi import MPICluster
 
 
+# The name that asks for the cheapest exchange of each parameter.
+AUTO = "auto"
+# It combines every parameter, so it takes those that the exchange asked for cannot.
+FALLBACK = "allreduce"
+
+
 class Moves(enum.Enum):
     """What travels between ranks."""
 
     GRADIENT = "gradient"  # each rank's gradient goes out, the mean gradient comes back
+    FACTORS = "factors"  # the layer's two factors go out, the mean gradient is rebuilt from all
 
 
 @dataclass(frozen=True)
@@ -67,18 +75,42 @@ class Shipment:
         return ", ".join(piece.parameter.key for piece in self.pieces)
 
 
+@dataclass(frozen=True)
+class Load:
+    """What an exchange asks of one rank.
+
+    ``messages`` follow one after the other and carry ``nbytes`` out (and as many in).  ``flops``
+    come after them; ``saved_flops`` are those that backward does not do any more.
+    """
+
+    messages: float
+    nbytes: float
+    flops: float = 0.0
+    saved_flops: float = 0.0
+
+    def seconds(self, cluster: Cluster) -> float:
+        """Return the time that this takes on a cluster where nothing else goes on."""
+        seconds = cluster.link().seconds(self.messages, self.nbytes)
+        if self.flops or self.saved_flops:
+            seconds += (self.flops - self.saved_flops) / cluster.product_rate()
+        return seconds
+
+
 class Exchange(abc.ABC):
     """One way of combining parameters across the ranks of ``cluster``.
 
-    A subclass declares what it ``moves`` and whether it runs ``during_backward`` (else it waits for
-    the end of it), and defines ``supports``, ``cost`` and ``steps``.
+    A subclass declares what it ``moves``, whether it runs ``during_backward`` (else it waits for
+    the end of it), whether it ``computes`` beside (else nobody measures how fast) and whether it is
+    a choice of ``--exchange=auto``; it defines ``supports``, ``load`` and ``steps``.
     """
 
     type: ClassVar[str]
     moves: ClassVar[Moves] = Moves.GRADIENT
     during_backward: ClassVar[bool] = True
+    computes: ClassVar[bool] = False
+    automatic: ClassVar[bool] = True
 
-    def __init__(self, cluster: MPICluster, settings: ExchangeSettings):
+    def __init__(self, cluster: Cluster, settings: ExchangeSettings):
         self.cluster = cluster
         self.settings = settings
 
@@ -86,32 +118,73 @@ class Exchange(abc.ABC):
         """Return None, or the reason why this exchange cannot combine ``parameter``."""
         return None
 
+    def facts(self, parameter: Parameter) -> str:
+        """Return what must be the same on all ranks, in words; empty if the shape is enough."""
+        return ""
+
     @abc.abstractmethod
+    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+        """Return what it takes to combine pieces that travel together."""
+
     def cost(self, parameter: Parameter, cluster: Cluster) -> float:
-        """Return the predicted seconds on the wire, for this parameter alone."""
+        """Return the seconds predicted for a parameter, beside what it shares with others."""
+        return self.load([Piece(parameter, 0, parameter.blob.count)], cluster).seconds(cluster)
 
     def group(self, parameters: Sequence[Parameter]) -> list[list[Piece]]:
         """Divide parameters, which come in the order of backward, into what travels together."""
         return [[Piece(parameter, 0, parameter.blob.count)] for parameter in parameters]
 
+    def prepare(self, shipments: Sequence[Shipment]) -> None:  # noqa: B027 (optional)
+        """Get ready for a run with these shipments."""
+
     def submit(self, shipment: Shipment, order: int) -> Handle:
         """Start to combine a shipment across ranks; ``order`` counts all shipments of a run."""
-        return self.cluster.communication.submit(
+        cluster = cast("MPICluster", self.cluster)
+        return cluster.communication.submit(
             self.steps(shipment),
             f"exchange {self.type} of {shipment.name}",
             order=order,
-            nbytes=shipment.nbytes,
+            nbytes=self.bytes_under_way(shipment),
         )
+
+    def bytes_under_way(self, shipment: Shipment) -> int:
+        """Return how much is on its way while a shipment travels."""
+        return shipment.nbytes
 
     @abc.abstractmethod
     def steps(self, shipment: Shipment) -> Task:
         """Combine a shipment, in the communication thread: yield the messages to wait for."""
 
+    def complete(self, shipment: Shipment) -> None:  # noqa: B027 (optional)
+        """Do what is left once the messages have arrived, in the thread that waits for them."""
+
+    def close(self) -> None:  # noqa: B027 (optional)
+        """Forget the run."""
+
+
+class Message(NamedTuple):
+    """An array that goes to ``peer``, or comes from it."""
+
+    array: np.ndarray
+    peer: int
+    tag: int
+
+
+def start_messages(communicator: Any, receives: list[Message], sends: list[Message]) -> Step:
+    """Start messages that are not empty, receives first."""
+    requests, ranks = [], []
+    for start, messages in ((communicator.Irecv, receives), (communicator.Isend, sends)):
+        for array, peer, tag in messages:
+            if array.size:
+                requests.append(start(array, peer, tag))
+                ranks.append(peer)
+    return Step(requests, tuple(ranks))
+
 
 def mean_in_rank_order(parts: Sequence[np.ndarray], ranks: int, out: np.ndarray) -> None:
     """Set ``out`` to the sum of ``parts`` in their order, divided by ``ranks``.
 
-    This is the only place where a gradient is divided by the number of ranks.  The fixed order
+    Only this function and the next one divide a gradient by the number of ranks.  The fixed order
     makes the result the same, bit for bit, whoever computes it and whenever the parts arrived.
     ``out`` may be one of the parts; the contents of the first part are lost.
     """
@@ -119,6 +192,17 @@ def mean_in_rank_order(parts: Sequence[np.ndarray], ranks: int, out: np.ndarray)
     for part in others:
         np.add(first, part, out=first)
     np.divide(first, ranks, out=out)
+
+
+def mean_of_products(u: np.ndarray, v: np.ndarray, ranks: int, out: np.ndarray) -> None:
+    """Set ``out`` (M, N) to uᵀ·v divided by ``ranks``, for u (P·K, M) and v (P·K, N).
+
+    One product over the rows of all ranks, in their order: the same bits on all ranks that have the
+    same vector instructions, and nothing is rounded that one rank with all rows would not round.
+    """
+    from pycaffe_dist.kernels.gemm import gemm
+
+    gemm(u, v, out, trans_a=True, alpha=1.0 / ranks)
 
 
 _exchanges: Registry[Exchange] = Registry("exchange", "pycaffe_dist.exchange")
@@ -136,3 +220,14 @@ def exchange_class(name: str) -> type[Exchange]:
 def exchange_names() -> list[str]:
     """Return the names of all exchanges, sorted."""
     return _exchanges.names()
+
+
+def candidates(name: str) -> list[type[Exchange]]:
+    """Return the exchanges among which a run chooses that was asked for ``name``, or for "auto".
+
+    The one that was asked for comes first; the others are for parameters that it cannot combine.
+    Raises ClusterError when there is no such exchange.
+    """
+    if name == AUTO:
+        return [kind for kind in map(exchange_class, exchange_names()) if kind.automatic]
+    return [exchange_class(choice) for choice in dict.fromkeys((name, FALLBACK))]

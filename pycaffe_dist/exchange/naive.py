@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
-from pycaffe_dist.exchange.base import Exchange, Shipment, mean_in_rank_order, register
+from pycaffe_dist.exchange.base import (
+    Exchange,
+    Load,
+    Piece,
+    Shipment,
+    mean_in_rank_order,
+    register,
+)
 from pycaffe_dist.runtime.communication import Step, Task
 
 if TYPE_CHECKING:
-    from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.runtime.cluster import Cluster
+    from pycaffe_dist.runtime.mpi import MPICluster
 
 
 @register("naive")
@@ -17,18 +25,19 @@ class Naive(Exchange):
     """MPI's own allreduce of every parameter, once backward has ended."""
 
     during_backward = False
+    automatic = False
 
-    def cost(self, parameter: Parameter, cluster: Cluster) -> float:
-        """Return the time of a ring allreduce."""
+    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+        """Return that of a ring allreduce."""
         steps = 2 * (cluster.size - 1)
-        nbytes = parameter.blob.count * parameter.blob.dtype.itemsize
-        return cluster.link().seconds(steps, steps * nbytes / cluster.size)
+        return Load(steps, steps * sum(piece.nbytes for piece in pieces) / cluster.size)
 
     def steps(self, shipment: Shipment) -> Task:
         """Sum in place over ranks, then divide."""
         from mpi4py import MPI
 
+        communicator = cast("MPICluster", self.cluster).exchange_communicator
         for piece in shipment.pieces:
             gradient = piece.gradient
-            yield Step([self.cluster.exchange_communicator.Iallreduce(MPI.IN_PLACE, gradient)])
+            yield Step([communicator.Iallreduce(MPI.IN_PLACE, gradient)])
             mean_in_rank_order([gradient], self.cluster.size, gradient)

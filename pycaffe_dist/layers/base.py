@@ -100,6 +100,8 @@ class Layer:
         self.blobs: list[Blob] = []
         self.param_propagate_down: list[bool] = []
         self.loss_weights: list[float] = []
+        # Parameters whose diffs backward leaves alone: somebody asks for their factors instead.
+        self.factors_only: set[int] = set()
         self._generators: dict[str, np.random.Generator] = {}
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -128,9 +130,14 @@ class Layer:
     def gradient_factors(self, index: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Return (u, v) with the last backward's gradient of parameter ``index`` = uᵀ·v, or None.
 
-        Shapes: u is (K, M) and v is (K, N) for an M×N parameter and K samples.
+        Shapes: u is (K, M) and v is (K, N) for an M×N parameter and K samples.  A layer that has
+        them does not add to the diff of a parameter whose index is in ``factors_only``.
         """
         return None
+
+    def factor_rows(self, index: int) -> int:
+        """Return K, the rows of the factors of parameter ``index``; 0 when it has none."""
+        return 0
 
     def state(self) -> dict[str, Any]:
         """Return what the next forward depends on beside parameters: cursors, random states.

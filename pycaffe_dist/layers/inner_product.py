@@ -65,7 +65,7 @@ class InnerProduct(Layer):
         x = self._matrix(bottom[0].data, self._inputs)
         dy = self._matrix(top[0].diff, self.param.inner_product_param.num_output)
         self._last = x, dy
-        if self.param_propagate_down[0]:
+        if self.param_propagate_down[0] and 0 not in self.factors_only:
             self._plan.backward_weights(x, dy, self.blobs[0].diff)
         if len(self.blobs) > 1 and self.param_propagate_down[1]:
             bias_gradient(dy, self.blobs[1].diff)
@@ -81,6 +81,10 @@ class InnerProduct(Layer):
         if index != 0 or self._last is None:
             return None
         return self._last if self.param.inner_product_param.transpose else self._last[::-1]
+
+    def factor_rows(self, index: int) -> int:
+        """Return the number of samples, for the weights."""
+        return self._samples if index == 0 else 0
 
 
 @register("Embed")

@@ -170,9 +170,10 @@ class Net:
             self._seen[index] = _shapes(node.bottom)
 
     def clear_parameter_diffs(self) -> None:
-        """Set the diffs of all learnable parameters to zero."""
+        """Set the diffs to zero that backward adds to."""
         for parameter in self.parameters:
-            parameter.blob.diff.fill(0)
+            if not parameter.as_factors:
+                parameter.blob.diff.fill(0)
 
     def share_weights_with(self, other: Net) -> None:
         """Use the parameters of the same-named layers of ``other``, in place of one's own."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.layers import Layer
@@ -58,6 +60,24 @@ class Parameter:
     def receives_gradient(self) -> bool:
         """Tell whether any layer's backward adds to the diff."""
         return self.ready_after is not None
+
+    @property
+    def as_factors(self) -> bool:
+        """Whether backward leaves the diff alone, because the layer's factors are asked for."""
+        return self.index in self.layer.factors_only
+
+    @as_factors.setter
+    def as_factors(self, wanted: bool) -> None:
+        (self.layer.factors_only.add if wanted else self.layer.factors_only.discard)(self.index)
+
+    @property
+    def factor_rows(self) -> int:
+        """The samples in the gradient's two factors; 0 when the layer has none to offer."""
+        return self.layer.factor_rows(self.index)
+
+    def factors(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return (u, v), views until the next forward: the last backward's gradient is uᵀ·v."""
+        return self.layer.gradient_factors(self.index)
 
     def share_with(self, layer: Layer, layer_index: int, index: int, spec: Any) -> None:
         """Let another layer's blob use this parameter's storage; raises NetError on a mismatch."""

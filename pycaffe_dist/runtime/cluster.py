@@ -28,6 +28,7 @@ class Cluster(abc.ABC):
     local_size: int
     hosts: tuple[str, ...]
     threads: int
+    _product_rate: float | None = None
 
     @property
     def host(self) -> str:
@@ -75,6 +76,18 @@ class Cluster(abc.ABC):
     @abc.abstractmethod
     def link(self) -> Link:
         """Return how fast ranks exchange messages; measured at the first call, on all ranks."""
+
+    def product_rate(self) -> float:
+        """Return the slowest rank's FLOP/s in a matrix product while all ranks compute.
+
+        Measured at the first call, in some 10 ms.
+        """
+        if self._product_rate is None:
+            from pycaffe_dist.runtime.products import FLOPS, measure_seconds
+
+            self.barrier()
+            self._product_rate = FLOPS / float(self.max(np.array(measure_seconds())))
+        return self._product_rate
 
     @abc.abstractmethod
     def abort(self, error: BaseException | str) -> None:

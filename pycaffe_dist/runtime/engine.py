@@ -10,10 +10,10 @@ import numpy as np
 
 from pycaffe_dist.config import Action, ExchangeSettings
 from pycaffe_dist.errors import ClusterError
-from pycaffe_dist.exchange.base import Exchange, Shipment, exchange_class
+from pycaffe_dist.exchange.base import AUTO, Exchange, Shipment, candidates
 from pycaffe_dist.log import logger
 from pycaffe_dist.runtime.mpi import MPICluster
-from pycaffe_dist.runtime.plan import NOTHING, STATISTICS, make_plan
+from pycaffe_dist.runtime.plan import STATISTICS, describe, make_plan, shipments
 
 if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
@@ -86,16 +86,26 @@ class _Waybill:
         self.members = {piece.parameter.key for piece in shipment.pieces}
         self.missing = set(self.members)
         self.round = 0  # how often it has been complete
+        self.completed = 0  # how often what follows the messages has been done
         self.handle: Handle | None = None
+
+    def wait(self) -> None:
+        """Return when the gradients are the means."""
+        if self.handle is not None:
+            self.handle.wait()
+        if self.completed < self.round:
+            self.completed = self.round
+            self.exchange.complete(self.shipment)
 
 
 class ExchangeEngine(Engine):
-    """Combines gradients on the ranks of ``cluster`` by the exchange of that name."""
+    """Combines gradients on the ranks of ``cluster`` by the exchange of that name, or "auto"."""
 
     def __init__(self, cluster: MPICluster, exchange: str, settings: ExchangeSettings):
         self._cluster = cluster
         self._exchange = exchange
         self._settings = settings
+        self._exchanges: list[Exchange] = []
         self._statistics: list[Parameter] = []
         self._waybills: list[_Waybill] = []
         self._held: list[_Waybill] = []
@@ -110,34 +120,19 @@ class ExchangeEngine(Engine):
         """Make, log and prepare the plan; raises ClusterError when a parameter does not fit it."""
         self.finish()
         cluster = self._cluster
-        exchange = exchange_class(self._exchange)(cluster, self._settings)
-        plan = make_plan(parameters, exchange, cluster)
-        link = cluster.link()
-        logger.info(
-            "Exchange plan for %d ranks on %d hosts (latency %.0f us, %.0f MB/s):\n%s",
-            cluster.size,
-            len(set(cluster.hosts)),
-            link.latency * 1e6,
-            link.bandwidth / 1e6,
-            plan.table(),
-        )
-        names = {parameter.key: plan.row(parameter).exchange for parameter in parameters}
-        self._statistics = [p for p in parameters if names[p.key] == STATISTICS]
-        moved = [p for p in reversed(parameters) if names[p.key] not in (STATISTICS, NOTHING)]
-        # Backward goes through the net from its end; a group is complete with its last member.
-        place = {parameter.key: number for number, parameter in enumerate(moved)}
-        groups = sorted(
-            exchange.group(moved), key=lambda group: max(place[p.parameter.key] for p in group)
-        )
-        self._waybills = [
-            _Waybill(exchange, Shipment(tuple(group), number))
-            for number, group in enumerate(groups)
-        ]
+        exchanges = [kind(cluster, self._settings) for kind in candidates(self._exchange)]
+        plan = make_plan(parameters, exchanges, cluster, self._exchange)
+        logger.info("Exchange plan for %s:\n%s", describe(cluster, exchanges), plan.table())
+        self._exchanges = exchanges
+        self._statistics = [p for p in parameters if plan.row(p).exchange == STATISTICS]
+        self._waybills = [_Waybill(*pair) for pair in shipments(plan, parameters, exchanges)]
         self._of_parameter = {parameter.key: [] for parameter in parameters}
         for waybill in self._waybills:
             for key in waybill.members:
                 self._of_parameter[key].append(waybill)
-        self._rounds = dict.fromkeys(place, 0)
+                self._rounds[key] = 0
+        for exchange in exchanges:
+            exchange.prepare([w.shipment for w in self._waybills if w.exchange is exchange])
         cluster.communication.restart_order()
 
     def gradient_ready(self, parameter: Parameter) -> None:
@@ -184,7 +179,7 @@ class ExchangeEngine(Engine):
                     f"waiting for the gradient of {key}, but backward has not made that of "
                     f"{', '.join(sorted(waybill.missing))}"
                 )
-            waybill.handle.wait()
+            waybill.wait()
         self._unawaited.discard(key)
 
     def _release(self) -> None:
@@ -223,20 +218,22 @@ class ExchangeEngine(Engine):
 
     def finish(self) -> None:
         """Forget the net; waits for nothing, so that a rank that fails ends at once."""
-        self._waybills, self._held, self._statistics = [], [], []
+        for exchange in self._exchanges:
+            exchange.close()
+        self._exchanges, self._waybills, self._held, self._statistics = [], [], [], []
         self._of_parameter.clear()
         self._rounds.clear()
         self._unawaited.clear()
 
 
 def make_engine(
-    cluster: Cluster, exchange: str = "allreduce", settings: ExchangeSettings | None = None
+    cluster: Cluster, exchange: str = AUTO, settings: ExchangeSettings | None = None
 ) -> Engine:
     """Return the engine that suits ``cluster``: one rank needs no exchange.
 
     Raises ClusterError when there is no ``exchange`` of that name.
     """
-    exchange_class(exchange)
+    candidates(exchange)
     if cluster.size == 1 or not isinstance(cluster, MPICluster):
         return LocalEngine()
     return ExchangeEngine(cluster, exchange, settings or ExchangeSettings())

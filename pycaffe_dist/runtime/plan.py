@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.exchange.base import AUTO, Shipment
 
 if TYPE_CHECKING:
     from pycaffe_dist.exchange.base import Exchange
@@ -21,7 +22,11 @@ NOTHING = "none"
 
 @dataclass(frozen=True)
 class Row:
-    """What happens to one parameter: its exchange, the seconds predicted for it, and why."""
+    """What happens to one parameter: its exchange, the seconds predicted for it, and why.
+
+    ``runner_up`` would have been the second choice, and taken ``runner_up_seconds``; empty when
+    there was none.
+    """
 
     key: str
     layer: str
@@ -30,6 +35,8 @@ class Row:
     nbytes: int
     exchange: str
     seconds: float
+    runner_up: str
+    runner_up_seconds: float
     reason: str
 
 
@@ -48,7 +55,7 @@ class Plan:
 
     def table(self) -> str:
         """Return the rows as aligned text, with a heading and the sum."""
-        lines = [("parameter", "shape", "KiB", "exchange", "ms", "reason")]
+        lines = [("parameter", "shape", "KiB", "exchange", "ms", "runner-up", "ms", "reason")]
         lines += [
             (
                 row.key,
@@ -56,15 +63,17 @@ class Plan:
                 f"{row.nbytes / 1024:.1f}",
                 row.exchange,
                 f"{row.seconds * 1e3:.3g}",
+                row.runner_up,
+                f"{row.runner_up_seconds * 1e3:.3g}" if row.runner_up else "",
                 row.reason,
             )
             for row in self.rows
         ]
         moved = sum(row.nbytes for row in self.rows if row.exchange not in (STATISTICS, NOTHING))
         seconds = sum(row.seconds for row in self.rows)
-        lines.append(("sum", "", f"{moved / 1024:.1f}", "", f"{seconds * 1e3:.3g}", ""))
+        lines.append(("sum", "", f"{moved / 1024:.1f}", "", f"{seconds * 1e3:.3g}", "", "", ""))
         widths = [max(map(len, column)) for column in zip(*lines)]
-        left = (True, True, False, True, False, True)
+        left = (True, True, False, True, False, True, False, True)
         return "\n".join(
             "  ".join(
                 cell.ljust(width) if to_left else cell.rjust(width)
@@ -85,21 +94,57 @@ class Plan:
         )
 
 
-def make_plan(parameters: Sequence[Parameter], exchange: Exchange, cluster: Cluster) -> Plan:
+def make_plan(
+    parameters: Sequence[Parameter],
+    exchanges: Sequence[Exchange],
+    cluster: Cluster,
+    wanted: str = AUTO,
+) -> Plan:
     """Return rank 0's plan, on all ranks.
 
-    Raises ClusterError when ``exchange`` cannot combine a parameter, or when this rank's parameters
-    are not those of rank 0.
+    ``wanted`` is what --exchange says: "auto", or the name of the first of ``exchanges``, which
+    then combines all parameters that it can.  Raises ClusterError when it can combine none, or when
+    this rank's parameters are not those of rank 0.
     """
-    cluster.link()  # all ranks measure together, before rank 0 predicts
+    # All ranks measure together, before rank 0 predicts.
+    cluster.link()
+    if any(exchange.computes for exchange in exchanges):
+        cluster.product_rate()
+    differences = _differences(parameters, exchanges, cluster)
     data = None
     if cluster.rank == 0:
-        data = Plan(
-            tuple(_row(parameter, exchange, cluster) for parameter in parameters)
-        ).to_bytes()
+        rows = [_row(p, exchanges, cluster, wanted, differences) for p in parameters]
+        _require_one(wanted, rows)
+        data = Plan(tuple(rows)).to_bytes()
     plan = Plan.from_bytes(cluster.broadcast_bytes(data))
     _check(plan, parameters)
     return plan
+
+
+def shipments(
+    plan: Plan, parameters: Sequence[Parameter], exchanges: Sequence[Exchange]
+) -> list[tuple[Exchange, Shipment]]:
+    """Return what travels together, and how, in the order in which backward completes it."""
+    # Backward goes through the net from its end; a group is complete with its last member.
+    place = {parameter.key: number for number, parameter in enumerate(reversed(parameters))}
+    groups = [
+        (exchange, tuple(group))
+        for exchange in exchanges
+        for group in exchange.group(
+            [p for p in reversed(parameters) if plan.row(p).exchange == exchange.type]
+        )
+    ]
+    groups.sort(key=lambda pair: max(place[piece.parameter.key] for piece in pair[1]))
+    return [(exchange, Shipment(group, n)) for n, (exchange, group) in enumerate(groups)]
+
+
+def describe(cluster: Cluster, exchanges: Sequence[Exchange]) -> str:
+    """Return the measurements that a plan is made from, in words."""
+    link, hosts = cluster.link(), len(set(cluster.hosts))
+    measured = f"latency {link.latency * 1e6:.0f} us, {link.bandwidth / 1e6:.0f} MB/s"
+    if any(exchange.computes for exchange in exchanges):
+        measured += f", {cluster.product_rate() / 1e9:.3g} GFLOP/s"
+    return f"{cluster.size} ranks on {hosts} host{'s' * (hosts > 1)} ({measured})"
 
 
 def is_statistics(parameter: Parameter) -> bool:
@@ -108,30 +153,97 @@ def is_statistics(parameter: Parameter) -> bool:
     return not parameter.receives_gradient and any(blob is parameter.blob for blob in blobs)
 
 
-def _row(parameter: Parameter, exchange: Exchange, cluster: Cluster) -> Row:
-    seconds = 0.0
+def _differences(
+    parameters: Sequence[Parameter], exchanges: Sequence[Exchange], cluster: Cluster
+) -> dict[tuple[str, str], str]:
+    """Say, by exchange and parameter, what must be the same on all ranks and is not."""
+    facts = {
+        f"{exchange.type} {parameter.key}": fact
+        for exchange in exchanges
+        for parameter in parameters
+        if exchange.supports(parameter, cluster) is None and (fact := exchange.facts(parameter))
+    }
+    of_all = [json.loads(data) for data in cluster.gather_bytes(json.dumps(facts).encode())]
+    found = {}
+    for name, expected in of_all[0].items():
+        for rank, theirs in enumerate(of_all):
+            if theirs.get(name) != expected:
+                exchange, key = name.split(" ", 1)
+                found[exchange, key] = (
+                    f"rank 0 has {expected}, rank {rank} {theirs.get(name, 'none')}"
+                )
+                break
+    return found
+
+
+def _row(
+    parameter: Parameter,
+    exchanges: Sequence[Exchange],
+    cluster: Cluster,
+    wanted: str,
+    differences: dict[tuple[str, str], str],
+) -> Row:
+    costs: dict[str, float] = {}
     if is_statistics(parameter):
         name, reason = STATISTICS, "running statistics: mean before test and snapshot"
     elif not parameter.receives_gradient:
         name, reason = NOTHING, "has no gradient"
     else:
-        name, reason = exchange.type, "as asked"
-        refusal = exchange.supports(parameter, cluster)
-        if refusal is not None:
-            raise ClusterError(f"--exchange={name} cannot combine {parameter.key}: {refusal}")
-        seconds = exchange.cost(parameter, cluster)
+        refusals: dict[str, str] = {}
+        for exchange in exchanges:
+            refusal = exchange.supports(parameter, cluster)
+            refusal = refusal or differences.get((exchange.type, parameter.key))
+            if refusal is None:
+                costs[exchange.type] = exchange.cost(parameter, cluster)
+            else:
+                refusals[exchange.type] = refusal
+        name, reason = _choose(parameter, wanted, costs, refusals)
+    seconds = costs.pop(name, 0.0)
+    runner_up = min(costs, key=costs.__getitem__, default="")
     blob = parameter.blob
-    nbytes = blob.count * blob.dtype.itemsize
     return Row(
         key=parameter.key,
         layer=parameter.layer_name,
         shape=tuple(parameter.shape),
         dtype=blob.dtype.name,
-        nbytes=nbytes,
+        nbytes=blob.count * blob.dtype.itemsize,
         exchange=name,
         seconds=seconds,
+        runner_up=runner_up,
+        runner_up_seconds=costs.get(runner_up, 0.0),
         reason=reason,
     )
+
+
+def _choose(
+    parameter: Parameter, wanted: str, costs: dict[str, float], refusals: dict[str, str]
+) -> tuple[str, str]:
+    """Return the name of a parameter's exchange, and why it is this one."""
+    if not costs:
+        raise ClusterError(
+            f"no exchange can combine {parameter.key}: {_in_words(refusals.items())}"
+        )
+    if wanted in costs:
+        return wanted, "as asked"
+    cheapest = min(costs, key=costs.__getitem__)
+    if wanted in refusals:
+        return cheapest, f"{wanted}: {refusals[wanted]}"
+    if len(costs) > 1:
+        return cheapest, "least time"
+    return cheapest, _in_words(refusals.items()) or "the only choice"
+
+
+def _in_words(refusals: Iterable[tuple[str, str]]) -> str:
+    return "; ".join(f"{name}: {reason}" for name, reason in refusals)
+
+
+def _require_one(wanted: str, rows: Sequence[Row]) -> None:
+    """Raise ClusterError when the exchange that was asked for combines nothing."""
+    moved = [row for row in rows if row.exchange not in (STATISTICS, NOTHING)]
+    if wanted == AUTO or not moved or any(row.exchange == wanted for row in moved):
+        return
+    reasons = _in_words((row.key, row.reason.removeprefix(f"{wanted}: ")) for row in moved)
+    raise ClusterError(f"--exchange={wanted} can combine no parameter of this net: {reasons}")
 
 
 def _check(plan: Plan, parameters: Sequence[Parameter]) -> None:
@@ -153,8 +265,8 @@ def _check(plan: Plan, parameters: Sequence[Parameter]) -> None:
     for ours, theirs in zip(found, planned):
         if ours != theirs:
             raise ClusterError(
-                f"this rank's net differs from rank 0's: {_describe(ours)} instead of "
-                f"{_describe(theirs)}"
+                f"this rank's net differs from rank 0's: {_in_short(ours)} instead of "
+                f"{_in_short(theirs)}"
             )
     if len(found) != len(planned):
         raise ClusterError(
@@ -162,6 +274,6 @@ def _check(plan: Plan, parameters: Sequence[Parameter]) -> None:
         )
 
 
-def _describe(parameter: tuple) -> str:
+def _in_short(parameter: tuple) -> str:
     key, shape, dtype, statistics = parameter
     return f"{key} {shape} {dtype}{' (statistics)' if statistics else ''}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pycaffe_dist import device
-from pycaffe_dist.config import TrainOptions
+from pycaffe_dist.config import ExchangeSettings, TrainOptions
 from pycaffe_dist.log import logger
 from pycaffe_dist.runtime import cluster as clusters
 from pycaffe_dist.runtime.cluster import Cluster
@@ -75,7 +75,7 @@ def make_solver(
     """
     if cluster is None:
         cluster = launched_cluster()
-    engine = make_engine(cluster, exchange)
+    engine = make_engine(cluster, exchange, ExchangeSettings(passes=max(1, param.iter_size)))
     return Solver(
         param,
         cluster=cluster,

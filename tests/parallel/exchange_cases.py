@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from fake_parameters import FakeParameter, parameters
+from fake_parameters import FakeParameter, inner_products, parameters
 
 ITERATIONS = 2
 # Small, so that fusing and slicing happen with few elements.
@@ -16,30 +16,59 @@ SLICE_BYTES = 32 << 10
 
 @dataclass(frozen=True)
 class Case:
-    """Parameters of these shapes; ``shuffled`` ranks make their gradients in different orders."""
+    """Parameters of these shapes, and the weights of inner products over ``samples``.
+
+    ``shuffled`` ranks make their gradients in different orders.
+    """
 
     shapes: Sequence[tuple[int, ...]]
+    weights: Sequence[tuple[int, ...]] = ((5, 7),)
+    samples: int = 3
     dtype: type = np.float32
     shuffled: bool = False
 
     def parameters(self) -> list[FakeParameter]:
-        return parameters(self.shapes, self.dtype)
+        plain = parameters(self.shapes, self.dtype)
+        return plain + inner_products(self.weights, self.samples, self.dtype)
 
     def gradients(self, rank: int, iteration: int) -> list[np.ndarray]:
         """Return one rank's gradients, of very different sizes, so that the order of sums shows."""
         rng = np.random.default_rng([rank, iteration])
+        return [self._values(rng, shape) for shape in self.shapes]
+
+    def factors(self, rank: int, iteration: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the factors of one rank's gradients of the weights."""
+        rng = np.random.default_rng([rank, iteration, 1])
         return [
-            (rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 4, shape)).astype(self.dtype)
-            for shape in self.shapes
+            (self._values(rng, (self.samples, m)), self._values(rng, (self.samples, n)))
+            for m, n in self.weights
         ]
+
+    def means(self, ranks: int, iteration: int) -> list[tuple[np.ndarray, np.ndarray, int]]:
+        """Return the mean gradients in float64, how large what is added up is, and its number."""
+        plain = [self.gradients(rank, iteration) for rank in range(ranks)]
+        found = [
+            (np.mean(parts, axis=0), np.mean(np.abs(parts), axis=0), ranks)
+            for parts in (np.array(of_one, np.float64) for of_one in zip(*plain))
+        ]
+        factors = [self.factors(rank, iteration) for rank in range(ranks)]
+        for of_one in zip(*factors):
+            u, v = (np.concatenate(side).astype(np.float64) for side in zip(*of_one))
+            products = u.T @ v / ranks, np.abs(u).T @ np.abs(v) / ranks
+            found.append((*products, ranks * self.samples))
+        return found
+
+    def _values(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        sizes = 10.0 ** rng.integers(-3, 4, shape)
+        return (rng.standard_normal(shape) * sizes).astype(self.dtype)
 
 
 MIXED = [(7, 5), (7,), (0,), (1,), (3, 1001), (13,), (90, 101), (90,), (20011,), (3,), (65537,)]
 CASES = {
-    "mixed": Case(MIXED),
-    "float64": Case([(11, 3), (11,), (5001,), (1,)], np.float64),
-    "many small": Case([(number % 17,) for number in range(120)]),
-    "one element": Case([(1,)]),
-    "nothing": Case([(0,)]),
+    "mixed": Case(MIXED, weights=((1, 1), (130, 257), (3, 40), (64, 64)), samples=7),
+    "float64": Case([(11, 3), (11,), (5001,), (1,)], dtype=np.float64),
+    "many small": Case([(number % 17,) for number in range(120)], samples=1),
+    "one element": Case([(1,)], weights=((1, 1),), samples=1),
+    "nothing": Case([(0,)], weights=((0, 4), (4, 0))),
     "different orders": Case([(2000 + 3 * number,) for number in range(12)], shuffled=True),
 }

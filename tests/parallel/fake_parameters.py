@@ -21,21 +21,51 @@ class FakeLayer:
 
 
 class FakeParameter:
-    """What the engine reads of a parameter."""
+    """What the engine reads of a parameter; with ``factor_rows`` its layer has factors."""
 
-    def __init__(self, layer: FakeLayer, index: int, shape: tuple[int, ...], dtype=np.float32):
+    def __init__(
+        self,
+        layer: FakeLayer,
+        index: int,
+        shape: tuple[int, ...],
+        dtype=np.float32,
+        factor_rows: int = 0,
+    ):
         self.layer, self.index = layer, index
         self.layer_name = layer.name
         self.key = f"{layer.name}[{index}]"
         self.blob = Blob(shape, dtype)
         self.shape = self.blob.shape
         self.receives_gradient = True
+        self.sharers = [(0, index)]
+        self.factor_rows = factor_rows
+        self.as_factors = False
+        self.made: tuple[np.ndarray, np.ndarray] | None = None
+
+    def factors(self) -> tuple[np.ndarray, np.ndarray] | None:
+        return self.made
+
+    def run_backward(self, u: np.ndarray, v: np.ndarray) -> None:
+        """Do what an inner product's backward does, which adds to the diff only if asked to."""
+        self.made = u, v
+        if not self.as_factors:
+            self.blob.diff[...] = u.T.astype(np.float64) @ v
 
 
 def parameters(shapes: Sequence[tuple[int, ...]], dtype=np.float32) -> list[FakeParameter]:
     """Return one parameter per shape, in layers of two (weights and bias)."""
     return [
         FakeParameter(FakeLayer(f"layer{number // 2}"), number % 2, shape, dtype)
+        for number, shape in enumerate(shapes)
+    ]
+
+
+def inner_products(
+    shapes: Sequence[tuple[int, ...]], rows: int, dtype=np.float32
+) -> list[FakeParameter]:
+    """Return the weights of one inner product per shape, over so many samples."""
+    return [
+        FakeParameter(FakeLayer(f"ip{number}"), 0, shape, dtype, rows)
         for number, shape in enumerate(shapes)
     ]
 

@@ -8,7 +8,7 @@ from fake_parameters import parameters
 
 from pycaffe_dist.config import Action, ExchangeSettings
 from pycaffe_dist.errors import ClusterError
-from pycaffe_dist.exchange.base import Exchange
+from pycaffe_dist.exchange.base import Exchange, Load
 from pycaffe_dist.exchange.fusing import fuse_and_slice
 from pycaffe_dist.runtime import engine as engines
 from pycaffe_dist.runtime.cluster import LocalCluster
@@ -22,8 +22,8 @@ class Doubling(Exchange):
     type = "doubling"
     started: list[tuple[str, int]]
 
-    def cost(self, parameter, cluster):
-        return 0.0
+    def load(self, pieces, cluster):
+        return Load(0, 0)
 
     def group(self, parameters):
         return fuse_and_slice(parameters, self.settings.bucket_bytes, self.settings.slice_bytes)
@@ -56,7 +56,7 @@ def make(monkeypatch):
 
     def make(kind=Doubling) -> ExchangeEngine:
         kind.started = []
-        monkeypatch.setattr(engines, "exchange_class", lambda name: kind)
+        monkeypatch.setattr(engines, "candidates", lambda name: [kind])
         clusters.append(FakeCluster())
         return ExchangeEngine(clusters[-1], "doubling", ExchangeSettings(40, 400))
 
@@ -168,6 +168,26 @@ def test_an_exchange_that_fails_is_heard_of_where_it_is_awaited(make):
     engine.gradient_ready(weights)
     with pytest.raises(ClusterError, match="a rank is gone"):
         engine.wait(weights)
+
+
+def test_what_follows_the_messages_is_done_once_per_iteration(make):
+    """Also when the solver waits twice, and changes the gradient between."""
+
+    class Adding(Doubling):
+        def complete(self, shipment):
+            for piece in shipment.pieces:
+                piece.gradient[:] += 1
+
+    nets = parameters([(4,), (4,)])
+    engine = make(Adding)
+    engine.start(nets)
+    for iteration in range(2):
+        for parameter in nets:
+            parameter.blob.diff[...] = iteration
+            engine.gradient_ready(parameter)
+        for parameter in nets + nets:
+            engine.wait(parameter)
+            assert np.all(parameter.blob.diff == 2 * iteration + 1)
 
 
 def test_one_rank_needs_no_exchange():

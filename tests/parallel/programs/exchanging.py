@@ -12,7 +12,7 @@ import numpy as np
 from exchange_cases import BUCKET_BYTES, CASES, ITERATIONS, SLICE_BYTES, Case
 
 from pycaffe_dist.config import ExchangeSettings
-from pycaffe_dist.exchange import exchange_names
+from pycaffe_dist.exchange import AUTO, exchange_names
 from pycaffe_dist.runtime.cluster import detect
 from pycaffe_dist.runtime.engine import ExchangeEngine
 from pycaffe_dist.runtime.mpi import MPICluster
@@ -28,6 +28,9 @@ def run(cluster: MPICluster, exchange: str, case: Case, lag: np.random.Generator
     for iteration in range(ITERATIONS):
         for parameter, gradient in zip(parameters, case.gradients(cluster.rank, iteration)):
             parameter.blob.diff[...] = gradient
+        weights = parameters[len(case.shapes) :]
+        for parameter, factors in zip(weights, case.factors(cluster.rank, iteration)):
+            parameter.run_backward(*factors)
         order = parameters[::-1]
         if case.shuffled:
             np.random.default_rng(cluster.rank).shuffle(order)
@@ -39,7 +42,10 @@ def run(cluster: MPICluster, exchange: str, case: Case, lag: np.random.Generator
             engine.wait(parameter)
         for number, parameter in enumerate(parameters):
             means[f"{iteration}/{number}"] = parameter.blob.diff.copy()
+        for parameter in parameters:  # once more, as the solver does after the user's callbacks
+            engine.wait(parameter)
     engine.finish()
+    assert not any(parameter.as_factors for parameter in parameters)
     return means
 
 
@@ -49,7 +55,7 @@ def main(folder: str, seed: int) -> None:
         lag = np.random.default_rng([seed, cluster.rank])
         found = {
             f"{exchange}/{name}/{key}": mean
-            for exchange in exchange_names()
+            for exchange in [AUTO, *exchange_names()]
             for name, case in CASES.items()
             for key, mean in run(cluster, exchange, case, lag).items()
         }

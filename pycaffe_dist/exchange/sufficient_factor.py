@@ -1,0 +1,153 @@
+"""Inner-product weights by their gradient's two factors, which are far smaller than the gradient.
+
+The gradient of M×N weights over K samples is uᵀ·v with u (K, M) and v (K, N): K·(M+N) numbers
+instead of M·N.  They are the sufficient factors of Xie et al., "Lighter-communication distributed
+machine learning via sufficient factor broadcasting" (UAI 2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from pycaffe_dist.config import ExchangeSettings
+from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.exchange.base import (
+    Exchange,
+    Load,
+    Message,
+    Moves,
+    Piece,
+    Shipment,
+    mean_of_products,
+    register,
+    start_messages,
+)
+from pycaffe_dist.runtime.communication import Task
+
+if TYPE_CHECKING:
+    from pycaffe_dist.net.parameter import Parameter
+    from pycaffe_dist.runtime.cluster import Cluster
+    from pycaffe_dist.runtime.communication import Handle
+    from pycaffe_dist.runtime.mpi import MPICluster
+
+
+class _Rows:
+    """One parameter's factors of all ranks: u (P·K, M) and v (P·K, N), rank by rank."""
+
+    def __init__(self, parameter: Parameter, ranks: int):
+        self.samples = parameter.factor_rows
+        u, v = parameter.shape
+        self.u, self.v = (
+            np.empty((ranks * self.samples, columns), parameter.blob.dtype) for columns in (u, v)
+        )
+
+    def of(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return one rank's factors."""
+        rows = slice(rank * self.samples, (rank + 1) * self.samples)
+        return self.u[rows], self.v[rows]
+
+
+@register("sufficient_factor")
+class SufficientFactor(Exchange):
+    """Every rank sends its factors to all, and rebuilds the mean gradient by one product.
+
+    The layer leaves its own product out.  The rebuilding is done by the thread that waits for the
+    gradient, because that one has the rank's cores; the communication thread only moves messages.
+    The same bits result on all ranks and in all runs, where the vector instructions are the same.
+    """
+
+    moves = Moves.FACTORS
+    computes = True
+
+    def __init__(self, cluster: Cluster, settings: ExchangeSettings):
+        super().__init__(cluster, settings)
+        self._rows: dict[Shipment, _Rows] = {}
+
+    def supports(self, parameter: Parameter, cluster: Cluster) -> str | None:
+        """Refuse what is not one product over the samples of one backward pass of one layer."""
+        if not parameter.factor_rows or len(parameter.shape) != 2:
+            return "its gradient has no factors"
+        if len(parameter.sharers) > 1:
+            return f"{len(parameter.sharers)} layers share it, each with factors of its own"
+        if self.settings.passes > 1:
+            return f"factors of {self.settings.passes} passes (iter_size) do not add up"
+        return None
+
+    def facts(self, parameter: Parameter) -> str:
+        """Return the batch, and what decides how sums are rounded."""
+        from pycaffe_dist.kernels.jit.target import target
+
+        unit = target()
+        return f"{parameter.factor_rows} samples, {unit.level if unit else 'no'} instructions"
+
+    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+        """Return that of one round in which a rank sends its factors to every other."""
+        others = cluster.size - 1
+        nbytes = flops = 0
+        for piece in pieces:
+            samples, shape = piece.parameter.factor_rows, piece.parameter.shape
+            nbytes += samples * sum(shape) * piece.parameter.blob.dtype.itemsize
+            flops += 2 * samples * piece.parameter.blob.count
+        return Load(1, nbytes * others, flops * cluster.size, flops)
+
+    def prepare(self, shipments: Sequence[Shipment]) -> None:
+        """Allocate the rows, and ask the layers for factors instead of gradients."""
+        self.close()
+        for shipment in shipments:
+            (piece,) = shipment.pieces
+            self._rows[shipment] = _Rows(piece.parameter, self.cluster.size)
+            piece.parameter.as_factors = True
+
+    def submit(self, shipment: Shipment, order: int) -> Handle:
+        """Copy the layer's factors to this rank's rows, and start to send them."""
+        parameter = shipment.pieces[0].parameter
+        factors = parameter.factors()
+        if factors is None:
+            raise ClusterError(f"{parameter.key}: its factors are asked for before any backward")
+        for mine, factor in zip(self._rows[shipment].of(self.cluster.rank), factors):
+            if mine.shape != factor.shape:
+                raise ClusterError(
+                    f"{parameter.key}: the exchange plan is for factors of {mine.shape[0]} "
+                    f"samples, but backward had {factor.shape[0]}; batches that change need "
+                    "--exchange=allreduce"
+                )
+            mine[...] = factor
+        return super().submit(shipment, order)
+
+    def bytes_under_way(self, shipment: Shipment) -> int:
+        """Return the size of what all ranks send to this one."""
+        rows = self._rows[shipment]
+        return rows.u.nbytes + rows.v.nbytes
+
+    def steps(self, shipment: Shipment) -> Task:
+        """Receive straight into the rows."""
+        rank, ranks = self.cluster.rank, self.cluster.size
+        rows = self._rows[shipment]
+        # Each rank begins with the next one, so that no rank gets all messages at once.
+        peers = [(rank + distance) % ranks for distance in range(1, ranks)]
+        tags = 2 * shipment.number, 2 * shipment.number + 1
+        yield start_messages(
+            cast("MPICluster", self.cluster).exchange_communicator,
+            [
+                Message(a, peer, tag)
+                for peer in reversed(peers)
+                for a, tag in zip(rows.of(peer), tags)
+            ],
+            [Message(a, peer, tag) for peer in peers for a, tag in zip(rows.of(rank), tags)],
+        )
+
+    def complete(self, shipment: Shipment) -> None:
+        """Rebuild the mean gradient."""
+        parameter = shipment.pieces[0].parameter
+        rows = self._rows[shipment]
+        if parameter.blob.count:
+            mean_of_products(rows.u, rows.v, self.cluster.size, parameter.blob.diff)
+
+    def close(self) -> None:
+        """Give the layers their gradients back."""
+        for shipment in self._rows:
+            shipment.pieces[0].parameter.as_factors = False
+        self._rows.clear()
