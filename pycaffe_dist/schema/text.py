@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TypeVar
 
 from google.protobuf import text_format
@@ -61,13 +62,24 @@ def read_net_with_places(path: _Path) -> tuple[caffe_pb2.NetParameter, Places]:
 def read_solver(path: _Path) -> caffe_pb2.SolverParameter:
     """Return the solver of a prototxt, itself and the nets within it upgraded.
 
-    Raises PrototxtError.
+    As in Caffe, its snapshots are named after the file unless it says otherwise.  Raises
+    PrototxtError.
     """
     file = os.fspath(path)
     solver = parse(read_text(path), caffe_pb2.SolverParameter(), file)
     for note in upgrade_solver(solver, file):
         logger.warning("%s: %s", file, note)
+    _complete_snapshot_prefix(solver, Path(path))
     return solver
+
+
+def _complete_snapshot_prefix(solver: caffe_pb2.SolverParameter, path: Path) -> None:
+    if not solver.HasField("snapshot_prefix"):
+        solver.snapshot_prefix = str(path.with_suffix(""))
+        logger.info("snapshot_prefix was not specified and is set to %s", solver.snapshot_prefix)
+    elif Path(solver.snapshot_prefix).is_dir():
+        solver.snapshot_prefix = str(Path(solver.snapshot_prefix) / path.stem)
+        logger.info("snapshot_prefix was a directory and is now %s", solver.snapshot_prefix)
 
 
 def read_text(path: _Path) -> str:

@@ -12,6 +12,7 @@ import pytest
 from tiny import tiny_param, tiny_solver
 
 from pycaffe_dist.errors import SnapshotError
+from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import atomic, catalog
 from pycaffe_dist.snapshot.background import Copies
 from pycaffe_dist.snapshot.caffemodel import load_weights
@@ -176,3 +177,18 @@ def test_copies_are_of_all_arrays_and_shared_ones_are_copied_once():
         np.testing.assert_array_equal(first, large)
         np.testing.assert_array_equal(second, small)
         large += 1
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ("", "{folder}/my.solver"),
+        ("snapshot_prefix: '{folder}/out'", "{folder}/out/my.solver"),
+        ("snapshot_prefix: '{folder}/new'", "{folder}/new"),
+    ],
+)
+def test_snapshots_are_named_after_the_solvers_file(tmp_path, given, expected):
+    (tmp_path / "out").mkdir()
+    file = tmp_path / "my.solver.prototxt"
+    file.write_text("net: 'x' " + given.format(folder=tmp_path))
+    assert text.read_solver(file).snapshot_prefix == expected.format(folder=tmp_path)
