@@ -71,6 +71,8 @@ class _Caffe(ModuleType):
 
         if name.startswith("__"):
             raise AttributeError(f"module 'caffe' has no attribute '{name}'")
+        if f"caffe.{name}" in _MODULES:
+            return importlib.import_module(f"caffe.{name}")
         home = _OWN_HOMES.get(name)
         value = getattr(importlib.import_module(home) if home else pycaffe_dist, name)
         setattr(self, name, value)

@@ -26,8 +26,10 @@ from pycaffe_dist.api.solver import (
     NesterovSolver,
     RMSPropSolver,
     SGDSolver,
+    Solver,
     get_solver,
 )
+from pycaffe_dist.blob import Blob
 from pycaffe_dist.layers import layer_types
 from pycaffe_dist.layers.python import PythonLayerBase as Layer
 from pycaffe_dist.schema import caffe_pb2
@@ -40,11 +42,13 @@ __all__ = [
     "AdaDeltaSolver",
     "AdaGradSolver",
     "AdamSolver",
+    "Blob",
     "Layer",
     "NesterovSolver",
     "Net",
     "RMSPropSolver",
     "SGDSolver",
+    "Solver",
     "Timer",
     "get_solver",
     "has_nccl",
