@@ -13,7 +13,7 @@ from pycaffe_dist import net as core
 from pycaffe_dist.api import batching
 from pycaffe_dist.api.process import process
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.errors import ArgumentError, UsageError
+from pycaffe_dist.errors import ArgumentError, UsageError, did_you_mean
 from pycaffe_dist.layers import Layer
 from pycaffe_dist.log import logger
 from pycaffe_dist.net.rules import with_state
@@ -176,7 +176,7 @@ class Net:
         if kwargs:
             self._fill(kwargs, "data", "inputs", net.inputs)
         net.forward(first, last)
-        return {name: self.blobs[name].data for name in [*wanted, *(blobs or ())]}
+        return {name: self._blob(name).data for name in [*wanted, *(blobs or ())]}
 
     def backward(
         self,
@@ -197,7 +197,14 @@ class Net:
         if kwargs:
             self._fill(kwargs, "diff", "outputs", net.outputs, net.nodes[first].top_names)
         net.backward(first, last)
-        return {name: self.blobs[name].diff for name in [*wanted, *(diffs or ())]}
+        return {name: self._blob(name).diff for name in [*wanted, *(diffs or ())]}
+
+    def _blob(self, name: str) -> Blob:
+        try:
+            return self.blobs[name]
+        except KeyError:
+            hint = did_you_mean(name, self.blobs)
+            raise UsageError(f"net '{self.name}' has no blob '{name}'{hint}") from None
 
     def _fill(self, arrays: dict[str, np.ndarray], part: str, what: str, *choices: list) -> None:
         """Write arrays to the data or diffs of blobs, whose names are one of the ``choices``."""

@@ -72,6 +72,8 @@ def test_layers_and_names(net):
     assert (net._top_ids(1), net._bottom_ids(1)) == ([1], [0])
     with pytest.raises(NetError, match="no layer 'fcc'"):
         net.forward(start="fcc")
+    with pytest.raises(UsageError, match="no blob 'tan'; did you mean 'tanh'"):
+        net.forward(blobs=["tan"])
 
 
 def test_a_layer_can_be_reshaped_by_hand(net):
