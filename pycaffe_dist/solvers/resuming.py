@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,34 @@ def states(net: Net) -> States:
     return {name: state for name, state in found.items() if state}
 
 
+def own_statistics(solver: Solver) -> list[np.ndarray]:
+    """Return the layers' running statistics, as far as they differ from rank to rank."""
+    if solver.cluster.size == 1:
+        return []
+    return [blob.data for layer in solver.net.layers for blob in layer.statistics_blobs()]
+
+
+def _encoded(array: np.ndarray) -> str:
+    return base64.b64encode(array.tobytes()).decode()
+
+
+def restore_statistics(solver: Solver, statistics: Sequence[str]) -> None:
+    """Take over this rank's own statistics from its record; those of another net are left out."""
+    own = own_statistics(solver)
+    saved = [base64.b64decode(encoded) for encoded in statistics]
+    if [array.nbytes for array in own] == [len(data) for data in saved]:
+        for mine, data in zip(own, saved):
+            mine[...] = np.frombuffer(data, mine.dtype).reshape(mine.shape)
+
+
 def record(solver: Solver) -> dict[str, Any]:
-    """Return what only this rank knows: its losses and the states of its nets' layers.
+    """Return what only this rank knows: its losses, the states of its nets' layers, its statistics.
 
     A test that is under way counts as not begun: the resumed run repeats it with the same batches.
     """
     return {
         "losses": list(solver.losses),
+        "statistics": [_encoded(array) for array in own_statistics(solver)],
         "train": states(solver.net),
         "test": solver.before_test.states
         if solver.before_test
@@ -45,12 +67,14 @@ def go_on(solver: Solver, about: Companion) -> None:
     tests = zip(*(record["test"] for record in about.by_rank))
     for net, saved in zip(solver.test_nets, tests):
         _restore(net, saved)
-    losses = [record["losses"] for record in about.by_rank]
     solver.losses.clear()
     if about.ranks == solver.cluster.size:
-        solver.losses.extend(losses[solver.cluster.rank])
+        mine = about.by_rank[solver.cluster.rank]
+        solver.losses.extend(mine["losses"])
+        solver.resumed_statistics = mine["statistics"]
         solver.tested[: len(about.tested)] = about.tested[: len(solver.tested)]
     else:
+        losses = [record["losses"] for record in about.by_rank]
         solver.losses.extend(np.mean(losses, axis=0).tolist())
         solver.tested = [0] * len(solver.tested)
 

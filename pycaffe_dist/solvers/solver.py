@@ -81,6 +81,7 @@ class Solver:
         self._loss_is_finite = True
         self._snapshot_at = -1
         self.before_test: BeforeTest | None = None
+        self.resumed_statistics: list[str] = []
         self._writer = snapshots.SnapshotWriter(param, keep)
         self._displayed_at = (0, time.monotonic())
         self._started = False
@@ -266,6 +267,8 @@ class Solver:
             for layer in self.net.layers:
                 for blob in layer.blobs:
                     self.cluster.broadcast(blob.data)
+            resuming.restore_statistics(self, self.resumed_statistics)
+            self.resumed_statistics = []
         self.engine.start(self.net.parameters)
         self._started = True
 
@@ -400,16 +403,18 @@ class Solver:
         Rank 0 writes, in a thread.  Raises SnapshotError when it cannot, unless ``wait`` is False:
         then training may go on at once, and a failure is logged.
         """
-        # The running ranks, too, go on with the mean, as every run does that resumes from here:
-        # otherwise the statistics of the two would differ in their last bits.
-        self.engine.mean_statistics()
         self._snapshot_at = self.iteration
-        record = json.dumps(resuming.record(self))
-        by_rank = self.cluster.gather_bytes(record.encode())
+        record = resuming.record(self)
+        by_rank = self.cluster.gather_bytes(json.dumps(record).encode())
+        self.engine.mean_statistics()
+        if self.cluster.rank == 0:
+            records = [json.loads(data) for data in by_rank]
+            files = self._writer.start(self, records, periodic=not wait)
+        # The weights' file has the mean over ranks, but the ranks go on with their own, now and
+        # when they resume: a run must not depend in its last bits on when snapshots were taken.
+        resuming.restore_statistics(self, record["statistics"])
         if self.cluster.rank != 0:
             return ""
-        records = [json.loads(data) for data in by_rank]
-        files = self._writer.start(self, records, periodic=not wait)
         error = self._writer.wait() if wait else None
         if error is not None:
             raise error

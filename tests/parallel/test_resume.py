@@ -120,6 +120,17 @@ def test_bit_for_bit(folder, ranks, solver):
     assert again == {key: value for key, value in whole.items() if key in again}
 
 
+def test_stopping_anywhere_does_not_show(folder):
+    """Also where the run that was never stopped has no snapshot, and averages no statistics."""
+    train(folder, "whole", 3, solver="random_seed: 4")
+    (folder / "whole.solver").rename(folder / "kept.solver")
+    stopped = (folder / "kept.solver").read_text().replace("max_iter: 11", "max_iter: 7")
+    (folder / "stopped.solver").write_text(stopped.replace("'whole'", "'stopped'"))
+    run(3, ["train", "--solver=stopped.solver"], folder)
+    train(folder, "resumed", 3, "--snapshot=stopped_iter_7.solverstate")
+    assert_same_bits(folder, "whole", "resumed")
+
+
 @pytest.mark.parametrize("before, after", [(1, 3), (4, 2)])
 def test_other_numbers_of_ranks_go_on_and_say_what_changes(folder, before, after):
     train(folder, "whole", before)
