@@ -109,7 +109,7 @@ def main(tool=run) -> int:
     """Run a tool with the process's arguments; return the exit status."""
     try:
         tool(sys.argv[1:])
-    except PcaffeError as error:
+    except (PcaffeError, OSError) as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         return 1
     return 0
