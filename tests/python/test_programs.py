@@ -8,6 +8,8 @@ from running import PROGRAMS, run
 
 from pycaffe_dist.snapshot.caffemodel import load_weights
 
+pytestmark = pytest.mark.slow
+
 NET = """
 layer { name: 'data' type: 'HDF5Data' top: 'data' top: 'label'
   hdf5_data_param { source: 'rows.txt' batch_size: %d } }
