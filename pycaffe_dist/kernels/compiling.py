@@ -1,15 +1,125 @@
-"""How CPU kernels are compiled: `jit` turns a Python loop into machine code at its first call."""
+"""How CPU kernels are compiled: `jit` turns a Python loop into machine code at its first call.
+
+Numba's own cache of machine code watches the one file that a function stands in, but kernels call
+kernels of other files.  Ours has a folder for each version of all kernels' sources, and lets one
+process of a host compile while the others wait for the result.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import inspect
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+
+from pycaffe_dist.kernels import caching
 
 # What vectorising sums and fusing multiply-adds needs, and nothing that would let the compiler
 # assume that no NaN or infinity occurs.
 SAFE_FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
+
+
+class _Place:
+    """Where the machine code of a function is kept, and what it was made from.
+
+    Raises OSError when the function's source cannot be read: then nobody could tell old from new.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        path = Path(inspect.getfile(function))
+        self._stamp = caching.digest(path)
+        tag = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+        self._disambiguator = f"{function.__code__.co_firstlineno}-{tag}"
+
+    def get_cache_path(self) -> str:
+        return str(caching.cache_directory() / f"numba-{caching.version()}")
+
+    def ensure_cache_path(self) -> None:
+        os.makedirs(self.get_cache_path(), exist_ok=True)
+
+    def get_source_stamp(self) -> str:
+        return self._stamp
+
+    def get_disambiguator(self) -> str:
+        return self._disambiguator
+
+
+class _Implementation(CompileResultCacheImpl):
+    def __init__(self, function: Callable[..., Any]):
+        self._lineno = function.__code__.co_firstlineno
+        self._locator = _Place(function)
+        name = f"{function.__module__}.{function.__qualname__}"
+        self._filename_base = self.get_filename_base(name, "")
+
+
+class _Turn:
+    """This process's turn at compiling, from the first miss until all that it needed is saved."""
+
+    def __init__(self) -> None:
+        self._missing = 0
+        self._lock: contextlib.ExitStack | None = None
+
+    def begin(self, directory: str, ready: Callable[[], bool]) -> None:
+        """Wait for a turn, unless this process has it, or until what it wants is ``ready``."""
+        self._missing += 1
+        if self._lock is None:
+            self._lock = contextlib.ExitStack()
+            self._lock.enter_context(caching.exclusive(Path(directory) / "lock", ready))
+
+    def end(self) -> None:
+        """One function that `begin` was called for is there; after the last one, let others."""
+        self._missing -= 1
+        if self._missing == 0 and self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+_turn = _Turn()
+
+
+class _Cache(FunctionCache):
+    """Numba's cache, in our place; never a reason to fail."""
+
+    _impl_class = _Implementation
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = self._load(sig, target_context)
+        if found is not None:
+            return found
+
+        def ready() -> bool:
+            nonlocal found
+            found = self._load(sig, target_context)
+            return found is not None
+
+        _turn.begin(self.cache_path, ready)
+        if found is not None or ready():
+            _turn.end()
+        else:
+            caching.announce()
+        return found
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # whatever a damaged file leads to, an empty index mends it
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            # A cache that cannot be written costs time at the next start, nothing else.
+            with contextlib.suppress(OSError):
+                super().save_overload(sig, data)
+        finally:
+            _turn.end()
 
 
 def jit(function: Callable[..., Any] | None = None, *, fast: bool = False) -> Any:
@@ -18,15 +128,14 @@ def jit(function: Callable[..., Any] | None = None, *, fast: bool = False) -> An
     ``fast=True`` lets the compiler reorder sums and contract multiply-adds; NaN and infinity keep
     their meaning.  Used as ``@jit`` or ``@jit(fast=True)``.
     """
-    options = {"nogil": True, "cache": True, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     if fast:
         options["fastmath"] = SAFE_FASTMATH
 
     def decorate(function: Callable[..., Any]) -> Any:
-        try:
-            return numba.njit(**options)(function)
-        except RuntimeError:
-            # Neither the package's folder nor the user's cache can be written: compile every time.
-            return numba.njit(**{**options, "cache": False})(function)
+        dispatcher = numba.njit(**options)(function)
+        with contextlib.suppress(OSError):
+            dispatcher._cache = _Cache(function)
+        return dispatcher
 
     return decorate if function is None else decorate(function)

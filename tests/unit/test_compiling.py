@@ -1,6 +1,22 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+from pycaffe_dist.kernels import caching
 from pycaffe_dist.kernels.compiling import jit
+
+PROGRAM = """
+from pycaffe_dist.device import set_threads
+set_threads(1)
+import numpy as np
+from pycaffe_dist.kernels import activation
+x = np.ones(8, np.float32)
+activation.relu_forward(x, x, 0.0)
+hits = activation._relu.stats.cache_hits
+print("compiled" if not hits else "loaded")
+"""
 
 
 def test_a_function_whose_code_cannot_be_kept_is_compiled_all_the_same():
@@ -8,3 +24,39 @@ def test_a_function_whose_code_cannot_be_kept_is_compiled_all_the_same():
     exec(compile("def add(x):\n    return x + 1\n", "/proc/nowhere/add.py", "exec"), names)
     assert jit(names["add"])(1) == 2
     assert jit(fast=True)(names["add"])(1.5) == 2.5
+
+
+def start(directory):
+    environment = {**os.environ, "PCAFFE_CACHE_DIR": str(directory)}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_one_process_compiles_and_the_others_load(tmp_path):
+    processes = [start(tmp_path) for _ in range(3)]
+    said = [process.communicate()[0].strip() for process in processes]
+    assert sorted(said) == ["compiled", "loaded", "loaded"]
+
+
+def test_a_damaged_cache_is_compiled_anew(tmp_path):
+    assert start(tmp_path).communicate()[0] == "compiled\n"
+    for path in tmp_path.rglob("*.nb?"):
+        path.write_bytes(b"damaged")
+    assert start(tmp_path).communicate()[0] == "compiled\n"
+    assert start(tmp_path).communicate()[0] == "loaded\n"
+
+
+def test_a_folder_that_cannot_be_made_is_no_reason_to_fail(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert start(tmp_path / "file" / "cache").communicate()[0] == "compiled\n"
+
+
+def test_a_change_of_any_kernel_source_makes_a_new_version(tmp_path, monkeypatch):
+    (tmp_path / "jit").mkdir()
+    inner = tmp_path / "jit" / "inner.py"
+    inner.write_text("x = 1\n")
+    monkeypatch.setattr(caching, "__file__", str(tmp_path / "caching.py"))
+    before = caching.version.__wrapped__()
+    inner.write_text("x = 2\n")
+    assert caching.version.__wrapped__() != before

@@ -9,9 +9,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import pytest
 
 from pycaffe_dist.errors import UsageError
+from pycaffe_dist.kernels.caching import cache_directory
 from pycaffe_dist.kernels.jit import objects
 from pycaffe_dist.kernels.jit.kernels import (
     FlatKernel,
@@ -20,7 +22,6 @@ from pycaffe_dist.kernels.jit.kernels import (
     RowKernel,
     TransposeKernel,
 )
-from pycaffe_dist.kernels.jit.objects import cache_directory
 from pycaffe_dist.kernels.jit.target import LEVELS, Target, host_levels, host_target, target
 from pycaffe_dist.kernels.jit.windows import AverageKernel, MaximumKernel
 
@@ -94,24 +95,40 @@ def test_kernels_work_without_a_writable_cache(tmp_path, monkeypatch, compilatio
     assert len(compilations) == 1
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        RowKernel(14, 2, tuple(tuple((i, i) for i in range(14)) for _ in range(5))),
-        OuterKernel(10, 2),
-        FlatKernel(9, 3, True),
+def specifications(pixels, rows):
+    """One microkernel of each kind; ``pixels`` and ``rows`` are what fits two vectors each."""
+    taps = tuple(tuple((i, i) for i in range(pixels)) for _ in range(5))
+    specs = [
+        RowKernel(pixels, 2, taps),
+        OuterKernel(rows, 2),
+        FlatKernel(rows, 2, True),
         TransposeKernel(),
         PanelKernel(3, True),
         MaximumKernel(3, 2, 1),
         AverageKernel(3, 1, 1),
-    ],
-    ids=lambda spec: type(spec).__name__,
-)
+    ]
+    return pytest.mark.parametrize("spec", specs, ids=lambda spec: type(spec).__name__)
+
+
+@specifications(14, 10)
 def test_avx512_code_can_be_made_anywhere(spec):
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("LLVM for this machine makes no x86 code")
     unit = Target("avx512", 16, 32, True, "skylake-avx512", "")
     assert objects.compile_module(spec.build(unit), unit)  # zmm registers need not exist here
+
+
+@specifications(8, 6)
+def test_aarch64_code_can_be_made_anywhere(spec):
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple = "aarch64-unknown-linux-gnu"
+    machine = llvm.Target.from_triple(triple).create_target_machine(features="+neon")
+    module = spec.build(Target("sse", 4, 32, True, "generic", ""))
+    module.triple = triple
+    parsed = llvm.parse_assembly(str(module))
+    parsed.verify()
+    assert machine.emit_object(parsed)
 
 
 def run_python(code, **environment):

@@ -7,8 +7,6 @@ import hashlib
 import os
 import tempfile
 import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -16,11 +14,10 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from pycaffe_dist.kernels import caching
 from pycaffe_dist.kernels.jit.target import Target
 
 ENTRY = "kernel"
-# How long a rank waits for another one that is compiling, before it compiles for itself.
-LOCK_SECONDS = 10.0
 
 
 class Specification(Protocol):
@@ -28,15 +25,6 @@ class Specification(Protocol):
 
     def build(self, target: Target) -> ir.Module:
         """Return a module with one function called ``kernel``."""
-
-
-def cache_directory() -> Path:
-    """Return where object files are kept: $PCAFFE_CACHE_DIR, else the user's cache directory."""
-    own = os.environ.get("PCAFFE_CACHE_DIR")
-    if own:
-        return Path(own)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "pcaffe"
 
 
 class _Loader:
@@ -60,10 +48,9 @@ class _Loader:
     def _key(self, spec: Specification, target: Target) -> str:
         if not self._generator:
             # A change of the generator's source is a new version of every kernel.
-            here = Path(__file__).parent
-            sources = b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))
+            sources = caching.digest(*sorted(Path(__file__).parent.glob("*.py")))
             versions = f"{llvmlite.__version__} {llvm.llvm_version_info}"
-            self._generator = hashlib.sha256(sources).hexdigest() + versions
+            self._generator = sources + versions
         words = f"{self._generator}\n{target}\n{spec}"
         return hashlib.sha256(words.encode()).hexdigest()[:40]
 
@@ -108,13 +95,15 @@ def compile_module(module: ir.Module, target: Target) -> bytes:
 
 
 def _object_code(spec: Specification, target: Target, key: str) -> bytes:
-    path = cache_directory() / f"{key}.o"
+    path = caching.cache_directory() / f"{key}.o"
     code = _read(path)
     if code is not None:
         return code
-    with _exclusive(path.parent, key):
-        code = _read(path)  # another rank may have compiled it meanwhile
+    # A few locks for all kernels: processes of a host may compile different ones at a time.
+    with caching.exclusive(path.parent / f"lock-{key[0]}", path.exists):
+        code = _read(path)  # another process may have compiled it meanwhile
         if code is None:
+            caching.announce()
             code = compile_module(spec.build(target), target)
             _write(path, code)
     return code
@@ -137,27 +126,3 @@ def _write(path: Path, code: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(code + hashlib.sha256(code).digest())
         os.replace(temporary, path)
-
-
-@contextlib.contextmanager
-def _exclusive(directory: Path, key: str) -> Iterator[None]:
-    """Hold a lock on one of 16 files, so that ranks of a host do not all compile the same."""
-    try:
-        import fcntl
-
-        directory.mkdir(parents=True, exist_ok=True)
-        file = open(directory / f"lock-{key[0]}", "w")  # noqa: SIM115
-    except (ImportError, OSError):
-        yield
-        return
-    with file:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.005)
-            except OSError:  # a file system without locks
-                break
-        yield

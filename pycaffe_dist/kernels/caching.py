@@ -1,0 +1,85 @@
+"""Where compiled kernels are kept, and how the processes of a host take turns at compiling."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pycaffe_dist.log import logger
+
+# How long a process waits for another one that is compiling, before it compiles for itself.
+LOCK_SECONDS = 60.0
+
+
+def cache_directory() -> Path:
+    """Return where compiled code is kept: $PCAFFE_CACHE_DIR, else the user's cache directory."""
+    own = os.environ.get("PCAFFE_CACHE_DIR")
+    if own:
+        return Path(own)
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "pcaffe"
+
+
+def digest(*paths: Path) -> str:
+    """Return a hash of the contents of files; raises OSError when one cannot be read."""
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+@functools.lru_cache(maxsize=1)
+def version() -> str:
+    """Return a hash over the sources of all kernels: they call and inline each other."""
+    return digest(*sorted(Path(__file__).parent.rglob("*.py")))[:16]
+
+
+@functools.lru_cache(maxsize=1)
+def announce() -> None:
+    """Log, once, that kernels are being compiled."""
+    logger.info(
+        "Compiling kernels for this machine, which takes up to a minute the first time; "
+        "they are kept in %s",
+        cache_directory(),
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _announce_waiting() -> None:
+    logger.info("Waiting for another process of this machine that is compiling kernels")
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, ready: Callable[[], bool]) -> Iterator[None]:
+    """Hold a lock on the file ``path``, or give up after `LOCK_SECONDS` or when ``ready()``.
+
+    Where the file system has no locks, or the folder cannot be written, nothing is held.
+    """
+    try:
+        import fcntl
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "w")  # noqa: SIM115
+    except (ImportError, OSError):
+        yield
+        return
+    with file:
+        start = time.monotonic()
+        while not _lock(fcntl, file):
+            if time.monotonic() > start + LOCK_SECONDS or ready():
+                break
+            _announce_waiting()
+            time.sleep(0.005)
+        yield
+
+
+def _lock(fcntl, file) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
