@@ -99,14 +99,6 @@ def has_nccl() -> bool:
     return True
 
 
-def launched_rank() -> int:
-    """Return this process's rank for the log, without starting MPI."""
-    for variable in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK"):
-        if launcher.find() is not None and os.environ.get(variable, "").isdigit():
-            return int(os.environ[variable])
-    return 0
-
-
 def init_log(level: int | None = None, stderr: bool = True) -> None:
     """Show Caffe's log on standard error, from severity ``level`` on.
 
@@ -120,7 +112,7 @@ def init_log(level: int | None = None, stderr: bool = True) -> None:
     if not 0 <= level < len(logs.SEVERITIES):
         raise UsageError(f"a log level goes from 0 to {len(logs.SEVERITIES) - 1}, not {level}")
     folder = "" if stderr else _log_folder()
-    logs.start(logs.SEVERITIES[level], None, launched_rank(), folder, to_stream=stderr)
+    logs.start(logs.SEVERITIES[level], None, launcher.rank(), folder, to_stream=stderr)
 
 
 def _log_folder() -> str:

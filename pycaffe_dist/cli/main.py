@@ -15,10 +15,10 @@ import pycaffe_dist
 from pycaffe_dist import cli, log
 from pycaffe_dist.cli.flags import FlagParser, add_flag
 from pycaffe_dist.errors import PcaffeError, UsageError, did_you_mean
+from pycaffe_dist.runtime import launcher
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     keeps its traceback.
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    log.start(rank=launched_rank())
+    log.start(rank=launcher.rank())
     try:
         status = _run(args)
         sys.stdout.flush()
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("PCAFFE_TRACEBACK", "0") not in ("", "0"):
             traceback.print_exc()
         # A wrong flag is wrong on all ranks: one of them says so.
-        if not isinstance(error, UsageError) or launched_rank() == 0:
+        if not isinstance(error, UsageError) or launcher.rank() == 0:
             log.fatal(error)
         return 1
     except KeyboardInterrupt:
@@ -48,14 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     finally:
         log.stop()
-
-
-def launched_rank() -> int:
-    """Return the rank that an MPI launcher gave this process; 0 without one."""
-    for variable in _RANK_VARIABLES:
-        if os.environ.get(variable, "").isdigit():
-            return int(os.environ[variable])
-    return 0
 
 
 def commands() -> dict[str, ModuleType]:
@@ -168,7 +160,7 @@ def _start_log(options: Any) -> None:
     level = log.SEVERITIES[options.minloglevel]
     log.start(
         level=level,
-        rank=launched_rank(),
+        rank=launcher.rank(),
         log_dir="" if options.logtostderr else options.log_dir,
         to_stream=options.alsologtostderr or options.logtostderr,
     )

@@ -16,6 +16,7 @@ _SIZE_VARIABLES = {
     "MV2_COMM_WORLD_SIZE": "MVAPICH's mpirun",
     "SLURM_STEP_NUM_TASKS": "Slurm's srun",
 }
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
 # Open MPI reads these when it starts.  A process of ours never waits inside MPI, but MPI_Init does.
 _OPEN_MPI = {
     "mpi_yield_when_idle": "1",
@@ -50,6 +51,14 @@ def find() -> Launch | None:
     if "PMIX_RANK" in os.environ:
         return Launch("a PMIx launcher", 0)
     return None
+
+
+def rank() -> int:
+    """Return the rank that a launcher gave this process, 0 without one; known before MPI starts."""
+    for variable in _RANK_VARIABLES:
+        if os.environ.get(variable, "").isdigit():
+            return int(os.environ[variable])
+    return 0
 
 
 def prepare_mpi() -> None:
