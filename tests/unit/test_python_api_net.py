@@ -228,3 +228,36 @@ def test_added_images_are_transformed_once_the_last_are_used(tmp_path):
     np.testing.assert_array_equal(net.blobs["data"].data[:, 0, 0, 0], [2, 1])
     with pytest.raises(LayerError, match="images of shape"):
         build(tmp_path, MEMORY).layers[0].add(images, [0, 1])
+
+
+def test_python_layers_with_a_constructor_of_their_own(tmp_path, monkeypatch):
+    (tmp_path / "own_layers.py").write_text(
+        """
+import pycaffe_dist as caffe
+
+class Own(caffe.Layer):
+    def __init__(self, layer_param, *args, **kwargs):
+        super().__init__(layer_param, *args, **kwargs)
+        self.options = layer_param.python_param.param_str
+
+    def setup(self, bottom, top):
+        self.records = [1.0]
+
+    def reshape(self, bottom, top):
+        top[0].reshape(1)
+
+    def forward(self, bottom, top):
+        top[0].data[...] = self.records[0]
+"""
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    net = build(
+        tmp_path,
+        "layer { name: 'own' type: 'Python' top: 'out' "
+        "python_param { module: 'own_layers' layer: 'Own' param_str: 'x' } }",
+    )
+    own = net.layers[0]
+    assert (type(own).__name__, own.type, own.options) == ("Own", "Python", "x")
+    own.records = [7.0]
+    assert net.forward()["out"] == 7
+    assert net.layer_dict["own"] is own
