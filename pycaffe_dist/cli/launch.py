@@ -68,6 +68,5 @@ def _resumed(options: argparse.Namespace) -> list[str]:
         name, is_set, value = word.partition("=")
         if name == "snapshot":
             begun_from = value if is_set else "".join(options.command[number + 1 : number + 2])
-    if begun_from and not begun_from.startswith("latest"):
-        return [*options.command, f"--snapshot=latest,{begun_from}"]
-    return [*options.command, "--snapshot=latest"]
+    own = ["latest"] if begun_from.partition(",")[0] != "latest" else []
+    return [*options.command, f"--snapshot={','.join([*own, *filter(None, [begun_from])])}"]

@@ -110,8 +110,12 @@ class Solver:
                 f"unknown regularization_type '{param.regularization_type}'; "
                 f"known are {', '.join(_REGULARIZATIONS)}"
             )
-        if param.snapshot and self.cluster.rank == 0:
-            snapshots.check_prefix(param)
+        if param.snapshot:
+            self._check_prefix()
+
+    def _check_prefix(self) -> None:
+        if self.cluster.rank == 0:
+            snapshots.check_prefix(self.param)
 
     def _agree_on_seed(self) -> int:
         """Return the run's random seed, drawn if none is given.
@@ -182,6 +186,8 @@ class Solver:
         logger.info("Solving %s", self.net.name)
         logger.info("Learning Rate Policy: %s", self.param.lr_policy)
         self.stopping = False
+        if self.param.snapshot_after_train and self.param.snapshot_prefix:
+            self._check_prefix()  # now rather than after days of training
         if resume:
             self.restore(resume)
         self.step(self.param.max_iter - self.iteration)

@@ -38,10 +38,11 @@ class Running:
 
     def __init__(self, command: list[str], folder: Path):
         environment = {**os.environ, **ENVIRONMENT}
-        # The launcher is to bring these itself.
-        for name in ENVIRONMENT:
-            if name != "PATH":
-                del environment[name]
+        if command[0] != "mpirun":
+            # The launcher is to bring these itself.
+            for name in ENVIRONMENT:
+                if name != "PATH":
+                    del environment[name]
         self.output = ""
         # A shell gives its background jobs an ignored SIGINT, which tests may have inherited.
         self.process = subprocess.Popen(
@@ -82,6 +83,8 @@ def launch(tmp_path) -> Iterator[Callable[..., Running]]:
         (tmp_path / "solver.prototxt").write_text(SOLVER % (iterations, snapshot, fields))
         train = ["train", "--solver=solver.prototxt", *flags]
         command = ["pcaffe", "launch", "-n", str(ranks), *launcher, *train]
+        if launcher == ("mpirun",):
+            command = ["mpirun", "-n", str(ranks), "pcaffe", *train]
         started.append(Running(command, tmp_path))
         return started[-1]
 
@@ -117,6 +120,17 @@ def test_sighup_snapshots_and_sigterm_snapshots_and_stops(launch, tmp_path):
     running.read_until("Iteration ")
     assert len(snapshots(tmp_path)) == 1
     running.process.send_signal(signal.SIGTERM)
+    assert running.end() == 0, running.output
+    assert "Optimization stopped early." in running.output
+    assert len(snapshots(tmp_path)) == 2
+
+
+def test_plain_mpirun_passes_the_two_user_signals_on(launch, tmp_path):
+    running = launch(2, launcher=("mpirun",))
+    running.read_until("Iteration 100 ")
+    running.process.send_signal(signal.SIGUSR2)
+    running.read_until("Snapshotting solver state")
+    running.process.send_signal(signal.SIGUSR1)
     assert running.end() == 0, running.output
     assert "Optimization stopped early." in running.output
     assert len(snapshots(tmp_path)) == 2

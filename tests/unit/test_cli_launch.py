@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from pycaffe_dist.cli import launch
+from pycaffe_dist.cli.flags import FlagParser
+from pycaffe_dist.errors import ClusterError, UsageError
+from pycaffe_dist.runtime import mpirun
+
+
+def parse(*args: str):
+    parser = FlagParser("pcaffe launch")
+    launch.add_flags(parser)
+    return parser.parse(args)
+
+
+def test_flags_after_the_command_are_the_commands_own():
+    options = parse("-n", "4", "-hostfile=h", "train", "-solver", "s", "--", "-n", "--what")
+    assert (options.n, options.hostfile) == (4, "h")
+    assert options.command == ["train", "-solver", "s", "--", "-n", "--what"]
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (("train",), "need the number of ranks to launch: -n N"),
+        (("-n", "2"), "need a command to launch"),
+        (("-n", "2", "--restarts=1", "test"), "only train can be restarted"),
+        (("-n", "2", "--restarts=-1", "train"), "restarts needs 0 or more"),
+    ],
+)
+def test_errors(args, message):
+    with pytest.raises(UsageError, match=message):
+        launch.run(parse(*args))
+
+
+@pytest.mark.parametrize(
+    "given, wanted",
+    [
+        ([], "latest"),
+        (["--snapshot=a_iter_5.solverstate"], "latest,a_iter_5.solverstate"),
+        (["-snapshot", "a"], "latest,a"),
+        (["--snapshot=latest", "--weights=w"], "latest"),
+        (["--snapshot=latest,a"], "latest,a"),
+    ],
+)
+def test_a_restart_prefers_the_runs_own_snapshots(given, wanted):
+    resumed = launch._resumed(parse("-n", "2", "train", "--solver=s", *given))
+    assert resumed == ["train", "--solver=s", *given, f"--snapshot={wanted}"]
+
+
+def test_the_command_line_for_mpirun(monkeypatch):
+    monkeypatch.setattr(mpirun, "find", lambda: "mpirun")
+    monkeypatch.setattr(mpirun.os, "environ", {"PCAFFE_TRACEBACK": "1", "HOME": "/", "GLOG_v": ""})
+    line = mpirun.command(3, "hosts", ["--bind-to", "none"], ["train", "--solver=s"])
+    assert line[:3] == ["mpirun", "-n", "3"]
+    assert line[3:9] == ["--hostfile", "hosts", "-x", "GLOG_v", "-x", "PCAFFE_TRACEBACK"]
+    assert line[9:11] == ["--bind-to", "none"]
+    assert line[-4:] == ["-m", "pycaffe_dist", "train", "--solver=s"]
+
+
+def test_without_mpirun_the_error_says_where_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(mpirun.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match="there is no mpirun: pip install"):
+        mpirun.find()
