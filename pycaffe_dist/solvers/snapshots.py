@@ -48,7 +48,8 @@ def check_prefix(param: Any) -> None:
 class SnapshotWriter:
     """Writes a solver's snapshots, on rank 0, while training goes on.
 
-    After each, only the newest ``keep`` snapshots of the prefix stay; 0 keeps all.
+    After each, only the newest ``keep`` snapshots of the prefix stay; 0 keeps all.  ``last_good``
+    is the solver state that a run would best resume from, for messages.
     """
 
     def __init__(self, param: Any, keep: int = 0):
@@ -56,7 +57,8 @@ class SnapshotWriter:
         self._keep = keep
         self._copies = Copies()
         self._background = Background()
-        self._last_good = ""
+        self.last_good = ""
+        self._is_first = True
 
     def start(
         self,
@@ -103,8 +105,8 @@ class SnapshotWriter:
         try:
             job()
         except PcaffeError as error:
-            kept = f"the last good one is {self._last_good}" if self._last_good else "there is none"
-            logger.error("Snapshot failed: %s; training goes on, %s", error, kept)
+            kept = self.last_good or "none"
+            logger.error("Snapshot failed: %s; training goes on (last good one: %s)", error, kept)
             raise
 
     def _write(
@@ -117,7 +119,8 @@ class SnapshotWriter:
     ) -> None:
         """Write all three files under other names, then give them theirs, the state's last."""
         _require_finite(files, layers)
-        if not self._last_good:
+        if self._is_first:
+            self._is_first = False
             prefix = Path(self._param.snapshot_prefix)
             atomic.remove_leftovers(prefix.parent, f"{prefix.name}_iter_")
         kind = "HDF5" if files.state.endswith(".h5") else "binary proto"
@@ -138,7 +141,7 @@ class SnapshotWriter:
             with atomic.explaining(files.companion):
                 contents = about(weights=weights_sum, state=state_sum).encode()
                 atomic.fill(new_companion, [contents])
-        self._last_good = files.state
+        self.last_good = files.state
         if self._keep:
             catalog.prune(self._param.snapshot_prefix, self._keep)
 

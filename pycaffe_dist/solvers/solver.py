@@ -191,7 +191,8 @@ class Solver:
         if resume:
             self.restore(resume)
         self.step(self.param.max_iter - self.iteration)
-        if self.param.snapshot_after_train and not self._has_snapshot():
+        wanted = self.param.snapshot_after_train or self._asked_for_snapshot()
+        if wanted and not self._has_snapshot():
             self.snapshot()
         if self.stopping:
             logger.info("Optimization stopped early.")
@@ -199,13 +200,15 @@ class Solver:
         self._show_final_results()
         logger.info("Optimization Done.")
 
+    def _asked_for_snapshot(self) -> bool:
+        interval = self.param.snapshot
+        due = bool(interval) and self.iteration % interval == 0
+        return due or self._snapshot_at == self.iteration
+
     def _has_snapshot(self) -> bool:
         """Tell whether there is a snapshot of this iteration; waits until it is written."""
-        interval = self.param.snapshot
-        asked = self._snapshot_at == self.iteration
-        asked = asked or (bool(interval) and self.iteration % interval == 0)
         failed = self.cluster.rank == 0 and self._writer.wait() is not None
-        return asked and not self.cluster.max(np.array(int(failed)))
+        return self._asked_for_snapshot() and not self.cluster.max(np.array(int(failed)))
 
     def _show_final_results(self) -> None:
         """One more forward pass and test, where the intervals ask for them."""
@@ -434,6 +437,7 @@ class Solver:
         """
         logger.info("Restoring previous solver status from %s", path)
         about = snapshots.restore(self, path) if self.cluster.rank == 0 else None
+        self._writer.last_good = path
         if self.cluster.size > 1:
             counters = np.array([self.iteration, self.learning_rate.current_step], np.int64)
             self.cluster.broadcast(counters)

@@ -55,13 +55,15 @@ def test_a_periodic_snapshot_that_fails_costs_one_line(tmp_path, monkeypatch, ca
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert line == (
         f"Snapshot failed: {tmp_path}/tiny_iter_4.caffemodel: cannot be written: No space left on "
-        f"device; training goes on, the last good one is {tmp_path}/tiny_iter_2.solverstate"
+        f"device; training goes on (last good one: {tmp_path}/tiny_iter_2.solverstate)"
     )
     assert solver.iteration == 8
     assert names(tmp_path) == of_iterations(2, 6, 8)
 
 
-@pytest.mark.parametrize("fields", ["", "snapshot: 4", "snapshot: 8"])
+@pytest.mark.parametrize(
+    "fields", ["", "snapshot: 4", "snapshot: 8", "snapshot: 8 snapshot_after_train: false"]
+)
 def test_a_last_snapshot_that_fails_is_an_error(tmp_path, monkeypatch, fields):
     fail_to_write(monkeypatch, (8,))
     with pytest.raises(
