@@ -32,7 +32,7 @@ def add_reading_flags(parser: FlagParser) -> None:
         "on_error",
         default=ReadingOptions.on_error,
         choices=ON_ERROR,
-        help="what an image does that cannot be read: stop the run, or the next one takes its place",
+        help="what an image that cannot be read does: stop, or have the next one take its place",
     )
     add_flag(
         parser,

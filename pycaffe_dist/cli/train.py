@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, split_list
+from pycaffe_dist.cli.reading import add_reading_flags, use_reading_flags
 from pycaffe_dist.config import Action, TrainOptions
 from pycaffe_dist.errors import UsageError
 
@@ -47,6 +48,7 @@ def add_flags(parser: FlagParser) -> None:
         metavar="N",
         help="make the run repeatable, as random_seed in the solver does",
     )
+    add_reading_flags(parser)
 
     add_flag(
         parser,
@@ -81,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
     for name in ("threads", "keep"):
         if getattr(options, name) < 0:
             raise UsageError(f"flag --{name} needs 0 or more, not {getattr(options, name)}")
+    use_reading_flags(options)
     from pycaffe_dist.cli.progress import Progress
     from pycaffe_dist.runtime import trainer
 

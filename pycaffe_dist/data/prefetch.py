@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import threading
 import time
@@ -77,12 +78,15 @@ class _Readers:
         self._wanted.put((chunk, first))
 
     def stop(self) -> None:
+        """Tell the threads to end, without waiting for that."""
         self.stopped = True
         for _ in self._threads:
             self._wanted.put(None)
+
+    def join(self) -> None:
+        """Wait until the threads have ended."""
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()
 
     def _run(self, loader: Loader) -> None:
         while (wanted := self._wanted.get()) is not None:
@@ -102,6 +106,19 @@ class _Readers:
                 chunk.ready.put(loader.load_other(first + done))
                 loaded = 1
             done += loaded
+
+
+_running: weakref.WeakSet[_Readers] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_threads() -> None:
+    """Have no thread run while the interpreter is taken down."""
+    running = list(_running)
+    for readers in running:
+        readers.stop()
+    for readers in running:
+        readers.join()
 
 
 class Prefetcher:
@@ -142,8 +159,9 @@ class Prefetcher:
 
     def close(self) -> None:
         """Stop the threads and close the loaders."""
-        if self._stop is not None:
+        if self._stop is not None and self._readers is not None:
             self._stop()
+            self._readers.join()
         self._error = self._error or DataError("the data source has been closed")
         for loader in self._loaders:
             loader.close()
@@ -185,5 +203,8 @@ class Prefetcher:
             self._chunks.append(_Chunk(self.top_shapes, dtype, size))
             readers.fill(self._chunks[-1], self.number + turn * size)
         readers.start()
+        _running.add(readers)
+        # The collector may run in any thread, also in one that a reader waits for: it must not
+        # wait for readers.
         self._stop = weakref.finalize(self, readers.stop)
         return readers

@@ -132,11 +132,13 @@ class Crop:
         before, behind = max(0, -first), max(0, last - length + 1)
         scale = np.float32(self.size) / np.float32(last - first + 1)
         first, last = first + before, last - behind
-        extents = (before, behind, last - first + 1)
-        return first, last, *(_round(np.float32(extent) * scale) for extent in extents)
+        left, right, extent = (
+            _round(np.float32(pixels) * scale) for pixels in (before, behind, last - first + 1)
+        )
+        return first, last, left, right, extent
 
 
-def _round(value: float) -> int:
+def _round(value: np.floating) -> int:
     """Round half away from zero, as C does."""
     return int(math.copysign(math.floor(abs(float(value)) + 0.5), value))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from pycaffe_dist.data.decoders import Decoders
     from pycaffe_dist.data.prefetch import Loader, Prefetcher
     from pycaffe_dist.data.transformer import Transformer
+
+
+# A layer that waits for this share of such a time says so.
+_TELL_SHARE = 0.1
+_TELL_SECONDS = 20.0
 
 
 class PrefetchingLayer(Layer):
@@ -63,6 +69,8 @@ class PrefetchingLayer(Layer):
             logger.info("Skipping first %d data points.", self.skip)
         with self.located_errors():
             self.prepare()
+        # When waiting was last looked at, and how long it had been until then.
+        self._told: tuple[float, float] | None = None
         self._prefetcher = self._open(first_batch=0)
         shape = self._prefetcher.top_shapes[0]
         logger.info("output data size: %s", ",".join(map(str, shape)))
@@ -74,6 +82,7 @@ class PrefetchingLayer(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         with self.located_errors():
             batch = self._prefetcher.next()
+        self._tell_waiting()
         for blob, values in zip(top, batch):
             blob.reshape(*values.shape)
             blob.data[...] = values
@@ -130,10 +139,26 @@ class PrefetchingLayer(Layer):
             loaders = self.make_loaders(wanted.reading_threads(), decoders)
             return Prefetcher(loaders, self.depth(), first_batch)
 
+    def _tell_waiting(self) -> None:
+        """Log now and then that the net waits for data, if it waits for long."""
+        now, waited = time.monotonic(), self._prefetcher.seconds_waited
+        since, before = self._told or (now, waited)
+        if self._told is not None and now - since <= _TELL_SECONDS:
+            return
+        self._told = now, waited
+        if waited - before > _TELL_SHARE * (now - since):
+            logger.warning(
+                "Layer '%s' waited for data for %.1f of the last %.1f seconds: give it more threads"
+                " (--readers, --decoders), smaller images or a faster disk",
+                self.name,
+                waited - before,
+                now - since,
+            )
+
     def _go_on(self, state: dict[str, Any], shard: Shard, batch: int) -> None:
         self.key, self.skip, self.shard = state["key"], state["skip"], shard
         self._prefetcher.close()
-        self._prefetcher = self._open(first_batch=batch)
+        self._prefetcher, self._told = self._open(first_batch=batch), None
 
     def _shared_random(self, purpose: str, limit: int) -> int:
         """Return a random number below ``limit``, the same on all ranks."""

@@ -15,6 +15,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.options import ReadingOptions, set_options
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import DataError, LayerError
+from pycaffe_dist.layers import prefetching
 from pycaffe_dist.layers.base import LayerContext, layer_class
 from pycaffe_dist.schema import caffe_pb2
 
@@ -178,3 +179,15 @@ def test_configuration_errors(images):
     (images / "list").unlink()
     with pytest.raises(DataError, match="cannot read the list of images"):
         _Run(_param(images, 2))
+
+
+def test_long_waits_are_told(images, caplog, monkeypatch):
+    monkeypatch.setattr(prefetching, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(prefetching, "_TELL_SHARE", 1.0)
+    run = _Run(_param(images, 4))
+    for _ in range(5):
+        run.batch()
+    assert "waited for data" not in caplog.text
+    monkeypatch.setattr(prefetching, "_TELL_SHARE", -1.0)
+    run.batch()
+    assert "Layer 'd' waited for data for" in caplog.text
