@@ -203,16 +203,16 @@ def test_closed_and_forgotten_layers_leave_no_threads(tmp_path, images):
             run.layer.close()
     del run
     gc.collect()
-    assert not _threads("pcaffe-reader")
-    # Those of a pool that was forgotten end soon afterwards.
+    # Those of layers that were forgotten are told to end, and end soon afterwards.
     deadline = time.monotonic() + 30
-    while _threads("pcaffe-decoder") and time.monotonic() < deadline:
+    while _threads() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not _threads("pcaffe-decoder")
+    assert not _threads()
 
 
-def _threads(kind: str) -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(kind)]
+def _threads() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith(("pcaffe-reader", "pcaffe-decoder"))]
 
 
 def _fails(param, *words: str, error=DataError, batches=3) -> None:

@@ -106,7 +106,25 @@ def test_forgotten_prefetchers_leave_no_threads():
         cycle.append(cycle)
     del prefetcher, cycle
     gc.collect()
+    deadline = time.monotonic() + 30
+    while _threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert _threads() == 0
+
+
+def test_collector_does_not_wait_for_the_readers():
+    prefetcher = Prefetcher([_Numbers(bad=2)], 2)
+    loading, go_on = threading.Event(), threading.Event()
+    loader = prefetcher._loaders[0]
+    loader.load = lambda *args: (loading.set(), go_on.wait(60), 2)[2]
+    prefetcher._start()
+    loading.wait(60)
+    readers = prefetcher._readers
+    del prefetcher
+    gc.collect()
+    assert readers.stopped
+    go_on.set()
+    readers.join()
 
 
 def test_time_waited_is_counted():
