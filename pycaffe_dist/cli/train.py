@@ -25,7 +25,8 @@ def add_flags(parser: FlagParser) -> None:
         "exchange",
         default=TrainOptions.exchange,
         metavar="NAME",
-        help="how gradients are combined over ranks: allreduce (overlaps backward) or naive",
+        help="how gradients are combined over ranks: auto takes the cheapest for each parameter "
+        "(of allreduce and sufficient_factor); naive does it after backward",
     )
     add_flag(
         parser,

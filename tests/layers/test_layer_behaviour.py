@@ -199,6 +199,21 @@ def test_gradient_factors_multiply_to_the_weight_gradient(transpose):
     u, v = harness.layer.gradient_factors(0)
     np.testing.assert_allclose(u.T @ v, harness.layer.blobs[0].diff)
     assert harness.layer.gradient_factors(1) is None
+    assert [harness.layer.factor_rows(index) for index in (0, 1)] == [4, 0]
+
+
+def test_who_asks_for_factors_gets_no_gradient():
+    """Of the weights: the bias and the bottom have theirs as always."""
+    options = "inner_product_param { num_output: 5 weight_filler { type: 'xavier' } }"
+    harness = build("InnerProduct", options, x=random(4, 6))
+    harness.layer.factors_only.add(0)
+    harness.forward()
+    harness.top[0].diff[...] = random(4, 5, seed=2)
+    harness.backward()
+    weights, bias = (blob.diff for blob in harness.layer.blobs)
+    assert not weights.any()
+    np.testing.assert_allclose(bias, harness.top[0].diff.sum(axis=0), rtol=1e-6)
+    assert harness.bottom[0].diff.any()
 
 
 # Losses and accuracy
