@@ -1,0 +1,88 @@
+"""Predict how fast a net would train on a cluster that one does not have.
+
+Shows which exchange each parameter would take, and the speed-up on 1, 2, 4, … hosts with one rank
+each and the prototxt's batch size on every rank.  Layers are timed here (or --times has their
+times), messages are modelled, and their overlap with backward is simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag
+from pycaffe_dist.config import TrainOptions
+from pycaffe_dist.errors import UsageError
+
+_BITS = 8
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Give ``parser`` this command's flags."""
+    add_caffe_flags(
+        parser, ("solver", "iterations"), iterations="the number of iterations to time here"
+    )
+    parser.set_defaults(iterations=5)
+    add_flag(parser, "ranks", int, default=16, metavar="P", help="hosts, with one rank each")
+    add_flag(
+        parser,
+        "bandwidth",
+        float,
+        default=10.0,
+        metavar="GBITS",
+        help="what a host sends while it receives as much, in Gbit/s",
+    )
+    add_flag(parser, "latency", float, default=50.0, metavar="US", help="of a short message, in us")
+    add_flag(
+        parser,
+        "gflops",
+        float,
+        default=0.0,
+        metavar="N",
+        help="a host's GFLOP/s in matrix products; 0 measures this machine's",
+    )
+    add_flag(
+        parser,
+        "times",
+        metavar="FILE",
+        help="lines 'LAYER FORWARD_MS BACKWARD_MS' and 'update MS', instead of timing here",
+    )
+    add_flag(
+        parser,
+        "exchange",
+        default=TrainOptions.exchange,
+        metavar="NAME",
+        help="how gradients are combined over ranks",
+    )
+    add_flag(parser, "threads", int, default=0, metavar="N", help="threads; 0 is all cores")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Predict as the flags say; raises PcaffeError."""
+    if not options.solver:
+        raise UsageError("need a solver definition to plan for: --solver=FILE")
+    for name, least in (("ranks", 1), ("iterations", 1), ("latency", 0), ("gflops", 0)):
+        if getattr(options, name) < least:
+            raise UsageError(f"flag --{name} needs {least} or more, not {getattr(options, name)}")
+    if options.bandwidth <= 0:
+        raise UsageError(f"flag --bandwidth needs more than 0, not {options.bandwidth}")
+    from pycaffe_dist import device
+    from pycaffe_dist.runtime import planning
+    from pycaffe_dist.runtime.link import Link
+
+    if options.threads:
+        device.set_threads(options.threads)
+    link = Link(options.latency / 1e6, options.bandwidth * 1e9 / _BITS)
+    imagined = planning.Imagined(options.ranks, link, options.gflops * 1e9 or None)
+    net, param = planning.open_net(options.solver)
+    try:
+        if options.times:
+            times = planning.read_times(options.times, net)
+        else:
+            times = planning.measure_times(net, param, options.iterations)
+        arguments = net, times, imagined, options.exchange, param.iter_size
+        print(planning.predict(*arguments)[0])
+        print()
+        print(planning.curve_table(planning.curve(*arguments)))
+    finally:
+        net.close()
+    return 0

@@ -1,0 +1,204 @@
+"""Predicts how fast a net would train on a cluster that one does not have."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.config import ExchangeSettings
+from pycaffe_dist.errors import UsageError, did_you_mean
+from pycaffe_dist.exchange.base import Exchange, Shipment, candidates
+from pycaffe_dist.net import Net
+from pycaffe_dist.runtime.cluster import LocalCluster
+from pycaffe_dist.runtime.link import Link
+from pycaffe_dist.runtime.plan import describe, make_plan, shipments
+from pycaffe_dist.runtime.simulation import Iteration, Transfer, Update, simulate
+from pycaffe_dist.schema import text
+from pycaffe_dist.solvers import nets
+from pycaffe_dist.solvers.method import Regularization, method_class
+
+UPDATE = "update"
+
+
+@dataclass(frozen=True)
+class Imagined:
+    """A cluster of ``ranks`` hosts, one rank on each.
+
+    ``link`` joins any two of them at once, as a switch does; ``rate`` is FLOP/s in matrix products,
+    or None for this machine's.
+    """
+
+    ranks: int
+    link: Link
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Times:
+    """The seconds that one rank computes per layer, forward and backward, and in all updates."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    update: float
+
+
+class ImaginedCluster(LocalCluster):
+    """The rank 0 of an imagined cluster, as a plan sees it."""
+
+    def __init__(self, imagined: Imagined):
+        super().__init__()
+        self.size = imagined.ranks
+        self.hosts = tuple(f"host{rank}" for rank in range(imagined.ranks))
+        self._imagined = imagined.link
+        self._product_rate = imagined.rate
+
+    def link(self) -> Link:
+        """Return the imagined link."""
+        return self._imagined
+
+
+def open_net(path: str) -> tuple[Net, Any]:
+    """Return a solver's train net, and the solver's parameters; raises PcaffeError."""
+    param = text.read_solver(path)
+    spec = nets.train_net(param)
+    return Net(spec.param, seed=0, places=spec.places), param
+
+
+def measure_times(net: Net, param: Any, iterations: int) -> Times:
+    """Return the median times of so many iterations on this machine, after one that compiles."""
+    method = method_class(param.type)(param, net.parameters)
+    layers = range(len(net.nodes))
+    rows = []
+    for number in range(1 + iterations):
+        net.clear_parameter_diffs()
+        forward = [_timed(net.forward_layer, layer) for layer in layers]
+        backward = [_timed(net.backward_layer, layer) for layer in reversed(layers)][::-1]
+        # Without a step, so that no weight can overflow however long this goes on.
+        update = sum(
+            _timed(method.update, index, 0.0, Regularization(1.0, 0.0, 0.0), number)
+            for index in range(len(net.parameters))
+        )
+        rows.append([*forward, *backward, update])
+    medians = [statistics.median(column) for column in zip(*rows[1:])]
+    count = len(net.nodes)
+    return Times(tuple(medians[:count]), tuple(medians[count : 2 * count]), medians[-1])
+
+
+def read_times(path: str, net: Net) -> Times:
+    """Read a file of lines ``LAYER FORWARD_MS BACKWARD_MS`` and ``update MS``.
+
+    A layer that is not named takes no time.  Raises UsageError with the line that is wrong.
+    """
+    seconds = dict.fromkeys(net.layer_names, (0.0, 0.0))
+    update = 0.0
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise UsageError(f"cannot read the layers' times {path}: {error.strerror}") from None
+    for number, line in enumerate(lines, 1):
+        name, *values = line.partition("#")[0].split() or [""]
+        if not name:
+            continue
+        try:
+            milliseconds = [float(value) for value in values]
+        except ValueError:
+            milliseconds = []
+        if name == UPDATE and len(milliseconds) == 1:
+            update = milliseconds[0] / 1e3
+        elif len(milliseconds) != 2:
+            raise UsageError(f"{path}:{number}: expected LAYER FORWARD_MS BACKWARD_MS")
+        elif name not in seconds:
+            hint = did_you_mean(name, seconds)
+            raise UsageError(f"{path}:{number}: the net has no layer '{name}'{hint}")
+        else:
+            seconds[name] = milliseconds[0] / 1e3, milliseconds[1] / 1e3
+    forward, backward = zip(*(seconds[name] for name in net.layer_names))
+    return Times(forward, backward, update)
+
+
+def predict(
+    net: Net, times: Times, imagined: Imagined, exchange: str, passes: int = 1
+) -> tuple[str, Iteration]:
+    """Return the exchange plan as text, and one iteration on the imagined cluster."""
+    cluster = ImaginedCluster(imagined)
+    exchanges = [kind(cluster, ExchangeSettings(passes=passes)) for kind in candidates(exchange)]
+    plan = make_plan(net.parameters, exchanges, cluster, exchange)
+    sent = shipments(plan, net.parameters, exchanges) if imagined.ranks > 1 else []
+    transfers = [_transfer(exchange, shipment, cluster) for exchange, shipment in sent]
+    counts = [parameter.blob.count for parameter in net.parameters]
+    numbers: dict[str, list[int]] = {parameter.key: [] for parameter in net.parameters}
+    for number, (_, shipment) in enumerate(sent):
+        for piece in shipment.pieces:
+            numbers[piece.parameter.key].append(number)
+    updates = [
+        Update(times.update * count / max(1, sum(counts)), tuple(numbers[parameter.key]))
+        for parameter, count in zip(reversed(net.parameters), reversed(counts))
+    ]
+    iteration = simulate(times.forward, times.backward, transfers, updates, passes)
+    return f"Exchange plan for {describe(cluster, exchanges)}:\n{plan.table()}", iteration
+
+
+def curve(
+    net: Net, times: Times, imagined: Imagined, exchange: str, passes: int = 1
+) -> list[tuple[int, Iteration]]:
+    """Return one iteration on 1, 2, 4, … ranks and on all of the imagined cluster."""
+    counts = [2**power for power in range(imagined.ranks.bit_length()) if 2**power < imagined.ranks]
+    return [
+        (ranks, predict(net, times, replace(imagined, ranks=ranks), exchange, passes)[1])
+        for ranks in [*counts, imagined.ranks]
+    ]
+
+
+def curve_table(iterations: Sequence[tuple[int, Iteration]]) -> str:
+    """Return the curve as text; a speed-up is that of samples per second, with fixed batches."""
+    alone = iterations[0][1].total
+    lines: list[tuple[str, ...]] = [
+        ("ranks", "ms", "computing", "wire", "waiting", "speed-up", "efficiency")
+    ]
+    for ranks, found in iterations:
+        speedup = ranks * alone / found.total
+        seconds = (found.total, found.computing, found.wire, found.waiting)
+        lines.append(
+            (
+                str(ranks),
+                *(f"{1e3 * value:.3f}" for value in seconds),
+                f"{speedup:.2f}",
+                f"{100 * speedup / ranks:.0f} %",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines
+    )
+
+
+def _transfer(exchange: Exchange, shipment: Shipment, cluster: ImaginedCluster) -> Transfer:
+    load = exchange.load(shipment.pieces, cluster)
+    link = cluster.link()
+    # Several parameters are complete with the one that backward comes to last.
+    last = min((piece.parameter for piece in shipment.pieces), key=_ready_after)
+    rate = cluster.product_rate() if load.flops else np.inf
+    return Transfer(
+        layer=last.layer_index,
+        after=_ready_after(last) if exchange.during_backward else None,
+        wire=load.nbytes / link.bandwidth,
+        latency=load.messages * link.latency,
+        finish=load.flops / rate,
+        saved=load.saved_flops / rate,
+    )
+
+
+def _ready_after(parameter: Any) -> int:
+    return parameter.ready_after
+
+
+def _timed(function: Any, *arguments: Any) -> float:
+    started = perf_counter()
+    function(*arguments)
+    return perf_counter() - started
