@@ -65,6 +65,11 @@ class ReLU(Layer):
             )
 
     @property
+    def rectifier_slope(self) -> float | None:
+        """The negative slope."""
+        return self.param.relu_param.negative_slope
+
+    @property
     def backward_needs_bottom(self) -> Need:  # type: ignore[override]
         """The sign of x; that of y will do unless the slope turns it."""
         return Need.SIGN if self.param.relu_param.negative_slope < 0 else Need.NONE

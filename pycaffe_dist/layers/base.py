@@ -91,6 +91,8 @@ class Layer:
     has_backward: ClassVar[bool] = True
     # The net reshapes a layer when its bottoms' shapes changed; some need it before every forward.
     reshape_every_forward: ClassVar[bool] = False
+    # Does the layer define forward_rectified?
+    can_rectify: ClassVar[bool] = False
 
     def __init__(self, param: LayerParameter, context: LayerContext):
         self.param = param
@@ -114,6 +116,15 @@ class Layer:
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Compute the tops' data."""
         raise NotImplementedError(f"{type(self).__name__}.forward")
+
+    def forward_rectified(self, bottom: list[Blob], top: list[Blob], slope: float) -> None:
+        """Compute the tops' data, and multiply what is not positive of it by ``slope``."""
+        raise NotImplementedError(f"{type(self).__name__}.forward_rectified")
+
+    @property
+    def rectifier_slope(self) -> float | None:
+        """The slope, if all that forward does is to multiply by it what is not positive."""
+        return None
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         """Compute the bottoms' diffs and add to the parameters' diffs."""

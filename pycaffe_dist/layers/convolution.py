@@ -134,13 +134,22 @@ class ConvolutionBase(Layer):
 class Convolution(ConvolutionBase):
     """y = x * W + b, as a cross-correlation."""
 
+    can_rectify = True
+
     def _output(self, bottom: list[Blob], spatial: tuple[int, ...]) -> tuple[int, ...]:
         return output_of(self, bottom, self._geometry, spatial)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._convolve(bottom, top, None)
+
+    def forward_rectified(self, bottom: list[Blob], top: list[Blob], slope: float) -> None:
+        """Multiply negative sums by ``slope`` before they are stored."""
+        self._convolve(bottom, top, slope)
+
+    def _convolve(self, bottom: list[Blob], top: list[Blob], slope: float | None) -> None:
         bias = self.blobs[1].data if len(self.blobs) > 1 else None
         for x, y in zip(bottom, top):
-            self._plan.forward(self._images(x), self._weights(), bias, self._images(y))
+            self._plan.forward(self._images(x), self._weights(), bias, self._images(y), slope)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         for x, y, wanted in zip(bottom, top, propagate_down):

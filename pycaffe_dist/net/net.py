@@ -15,6 +15,7 @@ from pycaffe_dist.layers import Layer, LayerContext
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import debug, weights
 from pycaffe_dist.net.build import Builder
+from pycaffe_dist.net.fusing import rectified_layers
 from pycaffe_dist.net.in_place import check_in_place
 from pycaffe_dist.net.parameter import Parameter
 from pycaffe_dist.net.rules import filter_layers, kept_layers
@@ -75,6 +76,7 @@ class Net:
             [(top, weight) for top, weight in zip(node.top, node.layer.loss_weights) if weight]
             for node in self.nodes
         ]
+        self._rectified = rectified_layers(self.nodes)
         self._ready_after: dict[int, list[Parameter]] = {}
         for parameter in reversed(self.parameters):
             if parameter.ready_after is not None:
@@ -101,17 +103,28 @@ class Net:
     def forward(self, start: int = 0, end: int | None = None) -> float:
         """Run layers ``start`` to ``end`` (inclusive) forward; return the weighted loss."""
         last = len(self.nodes) - 1 if end is None else end
-        losses = []
+        # Who looks between the layers is to find what each of them made.
+        observed = self.before_forward or self.after_forward or self.debug_info
+        rectified = {} if observed else self._rectified
+        losses, done = [], -1
         for index in range(start, last + 1):
+            if index == done:
+                continue
             for hook in self.before_forward:
                 hook(index)
-            losses.append(self.forward_layer(index))
+            slope = rectified.get(index) if index < last else None
+            losses.append(self.forward_layer(index, slope))
+            if slope is not None:
+                done = index + 1
             for hook in self.after_forward:
                 hook(index)
         return math.fsum(losses)
 
-    def forward_layer(self, index: int) -> float:
-        """Run one layer forward, reshaped if its bottoms' shapes changed; return its loss."""
+    def forward_layer(self, index: int, rectifier_slope: float | None = None) -> float:
+        """Run one layer forward, reshaped if its bottoms' shapes changed; return its loss.
+
+        With ``rectifier_slope`` the layer does the work of the rectifier behind it, too.
+        """
         node = self.nodes[index]
         layer, bottom = node.layer, node.bottom
         changed = layer.reshape_every_forward
@@ -121,7 +134,10 @@ class Net:
         if changed:
             layer.reshape(bottom, node.top)
             self._seen[index] = _shapes(bottom)
-        layer.forward(bottom, node.top)
+        if rectifier_slope is None:
+            layer.forward(bottom, node.top)
+        else:
+            layer.forward_rectified(bottom, node.top, rectifier_slope)
         loss = 0.0
         for top, weight in self._weighted[index]:
             # Backward of a loss layer reads its weight here, as in Caffe.
