@@ -69,6 +69,10 @@ def _over_planes(loop, arrays, geometry: PoolingGeometry, *extra: int) -> None:
     parallel_for(loop, len(planes[0]), *planes, geometry.table(), *extra, grain=grain)
 
 
+# Rows of a window that are unrolled in machine code.
+MOST_UNROLLED = 8
+
+
 @jit
 def _column_maxima(plane, top, bottom, best, where):
     """best[x] = max of plane[top:bottom, x], where[x] = flat index of the first such element."""
@@ -153,7 +157,9 @@ def _max_pool_rows(begin, end, x, y, mask, geometry, kernel, margin):
                 mask[i, oy, inside:] = -1
 
 
-def _microkernel(kind: Any, x: np.ndarray, geometry: PoolingGeometry) -> tuple[int, int] | None:
+def _microkernel(
+    kind: Any, x: np.ndarray, geometry: PoolingGeometry, *more: int
+) -> tuple[int, int] | None:
     """Return (address, margin) of the machine code for float32 pooling, or None."""
     unit = target() if x.dtype == np.float32 else None
     columns, stride, pad = geometry.kernel[1], geometry.stride[1], geometry.pad[1]
@@ -161,7 +167,7 @@ def _microkernel(kind: Any, x: np.ndarray, geometry: PoolingGeometry) -> tuple[i
         return None
     # Vectors of windows reach this far beyond the last window.
     margin = pad + columns + (stride + 1) * (unit.lanes + 2)
-    return address_of(kind(columns, stride, pad), unit), margin
+    return address_of(kind(columns, stride, pad, *more), unit), margin
 
 
 @kernel
@@ -174,7 +180,7 @@ def max_pool_forward(
     equal maxima wins, a NaN beats everything, an empty window (stride > kernel at the border)
     gives -inf and -1.
     """
-    special = _microkernel(MaximumKernel, x, geometry)
+    special = _microkernel(MaximumKernel, x, geometry, min(geometry.kernel[0], MOST_UNROLLED))
     if special is None:
         _over_planes(_max_pool, (x, y, mask), geometry)
         return

@@ -104,7 +104,7 @@ def specifications(pixels, rows):
         FlatKernel(rows, 2, True),
         TransposeKernel(),
         PanelKernel(3, True),
-        MaximumKernel(3, 2, 1),
+        MaximumKernel(3, 2, 1, 3),
         AverageKernel(3, 1, 1),
     ]
     return pytest.mark.parametrize("spec", specs, ids=lambda spec: type(spec).__name__)

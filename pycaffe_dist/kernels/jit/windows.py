@@ -7,6 +7,7 @@ with values that change nothing; so no window needs a border case.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -56,11 +57,13 @@ class MaximumKernel:
     Arguments: x (the first row that the windows cover), x_row, rows, width, index (flat, of x[0]),
     best, where (scratch rows, at column 0), y, mask (int32), count.  The caller has filled the
     scratch rows' padding with -inf and `NOWHERE`; the first window starts ``pad`` before column 0.
+    Code for ``whole`` rows, those of a window inside the image, is unrolled.
     """
 
     columns: int
     stride: int
     pad: int
+    whole: int
 
     def build(self, target: Target) -> ir.Module:
         """Return the IR."""
@@ -72,8 +75,11 @@ class MaximumKernel:
         lanes = ir.Constant(e.indices, list(range(e.lanes)))
         row_step = self._splat(e, width)
 
-        def rows_of_column(offset: ir.Value, valid: ir.Value) -> None:
-            def one_row(state: list[ir.Value]) -> list[ir.Value]:
+        def rows_of_column(offset: ir.Value, valid: ir.Value, unrolled: bool) -> None:
+            column = build.add(build.sdiv(offset, e.int(4)), index)
+            first, top = build.add(self._splat(e, column), lanes), e.load(x, offset, valid)
+
+            def next_row(state: list[ir.Value]) -> list[ir.Value]:
                 at, place, top, top_place = state
                 value = e.load(at, offset, valid)
                 take = self._beats(e, value, top)
@@ -84,11 +90,15 @@ class MaximumKernel:
                     build.select(take, place, top_place),
                 ]
 
-            column = build.add(build.sdiv(offset, e.int(4)), index)
-            first, start = build.add(self._splat(e, column), lanes), e.load(x, offset, valid)
-            top, top_place = e.repeat(rows, [x, first, start, first], one_row)[2:]
-            e.store(build.select(valid, top, nothing), best, offset)
-            place = build.select(valid, top_place, nowhere)
+            state = [x, first, top, first]
+            if unrolled:
+                state[:2] = build.add(x, x_row), build.add(first, row_step)
+                for _ in range(1, self.whole):
+                    state = next_row(state)
+            else:
+                state = e.repeat(rows, state, next_row)
+            e.store(build.select(valid, state[2], nothing), best, offset)
+            place = build.select(valid, state[3], nowhere)
             e.store(build.bitcast(place, e.vector), where, offset)
 
         def columns_of_window(offset: ir.Value, valid: ir.Value) -> None:
@@ -104,7 +114,13 @@ class MaximumKernel:
             e.store(top, y, offset, valid)
             e.store(build.bitcast(top_place, e.vector), mask, offset, valid)
 
-        _vector_loop(e, width, rows_of_column)
+        full, partial, go = (e.function.append_basic_block() for _ in range(3))
+        build.cbranch(build.icmp_signed("==", rows, e.int(self.whole)), full, partial)
+        for block, unrolled in ((full, True), (partial, False)):
+            build.position_at_end(block)
+            _vector_loop(e, width, functools.partial(rows_of_column, unrolled=unrolled))
+            build.branch(go)
+        build.position_at_end(go)
         _vector_loop(e, count, columns_of_window)
         build.ret_void()
         return e.module
