@@ -33,17 +33,11 @@ def add_flags(parser: FlagParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Convert the files; raises DataError and then leaves no database behind."""
     from pycaffe_dist.data.convert import write_datums
-    from pycaffe_dist.data.idx import read_images, read_labels
+    from pycaffe_dist.data.idx import read_pair
     from pycaffe_dist.data.writers import check_new, create_database
-    from pycaffe_dist.errors import DataError
 
     check_new(options.database, options.backend)
-    images, labels = read_images(options.images), read_labels(options.labels)
-    if len(images) != len(labels):
-        raise DataError(
-            f"'{options.images}' has {len(images)} images, "
-            f"but '{options.labels}' has {len(labels)} labels"
-        )
+    images, labels = read_pair(options.images, options.labels)
     logger.info("A total of %d items.", len(images))
     logger.info("Rows: %d Cols: %d", *images.shape[1:])
     with create_database(options.database, options.backend) as writer:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 from pycaffe_dist.errors import DataError
@@ -16,6 +17,8 @@ R = TypeVar("R")
 # Of images that cannot be read, so many are named in the log, and in a row are given up on.
 _NAMED = 10
 _MOST_IN_A_ROW = 100
+# Of a stream, so many images are at work: enough for the threads, few for the memory.
+_AT_ONCE = 256
 
 
 class Decoders:
@@ -33,6 +36,12 @@ class Decoders:
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
         """Return ``function`` of every item, in their order; one thread is the caller's own."""
         return self._pool.map(function, items) if self._pool else map(function, items)
+
+    def stream(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Yield ``function`` of every item, in their order; only so many are at work at once."""
+        remaining = iter(items)
+        while part := list(islice(remaining, _AT_ONCE)):
+            yield from self.map(function, part)
 
     def first_good(self, read: Callable[[int], R], index: int) -> R:
         """Return ``read(index)``, or of the first index behind it for which it raises no DataError.

@@ -27,6 +27,16 @@ def read_labels(path: str) -> np.ndarray:
     return _read(path, LABELS_MAGIC, 1, "labels")
 
 
+def read_pair(images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images and as many labels of two idx files; raises `DataError`."""
+    pixels, numbers = read_images(images), read_labels(labels)
+    if len(pixels) != len(numbers):
+        raise DataError(
+            f"'{images}' has {len(pixels)} images, but '{labels}' has {len(numbers)} labels"
+        )
+    return pixels, numbers
+
+
 def write_idx(path: str, values: np.ndarray) -> None:
     """Write uint8 images (N, height, width) or labels (N,), gzipped if the name ends in .gz."""
     magic = IMAGES_MAGIC if values.ndim == 3 else LABELS_MAGIC

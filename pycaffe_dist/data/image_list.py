@@ -45,3 +45,12 @@ def read_list(file: str) -> ImageList:
     if not paths:
         raise DataError(f"{file}: the list names no image")
     return ImageList(paths, labels)
+
+
+def read_paths(file: str) -> list[str]:
+    """Return the paths in ``file``, one a line; raises `DataError` when it cannot be read."""
+    try:
+        with open(file, encoding="utf-8", errors="surrogateescape") as lines:
+            return [line.strip() for line in lines if line.strip()]
+    except OSError as error:
+        raise DataError(f"cannot read the list of images '{file}': {error.strerror}") from error

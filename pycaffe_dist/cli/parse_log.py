@@ -1,0 +1,37 @@
+"""Turn a training log into tables of its train and test outputs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from pycaffe_dist.cli.flags import FlagParser, add_flag
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``parse_log`` with ``argv``; return the exit status."""
+    from pycaffe_dist.cli.main import main as pcaffe
+
+    return pcaffe(["parse_log", *argv])
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Give ``parser`` this command's flags and arguments."""
+    parser.add_argument("logfile_path", help="the log, Caffe's or pcaffe's")
+    parser.add_argument("output_dir", help="where LOG.train and LOG.test are written")
+    add_flag(parser, "verbose", bool, help="print the files' names")
+    add_flag(parser, "delimiter", default=",", metavar="C", help="what separates columns")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the tables; raises DataError."""
+    from pycaffe_dist.errors import UsageError
+    from pycaffe_dist.reports.training_log import read_log, write_tables
+
+    delimiter = options.delimiter.replace("\\t", "\t")
+    if len(delimiter) != 1:
+        raise UsageError(f"flag --delimiter needs one character, not '{options.delimiter}'")
+    for path in write_tables(read_log(options.logfile_path), options.output_dir, delimiter):
+        if options.verbose:
+            print(f"Wrote {path}")
+    return 0

@@ -1,0 +1,51 @@
+"""Cut a database into parts, one for each rank with a disk of its own."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.log import logger
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``partition_data`` with ``argv``; return the exit status."""
+    from pycaffe_dist.cli.main import main as pcaffe
+
+    return pcaffe(["partition_data", *argv])
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Give ``parser`` this command's flags and arguments."""
+    parser.add_argument("database", help="the database to cut")
+    parser.add_argument("ranks", type=int, help="the number of parts: DATABASE_0, DATABASE_1, …")
+    parser.add_argument(
+        "target", nargs="?", default="", help="another name for the parts' beginning"
+    )
+    add_flag(
+        parser,
+        "backend",
+        default="lmdb",
+        choices=("lmdb", "leveldb"),
+        help="the kind of database",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the parts; raises DataError and then leaves none behind."""
+    from tqdm import tqdm
+
+    from pycaffe_dist.data.parts import write_parts
+    from pycaffe_dist.data.sources import open_source
+    from pycaffe_dist.errors import UsageError
+
+    if options.ranks < 1:
+        raise UsageError(f"a database is cut into 1 part or more, not {options.ranks}")
+    source = open_source(options.database, options.backend)
+    target = options.target or options.database
+    with tqdm(total=source.count, unit=" records", disable=None, leave=False) as bar:
+        counts = write_parts(source, target, options.backend, options.ranks, bar.update)
+    for rank, count in enumerate(counts):
+        logger.info("%s_%d: %d records", target.rstrip("/"), rank, count)
+    return 0

@@ -1,0 +1,49 @@
+"""Print a table of a net's layers: shapes, parameters, MACs, memory."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, split_list
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``summarize`` with ``argv``; return the exit status."""
+    from pycaffe_dist.cli.main import main as pcaffe
+
+    return pcaffe(["summarize", *argv])
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Give ``parser`` this command's flags and arguments."""
+    parser.add_argument("model", help="the net's prototxt")
+    add_caffe_flags(parser, ("phase", "level", "stage"), phase="the net's phase (default: TEST)")
+    add_flag(
+        parser,
+        "shape",
+        metavar="C,H,W",
+        help="the shape of a sample, where the data layer does not tell it",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table; raises PcaffeError."""
+    import logging
+
+    from pycaffe_dist.log import logger
+    from pycaffe_dist.net import Net
+    from pycaffe_dist.net.rules import with_state
+    from pycaffe_dist.reports.summary import data_shape, summarize, table, without_sources
+    from pycaffe_dist.schema import caffe_pb2, text
+
+    phase = caffe_pb2.Phase.Value(options.phase or "TEST")
+    net = with_state(text.read_net(options.model), phase, options.level, split_list(options.stage))
+    net = without_sources(net, data_shape(options.shape))
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        print(table(summarize(Net(net))))
+    finally:
+        logger.setLevel(level)
+    return 0

@@ -1,0 +1,33 @@
+"""Bring a binary net (.caffemodel) up to today's format."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from pycaffe_dist.cli.flags import FlagParser
+from pycaffe_dist.log import logger
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``upgrade_net_proto_binary`` with ``argv``; return the exit status."""
+    from pycaffe_dist.cli.main import main as pcaffe
+
+    return pcaffe(["upgrade_net_proto_binary", *argv])
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Give ``parser`` this command's arguments."""
+    parser.add_argument("old", help="the binary net to read")
+    parser.add_argument("new", help="the binary net to write")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Upgrade the net with its weights; raises PcaffeError."""
+    from pycaffe_dist.schema.binary import read_net_weights
+    from pycaffe_dist.snapshot import atomic
+
+    net = read_net_weights(options.old)
+    atomic.write(options.new, [net.SerializeToString()])
+    logger.info("Wrote upgraded NetParameter binary proto to %s", options.new)
+    return 0

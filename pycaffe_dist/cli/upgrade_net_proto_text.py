@@ -1,0 +1,39 @@
+"""Bring a net's prototxt up to today's format."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from pycaffe_dist.cli.flags import FlagParser
+from pycaffe_dist.log import logger
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``upgrade_net_proto_text`` with ``argv``; return the exit status."""
+    from pycaffe_dist.cli.main import main as pcaffe
+
+    return pcaffe(["upgrade_net_proto_text", *argv])
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Give ``parser`` this command's arguments."""
+    parser.add_argument("old", help="the prototxt to read")
+    parser.add_argument("new", help="the prototxt to write")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Upgrade the net; raises PcaffeError."""
+    from pycaffe_dist.schema import caffe_pb2, text
+    from pycaffe_dist.schema.upgrade import upgrade_net
+    from pycaffe_dist.snapshot import atomic
+
+    net = text.parse(text.read_text(options.old), caffe_pb2.NetParameter(), options.old)
+    notes = upgrade_net(net, options.old).notes
+    for note in notes:
+        logger.info("%s: %s", options.old, note)
+    if not notes:
+        logger.error("File already in latest proto format: %s", options.old)
+    atomic.write(options.new, [text.to_text(net).encode()])
+    logger.info("Wrote upgraded NetParameter text proto to %s", options.new)
+    return 0

@@ -1,0 +1,87 @@
+"""Charts of training runs, drawn with matplotlib."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.reports.training_log import TrainingLog
+
+AXES = {"iterations": ("NumIters", "Iterations"), "seconds": ("Seconds", "Seconds")}
+# Outputs that are no losses: better when larger, and drawn on axes of their own.
+_SCORES = ("accuracy", "acc", "top", "precision", "recall")
+
+
+def plot_logs(
+    logs: Sequence[TrainingLog], path: str, against: Sequence[str] = ("iterations",)
+) -> None:
+    """Draw losses and scores of runs to ``path`` (.png, .svg, .pdf).
+
+    A row of charts for losses and, if there are any, one for accuracies; a column for each of
+    ``against`` ("iterations", "seconds").  Raises UsageError without matplotlib or for an unknown
+    kind of file.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("plots need matplotlib: pip install 'pycaffe-dist[plot]'") from None
+    kinds = [kind for kind in ("loss", "score") if any(_curves(log, kind) for log in logs)]
+    if not kinds:
+        raise UsageError("the logs have no outputs to draw: see 'display' in the solver")
+    figure = Figure(figsize=(6.4 * len(against), 3.6 * len(kinds)), layout="constrained")
+    charts = figure.subplots(len(kinds), len(against), squeeze=False)
+    for kind, row in zip(kinds, charts):
+        for name, chart in zip(against, row):
+            _draw(chart, logs, kind, name)
+    try:
+        FigureCanvasAgg(figure)
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot draw to '{path}': {error}") from error
+
+
+def _curves(log: TrainingLog, kind: str) -> list[tuple[str, str]]:
+    """Return (part, output) of every curve of a kind."""
+    return [
+        (part, name)
+        for part, names in log.outputs().items()
+        for name in names
+        if name.lower().startswith(_SCORES) == (kind == "score")
+    ]
+
+
+def _draw(chart: Any, logs: Sequence[TrainingLog], kind: str, against: str) -> None:
+    column, title = AXES[against]
+    for number, log in enumerate(logs):
+        prefix = f"{_run_name(log, logs)}: " if len(logs) > 1 else ""
+        for part, name in _curves(log, kind):
+            rows = [row for row in (log.train if part == "train" else log.test) if name in row]
+            style = {"train": "-", "test": "--"}[part]
+            marker = "o" if len(rows) < 30 and part == "test" else None
+            chart.plot(
+                [row[column] for row in rows],
+                [row[name] for row in rows],
+                style,
+                color=f"C{number % 10}" if len(logs) > 1 else None,
+                marker=marker,
+                markersize=3,
+                linewidth=1.4,
+                label=f"{prefix}{part} {name}",
+            )
+    chart.set_xlabel(title)
+    chart.set_ylabel("Loss" if kind == "loss" else "Accuracy")
+    chart.grid(alpha=0.3)
+    chart.legend(fontsize="small")
+
+
+def _run_name(log: TrainingLog, logs: Sequence[TrainingLog]) -> str:
+    """Return the shortest end of a log's path that tells it from the others."""
+    parts = os.path.abspath(log.path).split(os.sep)
+    for count in range(1, len(parts)):
+        ends = [os.path.abspath(other.path).split(os.sep)[-count:] for other in logs]
+        if ends.count(parts[-count:]) == 1:
+            return os.sep.join(parts[-count:])
+    return log.path

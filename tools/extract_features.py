@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Caffe's extract_features: the same as `pcaffe extract_features`."""
+
+import sys
+
+from pycaffe_dist.cli.extract_features import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""pcaffe's plot_log: the same as `pcaffe plot_log`."""
+
+import sys
+
+from pycaffe_dist.cli.plot_log import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

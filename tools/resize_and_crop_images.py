@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Caffe's resize_and_crop_images: the same as `pcaffe resize_and_crop_images`."""
+
+import sys
+
+from pycaffe_dist.cli.resize_and_crop_images import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""pcaffe's summarize: the same as `pcaffe summarize`."""
+
+import sys
+
+from pycaffe_dist.cli.summarize import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
