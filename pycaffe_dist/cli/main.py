@@ -112,9 +112,11 @@ def _import(name: str) -> ModuleType:
 
 def _usage() -> str:
     lines = ["usage: pcaffe COMMAND [flags]", "", "commands:"]
-    for name, module in commands().items():
+    known = commands()
+    width = max(map(len, known)) + 2
+    for name, module in known.items():
         summary = (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
-        lines.append(f"  {name:<22}{summary[:1].lower()}{summary[1:]}")
+        lines.append(f"  {name:<{width}}{summary[:1].lower()}{summary[1:]}")
     lines += [
         "",
         "pcaffe COMMAND --help shows a command's flags; -x 1, -x=1, --x 1 and --x=1 are the same.",
