@@ -9,6 +9,7 @@ import numpy as np
 from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.exponential import exponential
 
 ELEMENTS_PER_CHUNK = 1 << 12
 NO_LABEL = -(2**31)  # an `ignore` that no label equals
@@ -26,7 +27,7 @@ def _softmax(begin, end, x, y):
                 largest[i] = max(largest[i], x[n, c, i])
         for c in range(classes):
             for i in range(inner):
-                value = math.exp(x[n, c, i] - largest[i])
+                value = exponential(x[n, c, i] - largest[i])
                 y[n, c, i] = value
                 total[i] += value
         for i in range(inner):
@@ -34,6 +35,29 @@ def _softmax(begin, end, x, y):
         for c in range(classes):
             for i in range(inner):
                 y[n, c, i] *= total[i]
+
+
+@jit(fast=True)
+def _scale_to_one(values):
+    total = values.dtype.type(0)
+    for c in range(values.size):
+        total += values[c]
+    factor = 1 / total
+    for c in range(values.size):
+        values[c] *= factor
+
+
+@jit
+def _softmax_rows(begin, end, x, y):
+    """`_softmax` where the classes of a sample are neighbours."""
+    for n in range(begin, end):
+        source, target = x[n], y[n]
+        largest = source[0]
+        for c in range(1, source.size):
+            largest = max(largest, source[c])
+        for c in range(source.size):
+            target[c] = exponential(source[c] - largest)
+        _scale_to_one(target)
 
 
 @jit(fast=True)
@@ -91,7 +115,11 @@ def _grain(x: np.ndarray) -> int:
 @kernel
 def softmax_forward(x: np.ndarray, y: np.ndarray) -> None:
     """Set y to the softmax of x; y may be x."""
-    parallel_for(_softmax, x.shape[0], x, y, grain=_grain(x))
+    if x.shape[2] == 1:
+        rows = x.shape[:2]
+        parallel_for(_softmax_rows, x.shape[0], x.reshape(rows), y.reshape(rows), grain=_grain(x))
+    else:
+        parallel_for(_softmax, x.shape[0], x, y, grain=_grain(x))
 
 
 @kernel

@@ -9,6 +9,7 @@ import numpy as np
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.activation import relu_backward, relu_forward
 from pycaffe_dist.kernels.elementwise import blockwise
+from pycaffe_dist.kernels.exponential import sigmoid
 from pycaffe_dist.layers.base import Layer, Need, register
 
 
@@ -104,14 +105,6 @@ class Sigmoid(Neuron):
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         factor = values - values * values
         np.multiply(dy, factor, out=dx)
-
-
-def sigmoid(x: np.ndarray, y: np.ndarray) -> None:
-    """Set y to the logistic function of x, by way of tanh, which cannot overflow; y may be x."""
-    np.multiply(x, 0.5, out=y)
-    np.tanh(y, out=y)
-    y *= 0.5
-    y += 0.5
 
 
 @register("TanH")

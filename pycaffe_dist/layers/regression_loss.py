@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.layers.activation import sigmoid
+from pycaffe_dist.kernels.exponential import sigmoid
 from pycaffe_dist.layers.base import Arity, register
 from pycaffe_dist.layers.checking import describe, require_no_gradient, require_same_count
 from pycaffe_dist.layers.loss import BATCH_SIZE, Loss, normalization_of, normalizer

@@ -1,0 +1,79 @@
+"""The exponential function in a form that the compiler vectorises, and the logistic function."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, overload
+
+from pycaffe_dist.device import parallel_for
+from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.compiling import jit
+
+ELEMENTS_PER_CHUNK = 1 << 14
+
+LOG2_E = np.float32(1 / math.log(2))
+# ln 2 in two parts; multiples of the first by whole numbers below 2^9 are exact.
+LN2_HIGH = np.float32(355 / 512)
+LN2_LOW = np.float32(math.log(2) - 355 / 512)
+# Beyond these the result is 0 or infinite in any case.
+LEAST, MOST = np.float32(-105), np.float32(90)
+# 1/k! for k from 7 down to 2: enough for arguments up to ln(2)/2.
+TERMS = tuple(np.float32(1 / math.factorial(k)) for k in range(7, 1, -1))
+C7, C6, C5, C4, C3, C2 = TERMS
+ONE, HALF = np.float32(1), np.float32(0.5)
+
+
+@intrinsic
+def _from_bits(typing_context, bits):
+    def generate(context, builder, signature, values):
+        return builder.bitcast(values[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+@jit
+def _exponential_float32(x):
+    """e^x to about one unit in the last place; without branches."""
+    limited = min(max(x, LEAST), MOST)
+    power = np.floor(limited * LOG2_E + HALF)
+    r = (limited - power * LN2_HIGH) - power * LN2_LOW
+    value = C7
+    for term in (C6, C5, C4, C3, C2, ONE, ONE):
+        value = value * r + term
+    # In two steps, because 2^power itself may be no normal number.
+    whole = np.int32(power)
+    first = whole >> np.int32(1)
+    second = whole - first
+    value *= _from_bits(np.int32((first + np.int32(127)) << np.int32(23)))
+    value *= _from_bits(np.int32((second + np.int32(127)) << np.int32(23)))
+    return x if x != x else value
+
+
+def exponential(x: float) -> float:
+    """Return e^x of x's type, in compiled code that was not given ``fast=True``."""
+    return math.exp(x)
+
+
+@overload(exponential)
+def _compiled_exponential(x):
+    if x == types.float32:
+        return lambda x: _exponential_float32(x)
+    return lambda x: math.exp(x)
+
+
+@jit
+def _sigmoid(begin, end, x, y):
+    x, y = x[begin:end], y[begin:end]
+    one = x.dtype.type(1)
+    for i in range(x.size):
+        y[i] = one / (one + exponential(-x[i]))
+
+
+@kernel
+def sigmoid(x: np.ndarray, y: np.ndarray) -> None:
+    """Set y to 1 / (1 + e^-x); y may be x."""
+    parallel_for(_sigmoid, x.size, x.reshape(-1), y.reshape(-1), grain=ELEMENTS_PER_CHUNK)
