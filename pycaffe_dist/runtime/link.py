@@ -11,7 +11,8 @@ import numpy as np
 
 from pycaffe_dist.runtime.communication import Step
 
-LARGE_BYTES = 1 << 19
+# Of 1 Gbit/s between four hosts, messages of 512 KiB showed 72 to 92 MB/s, and of 2 MiB 94 to 110.
+LARGE_BYTES = 1 << 21
 REPETITIONS = 4
 TAG = 1
 
