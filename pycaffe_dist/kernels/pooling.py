@@ -313,22 +313,27 @@ def _average_pool_backward(begin, end, dy, dx, geometry):
             for p in range(i * size, (i + 1) * size):
                 flat[p] = value
         return
+    for o in range(dy.shape[2]):
+        widths[o] = dx.dtype.type(1) / widths[o]
     for i in range(begin, end):
-        dx[i] = 0
+        plane = dx[i]
+        plane[:] = 0
         for oy in range(dy.shape[1]):
-            row = dy[i, oy]
+            row, factor = dy[i, oy], dx.dtype.type(1) / heights[oy]
             for o in range(row.size):
-                share[o] = row[o] / (heights[oy] * widths[o])
+                share[o] = row[o] * (factor * widths[o])
             spread[:] = 0
             for k in range(kernel_w):
                 low, high = valid_range(k - pad_w, stride_w, width, row.size)
-                target = spread[low * stride_w + k - pad_w :]
-                for o in range(high - low):
-                    target[o * stride_w] += share[low + o]
+                column = low * stride_w + k - pad_w
+                for o in range(low, high):
+                    # Unsigned, because a signed index is checked for counting from the end.
+                    spread[np.uint64(column)] += share[np.uint64(o)]
+                    column += stride_w
             top = max(0, oy * stride_h - pad_h)
             bottom = min(height, oy * stride_h - pad_h + kernel_h)
             for h in range(top, bottom):
-                out = dx[i, h]
+                out = plane[h]
                 for j in range(width):
                     out[j] += spread[j]
 
