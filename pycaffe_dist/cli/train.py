@@ -47,7 +47,8 @@ def add_flags(parser: FlagParser) -> None:
         "seed",
         int,
         metavar="N",
-        help="make the run repeatable, as random_seed in the solver does",
+        help="make the run repeatable, as random_seed in the solver does; on several ranks name "
+        "an --exchange, too, since auto's choice depends on what it measures",
     )
     add_reading_flags(parser)
 

@@ -98,9 +98,9 @@ def train(folder: Path, name: str, net: str, ranks: int, batch: int, *flags: str
 def assert_equal(found, expected):
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
     for mine, theirs in zip(found[1], expected[1], strict=True):
-        # Where two pixels of a pooling window are equal but for rounding, either may win: it moves
-        # a convolution's weights by 1e-5.
-        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=3e-5)
+        # Of whole blobs: where two pixels of a pooling window are equal but for rounding, either
+        # may win, which moves single weights by more than rounding does.
+        assert np.linalg.norm(mine - theirs) <= 1e-4 * np.linalg.norm(theirs)
 
 
 def exchanges(found) -> dict[str, str]:
