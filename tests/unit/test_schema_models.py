@@ -10,12 +10,12 @@ from pycaffe_dist.schema import caffe_pb2, text
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "models").rglob("*.prototxt"))
-SOLVERS = [path for path in FILES if "_solver" in path.name]
+SOLVERS = [path for path in FILES if "solver" in path.name]
 NETS = [path for path in FILES if path not in SOLVERS]
 
 
 def _id(path: Path) -> str:
-    return path.stem
+    return str(path.relative_to(ROOT / "models"))
 
 
 def test_caffes_file_names_are_there():
@@ -54,7 +54,14 @@ def test_every_bottom_is_a_top_before(path, caplog):
             tops |= set(layer.top)
 
 
-@pytest.mark.parametrize("path", [p for p in NETS if p.stem.endswith("_train_test")], ids=_id)
+PAIRS = {
+    path: path.with_name(path.name.replace("_train_test", ""))
+    for path in NETS
+    if path.stem.endswith("_train_test")
+}
+
+
+@pytest.mark.parametrize("path", [path for path in PAIRS if PAIRS[path].exists()], ids=_id)
 def test_a_net_for_classifying_takes_the_trained_weights(path):
     def sizes(net):
         wanted = {}
@@ -64,10 +71,11 @@ def test_a_net_for_classifying_takes_the_trained_weights(path):
                 wanted[layer.name] = (conv.num_output, list(conv.kernel_size), list(conv.pad))
             elif layer.type == "InnerProduct":
                 wanted[layer.name] = layer.inner_product_param.num_output
-        return wanted
+        # The second branch of a pair has the first one's weights.
+        return {name: size for name, size in wanted.items() if not name.endswith("_p")}
 
     trained = text.read_net(path)
-    deployed = text.read_net(path.with_name(path.name.replace("_train_test", "")))
+    deployed = text.read_net(PAIRS[path])
     assert sizes(trained) == sizes(deployed)
     assert deployed.layer[0].type == "Input"
-    assert deployed.layer[-1].type == "Softmax"
+    assert deployed.layer[-1].type == ("InnerProduct" if "siamese" in path.stem else "Softmax")

@@ -1,0 +1,80 @@
+"""HDF5 files for the example nets: characters of a text, and points of two classes.
+
+usage: python -m pycaffe_dist.data.examples characters TEXT FOLDER
+       python -m pycaffe_dist.data.examples points FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import h5py
+import numpy as np
+
+from pycaffe_dist.errors import DataError, PcaffeError
+from pycaffe_dist.schema.reading import read_bytes
+from pycaffe_dist.snapshot.atomic import replacing
+
+STREAMS = 20  # parts of a text that are read side by side
+_TEST_SHARE = 0.1
+_POINTS = {"train": 7500, "test": 2500}
+
+
+def write_part(folder: str, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write data sets to ``name.h5`` in ``folder``, and ``name.txt`` that lists it by its path."""
+    path = os.path.join(folder, f"{name}.h5")
+    with replacing(path) as new, h5py.File(new, "w") as file:
+        for key, values in arrays.items():
+            file[key] = values
+    with replacing(os.path.join(folder, f"{name}.txt")) as new:
+        new.write_text(f"{path}\n")
+
+
+def write_characters(text: bytes, folder: str) -> None:
+    """Write a text's bytes as ``data``, (steps, STREAMS), each with its next as ``target``.
+
+    ``cont`` is 0 at each stream's beginning.  The text's last tenth is for testing.  Raises
+    `DataError` when it is too short.
+    """
+    begin_of_test = int(len(text) * (1 - _TEST_SHARE))
+    for name, part in (("train", text[:begin_of_test]), ("test", text[begin_of_test:])):
+        steps = (len(part) - 1) // STREAMS
+        if steps < 1:
+            raise DataError(f"a text needs more than {int(STREAMS / _TEST_SHARE)} bytes")
+        codes = np.frombuffer(part[: steps * STREAMS + 1], np.uint8).astype(np.float32)
+        data, target = (c.reshape(STREAMS, steps).T for c in (codes[:-1], codes[1:]))
+        cont = np.ones_like(data)
+        cont[0] = 0
+        write_part(folder, name, {"data": data, "cont": cont, "target": target})
+
+
+def write_points(folder: str, seed: int = 0) -> None:
+    """Write points in four dimensions, of two classes that a curved surface divides."""
+    rng = np.random.default_rng(seed)
+    for name, count in _POINTS.items():
+        points = rng.normal(size=(count, 4)).astype(np.float32)
+        distance = points @ np.array([1.0, -0.5, 0.25, 0.0]) + 0.5 * points[:, 3] ** 2 - 0.4
+        labels = (distance + 0.3 * rng.normal(size=count) > 0).astype(np.float32)
+        write_part(folder, name, {"data": points, "label": labels})
+
+
+def main(args: list[str]) -> Any:
+    """Run the program; return what `sys.exit` takes."""
+    try:
+        if len(args) == 3 and args[0] == "characters":
+            path = args[1]
+            write_characters(read_bytes(path, lambda m: DataError(f"'{path}' {m}")), args[2])
+        elif len(args) == 2 and args[0] == "points":
+            write_points(args[1])
+        else:
+            return __doc__
+    except PcaffeError as error:
+        return str(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

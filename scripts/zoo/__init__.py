@@ -1,0 +1,1 @@
+"""The nets of models/, as programs."""
