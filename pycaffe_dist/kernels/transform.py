@@ -43,6 +43,25 @@ def _draw(key, index, purpose, n):
 
 
 @jit
+def _place(height, width, key, index, train, mirror, out):
+    """Return the crop's top and left edge in an image of (height, width), and whether to mirror."""
+    top, left = height - out.shape[1], width - out.shape[2]
+    if train:
+        top, left = _draw(key, index, _ROW, top + 1), _draw(key, index, _COLUMN, left + 1)
+    else:
+        top, left = top // 2, left // 2
+    return top, left, mirror and _draw(key, index, _MIRROR, 2) == 1
+
+
+@jit
+def _reverse(line, to):
+    """Copy a line backwards; unsigned indices keep the loop free of checks for negative ones."""
+    last = np.uint64(len(line) - 1)
+    for w in range(len(line)):
+        to[w] = line[last - np.uint64(w)]
+
+
+@jit
 def transform_image(
     pixels: np.ndarray,
     index: int,
@@ -63,27 +82,60 @@ def transform_image(
     """
     channels, height, width = out.shape
     as_float = out.dtype.type
-    top, left = pixels.shape[1] - height, pixels.shape[2] - width
-    if train:
-        top, left = _draw(key, index, _ROW, top + 1), _draw(key, index, _COLUMN, left + 1)
-    else:
-        top, left = top // 2, left // 2
-    mirrored = mirror and _draw(key, index, _MIRROR, 2) == 1
+    top, left, mirrored = _place(pixels.shape[1], pixels.shape[2], key, index, train, mirror, out)
+    spare = np.empty(width, out.dtype)
     for c in range(channels):
         for h in range(height):
             row = pixels[c, top + h, left : left + width]
-            to = out[c, h]
+            line = spare if mirrored else out[c, h]
             if mean.size == 0:
                 value = mean_values[c]
                 for w in range(width):
-                    to[w] = (as_float(row[w]) - value) * scale
+                    line[w] = (as_float(row[w]) - value) * scale
             else:
                 mean_row = mean[c, top + h, left : left + width]
                 for w in range(width):
-                    to[w] = (as_float(row[w]) - mean_row[w]) * scale
+                    line[w] = (as_float(row[w]) - mean_row[w]) * scale
             if mirrored:
-                for w in range(width // 2):
-                    to[w], to[width - 1 - w] = to[width - 1 - w], to[w]
+                _reverse(line, out[c, h])
+
+
+@jit
+def transform_interleaved(
+    pixels: np.ndarray,
+    size: tuple[int, int],
+    index: int,
+    key: np.uint64,
+    train: bool,
+    mirror: bool,
+    mean: np.ndarray,
+    mean_values: np.ndarray,
+    scale: float,
+    out: np.ndarray,
+) -> None:
+    """Do what `transform_image` does, for decoded color images, several times as fast.
+
+    ``pixels`` is flat and has the 3 channels of a pixel side by side; ``size`` is (H, W).
+    """
+    _, height, width = out.shape
+    as_float = out.dtype.type
+    top, left, mirrored = _place(size[0], size[1], key, index, train, mirror, out)
+    spare = np.empty(width, out.dtype)
+    for h in range(height):
+        begin = 3 * ((top + h) * size[1] + left)
+        row = pixels[begin : begin + 3 * width]
+        for c in range(3):
+            line = spare if mirrored else out[c, h]
+            if mean.size == 0:
+                value = mean_values[c]
+                for w in range(width):
+                    line[w] = (as_float(row[3 * w + c]) - value) * scale
+            else:
+                mean_row = mean[c, top + h, left : left + width]
+                for w in range(width):
+                    line[w] = (as_float(row[3 * w + c]) - mean_row[w]) * scale
+            if mirrored:
+                _reverse(line, out[c, h])
 
 
 @jit

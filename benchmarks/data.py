@@ -1,0 +1,168 @@
+"""How fast data layers read, beside a bare loop of lmdb reads and OpenCV decodes.
+
+usage: python benchmarks/data.py [--images N] [--side N] [--seconds S] [--threads 1,2,4]
+
+Makes a database of JPEG images and one of MNIST-sized raw ones in a temporary folder.  The bare
+loop reads and decodes in one thread and does nothing else; ours also crops, mirrors, subtracts
+means and fills batches.  Rounds alternate, and the best of each is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import cv2
+import lmdb
+import numpy as np
+
+from pycaffe_dist import device
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.options import ReadingOptions, set_options
+from pycaffe_dist.data.writers import create_database
+from pycaffe_dist.layers.base import LayerContext, layer_class
+from pycaffe_dist.schema import caffe_pb2
+
+ROUNDS = 3
+
+
+def write_images(path: str, count: int, side: int) -> None:
+    """Write JPEG files of smooth noise, about as large as photographs of that size."""
+    rng = np.random.default_rng(0)
+    with create_database(path, "lmdb") as writer:
+        for i in range(count):
+            small = rng.integers(0, 256, (side // 8, side // 8, 3), np.uint8)
+            image = cv2.resize(small, (side, side), interpolation=cv2.INTER_CUBIC)
+            image = cv2.add(image, rng.integers(0, 12, image.shape, np.uint8))
+            data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes()
+            datum = caffe_pb2.Datum(data=data, label=i % 1000, encoded=True)
+            writer.put(b"%08d" % i, datum.SerializeToString())
+
+
+def write_digits(path: str, count: int) -> None:
+    """Write raw images of MNIST's size."""
+    pixels = np.random.default_rng(0).integers(0, 256, (count, 784), np.uint8)
+    datum = caffe_pb2.Datum(channels=1, height=28, width=28)
+    with create_database(path, "lmdb") as writer:
+        for i in range(count):
+            datum.data, datum.label = pixels[i].tobytes(), i % 10
+            writer.put(b"%08d" % i, datum.SerializeToString())
+
+
+def bare_loop(path: str) -> Iterator[int]:
+    """Read and decode record after record; yield how many so far."""
+    cv2.setNumThreads(1)
+    done = 0
+    with lmdb.open(path, readonly=True, lock=False) as env, env.begin(buffers=True) as transaction:
+        while True:
+            for value in transaction.cursor().iternext(keys=False):
+                datum = caffe_pb2.Datum.FromString(bytes(value))
+                if datum.encoded:
+                    cv2.imdecode(np.frombuffer(datum.data, np.uint8), cv2.IMREAD_COLOR)
+                else:
+                    np.frombuffer(datum.data, np.uint8)
+                done += 1
+                yield done
+
+
+def layer_loop(path: str, batch: int, crop: int, threads: tuple[int, int]) -> Iterator[int]:
+    """Run a Data layer; yield how many records so far."""
+    set_options(ReadingOptions(*threads))
+    param = caffe_pb2.LayerParameter(name="data", type="Data", top=["data", "label"])
+    param.data_param.source, param.data_param.batch_size = path, batch
+    param.data_param.backend = caffe_pb2.DataParameter.LMDB
+    if crop:
+        param.transform_param.crop_size, param.transform_param.mirror = crop, True
+        param.transform_param.mean_value.extend((104, 117, 123))
+    layer = layer_class("Data")(param, LayerContext(seed=1))
+    tops = [Blob(), Blob()]
+    layer.setup([], tops)
+    layer.reshape([], tops)
+    done = 0
+    try:
+        while True:
+            layer.forward([], tops)
+            done += batch
+            yield done
+    finally:
+        layer.close()
+
+
+def rate(loop: Callable[[], Iterator[int]], seconds: float) -> tuple[float, float]:
+    """Return a loop's records per second, and per second of all its threads' processor time.
+
+    A start does not count.
+    """
+    with _closing(loop()) as records:
+        warm = time.perf_counter() + 0.2 * seconds
+        while time.perf_counter() < warm:
+            before = next(records)
+        began, busy = time.perf_counter(), time.process_time()
+        while (now := time.perf_counter() - began) < seconds:
+            done = next(records)
+        return (done - before) / now, (done - before) / (time.process_time() - busy)
+
+
+@contextmanager
+def _closing(records: Iterator[int]) -> Iterator[Iterator[int]]:
+    try:
+        yield records
+    finally:
+        records.close()
+
+
+def report(name: str, loops: dict[str, Callable[[], Iterator[int]]], seconds: float) -> None:
+    """Measure the loops in turn and print each one's best, relative to the first."""
+    best = dict.fromkeys(loops, (0.0, 0.0))
+    for _ in range(ROUNDS):
+        for label, loop in loops.items():
+            wall, busy = rate(loop, seconds)
+            best[label] = max(best[label][0], wall), max(best[label][1], busy)
+    wall_0, busy_0 = next(iter(best.values()))
+    print(f"{name:<36} records/s        per second of processor time")
+    for label, (wall, busy) in best.items():
+        print(
+            f"  {label:<32}{wall:>10.0f} {wall / wall_0:5.2f}  {busy:>10.0f} {busy / busy_0:5.2f}"
+        )
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=400)
+    parser.add_argument("--side", type=int, default=256)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    cores = os.cpu_count() or 1
+    usual = ",".join(str(n) for n in (1, 2, 4, 8) if n <= cores)
+    parser.add_argument("--threads", default=usual, help="numbers of threads")
+    options = parser.parse_args()
+    device.set_threads(cores)
+    counts = [int(n) for n in options.threads.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        photos, digits = os.path.join(folder, "photos"), os.path.join(folder, "digits")
+        write_images(photos, options.images, options.side)
+        write_digits(digits, 10000)
+        crop = options.side * 7 // 8
+
+        def reading(path: str, batch: int, crop: int, threads: tuple[int, int]) -> Callable:
+            return lambda: layer_loop(path, batch, crop, threads)
+
+        loops: dict[str, Callable] = {"lmdb + OpenCV, one thread": lambda: bare_loop(photos)}
+        for n in counts:
+            loops[f"1 reader, {n} decoder(s)"] = reading(photos, 32, crop, (1, n))
+        for n in counts[1:]:
+            loops[f"{n} readers, 1 decoder"] = reading(photos, 32, crop, (n, 1))
+        report(f"JPEG {options.side}x{options.side}, crop {crop}, mirror, means",
+               loops, options.seconds)  # fmt: skip
+        loops = {"lmdb + protobuf, one thread": lambda: bare_loop(digits)}
+        for n in counts:
+            loops[f"{n} reader(s)"] = reading(digits, 64, 0, (n, 1))
+        report("raw 28x28", loops, options.seconds)
+
+
+if __name__ == "__main__":
+    main()
