@@ -106,10 +106,28 @@ class DatumReader:
         encoded = [(int(i), datums.index(int(i))) for i in np.flatnonzero(datums.table[:, ENCODED])]
         kept = {index: datums.images[index] for _, index in encoded if index in datums.images}
         missing = [(i, index) for i, index in encoded if index not in kept]
-        images = self._decoders.map(lambda pair: self._decode(datums, pair[0]), missing)
+        images = self._decoders.map(lambda pair: self.image(datums, pair[0]), missing)
         kept.update(zip((index for _, index in missing), images))
         datums.images.clear()
         datums.images.update(kept)
+
+    def image(self, datums: Datums, i: int) -> np.ndarray:
+        """Decode record ``i``, which must be encoded; raises `DataError`.
+
+        Where bad images are skipped, a bad one's place, and label, goes to the next one.
+        """
+
+        def image_at(index: int) -> tuple[np.ndarray, int]:
+            if index == here:
+                return self._image(datums, i), datums.label(i)
+            other = self._read(self._source.cursor(), index, 1, 1)
+            if not other.table[0, ENCODED]:
+                raise DataError(f"{self.describe(other, 0)} is not encoded")
+            return self._image(other, 0), other.label(0)
+
+        here = datums.index(i)
+        image, datums.table[i, LABEL] = self._decoders.first_good(image_at, here)
+        return image
 
     def check(self, datums: Datums, i: int) -> None:
         """Raise `DataError` unless record ``i`` holds an image, decoded if it was encoded."""
@@ -147,19 +165,6 @@ class DatumReader:
             size = records.values[bad, 1]
             raise DataError(f"{self.describe(datums, bad)} is not a Datum ({size} bytes)")
         return datums
-
-    def _decode(self, datums: Datums, i: int) -> np.ndarray:
-        def image_at(index: int) -> tuple[np.ndarray, int]:
-            if index == here:
-                return self._image(datums, i), datums.label(i)
-            other = self._read(self._source.cursor(), index, 1, 1)
-            if not other.table[0, ENCODED]:
-                raise DataError(f"{self.describe(other, 0)} is not encoded")
-            return self._image(other, 0), other.label(0)
-
-        here = datums.index(i)
-        image, datums.table[i, LABEL] = self._decoders.first_good(image_at, here)
-        return image
 
     def _image(self, datums: Datums, i: int) -> np.ndarray:
         row = datums.table[i]

@@ -10,6 +10,7 @@ from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.data.sources import Source
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
+from pycaffe_dist.kernels.datum import ENCODED
 
 
 class DatumLoader:
@@ -62,6 +63,7 @@ class DatumLoader:
     def load_other(self, number: int) -> list[np.ndarray]:
         """Return new tops with batch ``number``, whose images may be of any one shape."""
         datums = self._read(number, 1)
+        self._reader.decode(datums.part(0, 1))
         shape = datums.shape(0)
         tops = [np.empty(top, self.dtype) for top in self._top_shapes(shape)]
         done = self._fill(datums, shape, tops)
@@ -93,24 +95,41 @@ class DatumLoader:
             start = self._skip + shard.first_record(number, size)
             datums, begin = self._reader.read(start, many * size, shard.step), 0
             self._held = (number, datums)
-        part = datums.part(begin, min(begin + batches * size, len(datums)))
-        self._reader.decode(part)
-        return part
+        return datums.part(begin, min(begin + batches * size, len(datums)))
 
     def _fill(self, datums: Datums, shape: Shape, tops: list[np.ndarray]) -> int:
         """Transform records into tops until one is of another shape; return how many."""
         data = tops[0][: len(datums)]
         labels = tops[1] if self._labels else np.empty(0, self.dtype)
-        done = 0
-        while True:
-            done = self._transformer.datums(datums, done, shape, data, labels)
-            if done == len(data):
-                return done
-            self._reader.check(datums, done)
-            image = datums.decoded(done)
-            if image is None or image.shape != shape:
-                return done
-            self._transformer.image(image, datums.index(done), data[done])
-            if self._labels:
-                labels[done] = datums.label(done)
-            done += 1
+        if not datums.table[:, ENCODED].any():
+            done = self._transformer.datums(datums, 0, shape, data, labels)
+            if done < len(data):
+                self._reader.check(datums, done)
+            return done
+        fits = list(
+            self._decoders.map(
+                lambda i: self._fill_one(datums, i, shape, data, labels), range(len(datums))
+            )
+        )
+        return len(fits) if all(fits) else fits.index(False)
+
+    def _fill_one(
+        self, datums: Datums, i: int, shape: Shape, data: np.ndarray, labels: np.ndarray
+    ) -> bool:
+        """Decode and transform record ``i``, one after the other while it is in the cache."""
+        if not datums.table[i, ENCODED]:
+            part, here = datums.part(i, i + 1), slice(i, i + 1)
+            done = self._transformer.datums(part, 0, shape, data[here], labels[here])
+            if not done:
+                self._reader.check(datums, i)
+            return bool(done)
+        image = datums.decoded(i)
+        if image is None:
+            image = self._reader.image(datums, i)
+        if image.shape != shape:
+            datums.images[datums.index(i)] = image
+            return False
+        self._transformer.image(image, datums.index(i), data[i])
+        if self._labels:
+            labels[i] = datums.label(i)
+        return True

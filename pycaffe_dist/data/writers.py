@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -126,12 +127,23 @@ def create_database(path: str, backend: str) -> Iterator[Writer]:
         finally:
             writer.close()
         os.chmod(folder, 0o755)
-        os.rename(folder, path)
+        _rename(folder, path)
     except (OSError, lmdb.Error, plyvel.Error) as error:
         raise DataError(f"cannot write database '{path}': {error}") from error
     finally:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rename(folder: str, path: str) -> None:
+    """Give a finished database its name, unless another writer was faster."""
+    try:
+        os.rename(folder, path)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            message = f"cannot create '{path}': it has appeared in the meantime"
+            raise DataError(message) from error
+        raise
 
 
 def _parent(path: str) -> str:

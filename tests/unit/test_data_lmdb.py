@@ -12,6 +12,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from pycaffe_dist.data.sources import lmdb as sources_lmdb
 from pycaffe_dist.data.sources import open_source
 from pycaffe_dist.errors import DataError
 
@@ -203,3 +204,20 @@ def test_threads_read_one_database_at_once(tmp_path):
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(read, range(20)))
+
+
+def test_database_is_opened_again_while_another_thread_closes_it(tmp_path):
+    path = str(_write(tmp_path / "db", _values(9, (5, 5))))
+
+    def open_and_drop(_: int) -> int:
+        return open_source(path, "lmdb").cursor().read(9).values.shape[0]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(open_and_drop, range(400))) == [9] * 400
+
+
+def test_database_that_the_program_itself_has_open(tmp_path, monkeypatch):
+    path = _write(tmp_path / "db", _values(9, (5, 5)))
+    monkeypatch.setattr(sources_lmdb, "_CLOSING_SECONDS", 0.01)
+    with lmdb.open(str(path), readonly=True, lock=False):
+        _fails(path, "already open")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from itertools import islice
 from weakref import WeakValueDictionary
@@ -134,6 +135,7 @@ class LmdbCursor(Cursor):
 
 _open: WeakValueDictionary[str, _Environment] = WeakValueDictionary()
 _opening = threading.Lock()
+_CLOSING_SECONDS = 2.0
 
 
 def _environment(path: str) -> _Environment:
@@ -141,9 +143,15 @@ def _environment(path: str) -> _Environment:
     place = os.path.realpath(path)
     with _opening:
         environment = _open.get(place)
-        if environment is None:
-            environment = _Environment(path)
-            _open[place] = environment
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        while environment is None:
+            try:
+                environment = _open[place] = _Environment(path)
+            except lmdb.Error as error:
+                # One that nothing refers to any more may be about to be closed by another thread.
+                if "already open" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.001)
         return environment
 
 

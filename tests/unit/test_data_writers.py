@@ -1,0 +1,62 @@
+"""Writing databases: whole or not at all, on a full disk, with two writers at once."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+import pytest
+
+from pycaffe_dist.data.sources import open_source
+from pycaffe_dist.data.writers import create_database
+from pycaffe_dist.errors import DataError
+
+BACKENDS = ("lmdb", "leveldb")
+
+
+@pytest.fixture
+def small_files():
+    """Let no file grow beyond 100 kB, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_full_disk_leaves_nothing_behind(tmp_path, backend, small_files):
+    with (
+        pytest.raises(DataError, match=f"cannot write database '{tmp_path}/db'") as caught,
+        create_database(str(tmp_path / "db"), backend) as writer,
+    ):
+        for i in range(3000):
+            writer.put(b"%08d" % i, os.urandom(100))
+    assert "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_of_two_writers_the_first_to_end_wins(tmp_path, backend):
+    path = str(tmp_path / "db")
+    with pytest.raises(DataError, match="has appeared"), create_database(path, backend) as slow:
+        slow.put(b"k", b"slow")
+        with create_database(path, backend) as quick:
+            quick.put(b"k", b"quick")
+    assert dict(open_source(path, backend).items()) == {b"k": b"quick"}
+    assert os.listdir(tmp_path) == ["db"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_error_in_the_body_leaves_nothing_behind(tmp_path, backend):
+    path = str(tmp_path / "db")
+    with pytest.raises(ZeroDivisionError), create_database(path, backend) as writer:
+        writer.put(b"k", b"v")
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_database_is_readable_by_all_as_the_umask_says(tmp_path, backend):
+    with create_database(str(tmp_path / "db"), backend) as writer:
+        writer.put(b"k", b"v")
+    assert (tmp_path / "db").stat().st_mode & 0o777 == 0o755
