@@ -6,6 +6,7 @@ import importlib
 import os
 import pkgutil
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
@@ -19,6 +20,7 @@ from pycaffe_dist.runtime import launcher
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+RANK_0_FIRST_SECONDS = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,9 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PcaffeError as error:
         if os.environ.get("PCAFFE_TRACEBACK", "0") not in ("", "0"):
             traceback.print_exc()
-        # A wrong flag is wrong on all ranks: one of them says so.
-        if not isinstance(error, UsageError) or launcher.rank() == 0:
-            log.fatal(error)
+        if launcher.rank() > 0:
+            # What is wrong here is mostly wrong on all ranks: rank 0 says so, and its end ends us.
+            time.sleep(RANK_0_FIRST_SECONDS)
+        log.fatal(error)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -191,3 +191,8 @@ def test_a_failing_rank_ends_the_run_and_says_which(folder):
     assert re.search(r"rank 1.*layer 'loss' \(SoftmaxWithLoss\).*77", output)
     assert "Traceback" not in output
     assert not list(folder.glob("bad_iter_*"))
+
+
+def test_a_wrong_flag_is_told_once(folder):
+    output = run(3, ["train", "--sover=x"], folder, expect_failure=True)
+    assert output.count("unknown flag --sover; did you mean '--solver'?") == 1
