@@ -87,9 +87,7 @@ def _start(ranks: int, *arguments: object, environment: dict[str, str] | None = 
 @pytest.fixture(scope="session")
 def start_job() -> Iterator[Callable[..., Job]]:
     """Return a function that starts a program of programs/ (or ``-m module``) on so many ranks."""
-    pytest.importorskip("mpi4py")
-    if find_mpirun() is None:
-        pytest.skip("there is no mpirun")
+    assert find_mpirun() is not None, "these tests need mpirun: pip install '.[mpi]'"
     jobs: list[Job] = []
 
     def start(ranks: int, *arguments: object, **options: dict[str, str]) -> Job:
