@@ -28,12 +28,18 @@ class _Storage:
         """Return the first ``count`` elements, growing the buffer when it is too small."""
         if self._buffer is None or self._buffer.size < count:
             # As in Caffe, what a too small buffer held is lost when it grows.
-            self._buffer = _aligned_zeros(count, self.dtype)
+            self._buffer = aligned_zeros(count, self.dtype)
             self.generation += 1
         return self._buffer[:count]
 
+    def adopt(self, buffer: np.ndarray) -> None:
+        """Go on with flat ``buffer``, which keeps what it holds, in place of one's own."""
+        self._buffer = buffer
+        self.generation += 1
 
-def _aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
+
+def aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
+    """Return ``count`` zeros, flat, in memory such as blobs have: aligned, with slack behind."""
     nbytes = count * dtype.itemsize
     raw = np.zeros(nbytes + _ALIGNMENT + SLACK_BYTES, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
@@ -44,8 +50,8 @@ class Blob:
     """An N-dimensional array of values (``data``) and of their gradient (``diff``).
 
     Both are C-contiguous and writable, allocated as zeros when first used, and stay the same array
-    object until the blob is reshaped.  ``shape`` is a tuple of non-negative ints; ``dtype`` is
-    float32 unless a test wants float64.
+    object until the blob is reshaped or adopts other memory.  ``shape`` is a tuple of non-negative
+    ints; ``dtype`` is float32 unless a test wants float64.
     """
 
     def __init__(self, shape: tuple[int, ...] = (), dtype: Any = np.float32):
@@ -93,6 +99,20 @@ class Blob:
             view = self._diff_view = self._diff.flat(self.count).reshape(self.shape)
             self._diff_generation = self._diff.generation
         return view
+
+    def adopt(self, values: np.ndarray) -> None:
+        """Take over the memory of ``values`` as data and shape, without copying.
+
+        Blobs that share the data do so, too, and layers may write to it.  ``values`` has the dtype
+        of this blob and is a contiguous part of what `aligned_zeros` returned; a part that is not
+        aligned itself is copied to new memory, for the old one may have been adopted as well.
+        """
+        if values.ctypes.data % _ALIGNMENT:
+            copy = aligned_zeros(values.size, self.dtype)
+            copy[:] = values.reshape(-1)
+            values = copy.reshape(values.shape)
+        self._data.adopt(values.reshape(-1))
+        self.reshape(*values.shape)
 
     def share_data(self, other: Blob) -> None:
         """Use the data of ``other``, which must have at least as many elements."""
