@@ -22,6 +22,8 @@ from pycaffe_dist.errors import ClusterError
 # (at 1 Gbit/s and 64 MB: 8 MiB at a time take 730 ms, 32 MiB 600 ms); more would only take memory.
 MOST_LIVE = 3
 MOST_LIVE_BYTES = 32 << 20
+# What is more urgent than all that is under way need not wait for its turn if it is small.
+URGENT_BYTES = 256 << 10
 # The longer nothing has moved, the longer the nap (both in seconds).
 SHORTEST_NAP = 50e-6
 LONGEST_NAP = 1e-3
@@ -81,16 +83,27 @@ class Handle:
 class _Job:
     """A task with its handle and what it is waiting for."""
 
-    __slots__ = ("handle", "nbytes", "order", "reported", "since", "step", "task")
+    __slots__ = (
+        "handle",
+        "nbytes",
+        "order",
+        "priority",
+        "reported",
+        "since",
+        "started",
+        "step",
+        "task",
+    )
 
-    def __init__(self, task: Task, handle: Handle, order: int | None, nbytes: int):
+    def __init__(self, task: Task, handle: Handle, order: int | None, nbytes: int, priority: int):
         self.task, self.handle, self.order, self.nbytes = task, handle, order, nbytes
+        self.priority = priority
         self.step = Step([])
-        self.since = 0.0
+        self.started = self.since = 0.0
         self.reported = False
 
     def __lt__(self, other: _Job) -> bool:
-        return (self.order or 0) < (other.order or 0)
+        return (self.priority, self.order or 0) < (other.priority, other.order or 0)
 
 
 class CommunicationThread:
@@ -98,7 +111,8 @@ class CommunicationThread:
 
     ``test_all`` tells whether a list of requests has completed (``MPI.Request.Testall``).  When a
     step takes longer than ``stall_seconds``, standard error says which ranks it waits for; ``who``
-    names this rank there.
+    names this rank there.  ``on_exchange`` is told, in the thread, of every task with an order that
+    has ended: its name, and when it started and ended (``time.perf_counter``).
     """
 
     def __init__(
@@ -112,25 +126,38 @@ class CommunicationThread:
         self._stall_seconds = stall_seconds
         self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._live: list[_Job] = []
-        self._waiting: list[_Job] = []  # a heap: the lowest order is in front
+        self._waiting: list[_Job] = []  # a heap: the most urgent is in front
         self._ended: list[int] = []  # a heap of orders that ended before a lower one
         self._frontier = 0  # the lowest order that has not ended
+        self._ordered = 0  # how many tasks with an order are live
+        self._busy = 0.0  # how long there was at least one, up to the last time that there was none
+        self._busy_since = 0.0
+        self.on_exchange: Callable[[str, float, float], None] | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="pcaffe-mpi", daemon=True)
         self._thread.start()
 
-    def submit(self, task: Task, name: str, *, order: int | None = None, nbytes: int = 0) -> Handle:
+    def submit(
+        self,
+        task: Task,
+        name: str,
+        *,
+        order: int | None = None,
+        nbytes: int = 0,
+        priority: int = 0,
+    ) -> Handle:
         """Hand over a task and return its handle; ``name`` is for messages.
 
-        Without ``order`` the task starts at once.  With it, lower orders start first and only a
-        few run at a time, judged by ``nbytes``; the lowest order that has not ended is always
-        started, so that ranks that submit in different orders cannot wait for each other for ever.
+        Without ``order`` the task starts at once.  With it, only a few run at a time, judged by
+        ``nbytes``; of those that wait, the lowest ``priority`` starts first, then the lowest order.
+        The lowest order that has not ended is always started, so that ranks that submit in
+        different orders, or with different priorities, cannot wait for each other for ever.
         Orders count up from 0, without gaps, since the last :meth:`restart_order`.
         """
         if self._closing:
             raise ClusterError(f"{name}: the communication thread has ended")
         handle = Handle(name)
-        self._inbox.put(_Job(task, handle, order, nbytes))
+        self._inbox.put(_Job(task, handle, order, nbytes, priority))
         return handle
 
     def restart_order(self) -> None:
@@ -141,6 +168,11 @@ class CommunicationThread:
             self._ended.clear()
 
         self.call(restart, "restart_order")
+
+    def exchange_seconds(self) -> float:
+        """Return for how long tasks that have an order have been under way, one or several."""
+        busy, since = self._busy, self._busy_since
+        return busy + (time.perf_counter() - since if self._ordered else 0.0)
 
     def call(self, function: Callable[[], Any], name: str) -> Handle:
         """Run a function that returns at once in the communication thread."""
@@ -202,21 +234,37 @@ class CommunicationThread:
     def _start_waiting(self) -> bool:
         """Start the tasks whose turn has come."""
         found = False
-        while self._waiting and self._may_start(self._waiting[0]):
+        while self._waiting and self._has_room(self._waiting[0]):
             self._start(heapq.heappop(self._waiting))
             found = True
-        return found
+        return self._start_frontier() or found
 
-    def _may_start(self, job: _Job) -> bool:
+    def _start_frontier(self) -> bool:
+        """Start the task of the lowest order that has not ended, however many run."""
+        for number, job in enumerate(self._waiting):
+            if job.order == self._frontier:
+                self._waiting[number] = self._waiting[-1]
+                self._waiting.pop()
+                heapq.heapify(self._waiting)
+                self._start(job)
+                return True
+        return False
+
+    def _has_room(self, job: _Job) -> bool:
         ordered = [other for other in self._live if other.order is not None]
         return (
             len(ordered) < MOST_LIVE
             or job.nbytes + sum(other.nbytes for other in ordered) <= MOST_LIVE_BYTES
-            or job.order == self._frontier
+            or (job.nbytes <= URGENT_BYTES and all(job < other for other in ordered))
         )
 
     def _start(self, job: _Job) -> None:
         self._live.append(job)
+        if job.order is not None:
+            job.started = time.perf_counter()
+            if not self._ordered:
+                self._busy_since = job.started
+            self._ordered += 1
         self._resume(job, time.monotonic())
 
     def _advance(self, job: _Job, now: float) -> bool:
@@ -249,7 +297,16 @@ class CommunicationThread:
             while self._ended and self._ended[0] == self._frontier:
                 heapq.heappop(self._ended)
                 self._frontier += 1
+            self._note_end(job)
         job.handle._finish(result, error)
+
+    def _note_end(self, job: _Job) -> None:
+        ended = time.perf_counter()
+        self._ordered -= 1
+        if not self._ordered:
+            self._busy += ended - self._busy_since
+        if self.on_exchange is not None:
+            self.on_exchange(job.handle.name, job.started, ended)
 
     def _has_reported(self) -> bool:
         """Whether a task that is still stuck has been reported: the others wait for the same."""

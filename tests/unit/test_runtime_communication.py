@@ -100,7 +100,7 @@ def test_when_the_thread_itself_fails_everybody_hears_of_it(thread, monkeypatch)
     def fail(job):
         raise RuntimeError("a bug in the thread")
 
-    monkeypatch.setattr(thread, "_may_start", fail)
+    monkeypatch.setattr(thread, "_has_room", fail)
     thread.submit(waiting_for(), "task", order=0)
     with pytest.raises(RuntimeError, match="a bug in the thread"):
         handle.wait(5)
@@ -158,6 +158,74 @@ def test_the_lowest_order_starts_even_when_higher_ones_fill_the_thread(thread):
         request.arrived = True
     thread.restart_order()
     assert thread.submit(waiting_for(result="again"), "task", order=0).wait(5) == "again"
+
+
+def test_the_most_urgent_of_those_that_wait_starts_first(thread):
+    large = communication.MOST_LIVE_BYTES
+    requests = [Request() for _ in range(7)]
+    began: list[int] = []
+
+    def task(order):
+        began.append(order)
+        yield Step([requests[order]], (3,))
+
+    urgency = dict(enumerate((0, 0, 0, 5, 2, 4, 3)))
+    handles = [
+        thread.submit(task(order), "task", order=order, nbytes=large, priority=urgency[order])
+        for order in range(7)
+    ]
+    assert eventually(lambda: began == [0, 1, 2])
+    requests[1].arrived = True
+    assert eventually(lambda: began == [0, 1, 2, 4])
+    requests[2].arrived = True
+    assert eventually(lambda: began == [0, 1, 2, 4, 6])
+    # Once all before it have ended, the lowest order starts, urgent or not.
+    requests[0].arrived = True
+    assert eventually(lambda: 3 in began)
+    for request in requests:
+        request.arrived = True
+    for handle in handles:
+        handle.wait(5)
+
+
+def test_a_small_urgent_task_does_not_wait_for_large_ones(thread):
+    requests = [Request() for _ in range(communication.MOST_LIVE + 2)]
+    for order in range(communication.MOST_LIVE):
+        thread.submit(
+            waiting_for(requests[order]),
+            "task",
+            order=order,
+            nbytes=communication.MOST_LIVE_BYTES,
+            priority=9,
+        )
+    started = {priority: threading.Event() for priority in (9, 1)}
+    for order, (priority, event) in enumerate(started.items(), communication.MOST_LIVE):
+        task = waiting_for(requests[order], started=event)
+        thread.submit(task, "task", order=order, nbytes=100, priority=priority)
+    assert started[1].wait(5)
+    assert not started[9].is_set()
+    for request in requests:
+        request.arrived = True
+
+
+def test_the_time_with_exchanges_under_way_is_counted_once(thread):
+    ended = []
+    thread.on_exchange = lambda name, since, until: ended.append((name, since, until))
+    requests = [Request(), Request()]
+    handles = [
+        thread.submit(waiting_for(request), f"exchange {order}", order=order)
+        for order, request in enumerate(requests)
+    ]
+    thread.submit(waiting_for(), "no exchange").wait(5)
+    time.sleep(0.02)
+    for request, handle in zip(requests, handles):
+        request.arrived = True
+        handle.wait(5)
+    assert eventually(lambda: len(ended) == 2)
+    seconds = thread.exchange_seconds()
+    assert seconds == thread.exchange_seconds()
+    assert [name for name, *_ in ended] == ["exchange 0", "exchange 1"]
+    assert seconds == max(until for _, _, until in ended) - min(since for _, since, _ in ended)
 
 
 def test_a_stalled_task_names_the_ranks_that_it_waits_for(thread, capfd):
