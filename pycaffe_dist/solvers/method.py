@@ -22,8 +22,9 @@ class Regularization(NamedTuple):
 class Method:
     """The base of the six methods.
 
-    ``history`` holds ``slots`` arrays per parameter, slot by slot, in the order of Caffe's solver
-    states.  ``param`` is the SolverParameter.
+    Each of ``parameters`` has ``slots`` arrays of history, zero at first and allocated when they
+    are first asked for: one that is updated elsewhere takes no memory here.  ``param`` is the
+    SolverParameter.
     """
 
     type: ClassVar[str]
@@ -32,15 +33,29 @@ class Method:
     def __init__(self, param: Any, parameters: Sequence[Parameter]):
         self.param = param
         self.parameters = parameters
-        self.history = [
-            np.zeros_like(parameter.blob.data)
-            for _ in range(self.slots)
-            for parameter in parameters
-        ]
+        self._arrays: dict[tuple[int, int], np.ndarray] = {}
 
     def slot(self, index: int, number: int = 0) -> np.ndarray:
         """Return the history of parameter ``index`` in slot ``number``."""
-        return self.history[number * len(self.parameters) + index]
+        array = self._arrays.get((number, index))
+        if array is None:
+            array = np.zeros_like(self.parameters[index].blob.data)
+            self._arrays[number, index] = array
+        return array
+
+    @property
+    def history(self) -> list[np.ndarray]:
+        """All arrays, slot by slot: the order of Caffe's solver states."""
+        return [
+            self.slot(index, number)
+            for number in range(self.slots)
+            for index in range(len(self.parameters))
+        ]
+
+    def release(self, index: int) -> None:
+        """Forget the history of parameter ``index`` and give its memory back."""
+        for number in range(self.slots):
+            self._arrays.pop((number, index), None)
 
     def update(
         self, index: int, rate: float, regularization: Regularization, iteration: int

@@ -16,15 +16,14 @@ from pycaffe_dist.config import Action
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import NumericError, UsageError
 from pycaffe_dist.log import fmt, logger
-from pycaffe_dist.net import Net, Parameter, debug
+from pycaffe_dist.net import Net, debug
 from pycaffe_dist.runtime.cluster import Cluster, LocalCluster
 from pycaffe_dist.runtime.engine import Engine, LocalEngine
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import companion
 from pycaffe_dist.solvers import nets, resuming, snapshots, testing
-from pycaffe_dist.solvers.layer_rate import LayerRate
 from pycaffe_dist.solvers.lr_policy import LearningRate
-from pycaffe_dist.solvers.method import Regularization, method_class
+from pycaffe_dist.solvers.updating import Updater
 
 _REGULARIZATIONS = ("L1", "L2")
 
@@ -91,8 +90,8 @@ class Solver:
         # How many batches each test net has been asked for by all ranks together.
         self.tested = [0] * len(self.test_nets)
         self.learning_rate = LearningRate(param)
-        self._layer_rate = LayerRate(param)
-        self.method = method_class(param.type)(param, self.net.parameters)
+        self._updater = Updater(param, self.net.parameters)
+        self.method = self._updater.method
         for paths in param.weights:
             self.load_weights(path.strip() for path in paths.split(","))
         logger.info("Solver scaffolding done.")
@@ -349,14 +348,11 @@ class Solver:
         rate = self.learning_rate.at(self.iteration, *self._policy_loss())
         if display:
             logger.info("Iteration %d, lr = %s", self.iteration, fmt(rate))
-        scale = 1.0 / self.param.iter_size
-        if self.param.clip_gradients >= 0:
-            scale *= self._clipping_factor()
+        clipping = self._clipping_factor() if self.param.clip_gradients >= 0 else 1.0
         # The last layers' gradients are the first to arrive.
         for index in reversed(range(len(self.net.parameters))):
-            parameter = self.net.parameters[index]
-            self.engine.wait(parameter)
-            self._update(index, parameter, rate, scale)
+            self.engine.wait(self.net.parameters[index])
+            self._updater.update(index, rate, self.iteration, clipping)
         if self.net.debug_info:
             debug.log_update(self.net.parameters)
         self.iteration += 1
@@ -366,13 +362,6 @@ class Solver:
         if not self.learning_rate.needs_loss:
             return []
         return self.cluster.mean(np.array([self._smoothed_loss()])).tolist()
-
-    def _update(self, index: int, parameter: Parameter, rate: float, scale: float) -> None:
-        decay = self.param.weight_decay * parameter.decay_mult
-        l1 = decay if self.param.regularization_type == "L1" else 0.0
-        regularization = Regularization(scale, decay - l1, l1)
-        rate = self._layer_rate.of(parameter, rate, scale, decay)
-        self.method.update(index, rate * parameter.lr_mult, regularization, self.iteration)
 
     def _clipping_factor(self) -> float:
         """Return what brings the norm of all gradients (before iter_size) within the limit."""
