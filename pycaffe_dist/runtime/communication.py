@@ -9,6 +9,7 @@ kernels, where a blocking or spinning MPI call would take one of them.
 from __future__ import annotations
 
 import heapq
+import itertools
 import queue
 import sys
 import threading
@@ -17,6 +18,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.runtime.pacing import Pace
 
 # Several exchanges at a time hide each other's latency and keep both directions of a link busy
 # (at 1 Gbit/s and 64 MB: 8 MiB at a time take 730 ms, 32 MiB 600 ms); more would only take memory.
@@ -34,10 +36,12 @@ class Step(NamedTuple):
     """Messages that are on their way: MPI requests and, for each, the rank at the other end.
 
     No ranks: the messages are a collective operation's, which does not tell for whom it waits.
+    ``nbytes`` is how much of them this rank sends.
     """
 
     requests: list[Any]
     ranks: tuple[int, ...] = ()
+    nbytes: float = 0
 
 
 Task = Generator[Step, None, Any]
@@ -80,13 +84,19 @@ class Handle:
         self._event.set()
 
 
+_numbers = itertools.count()
+
+
 class _Job:
     """A task with its handle and what it is waiting for."""
 
     __slots__ = (
         "handle",
         "nbytes",
+        "number",
         "order",
+        "paced",
+        "patient",
         "priority",
         "reported",
         "since",
@@ -95,15 +105,26 @@ class _Job:
         "task",
     )
 
-    def __init__(self, task: Task, handle: Handle, order: int | None, nbytes: int, priority: int):
+    def __init__(
+        self,
+        task: Task,
+        handle: Handle,
+        order: int | None = None,
+        nbytes: int = 0,
+        priority: float = 0,
+        paced: bool = False,
+        patient: bool = False,
+    ):
         self.task, self.handle, self.order, self.nbytes = task, handle, order, nbytes
-        self.priority = priority
+        self.priority, self.paced, self.patient = priority, paced, patient
+        self.number = next(_numbers)
         self.step = Step([])
         self.started = self.since = 0.0
         self.reported = False
 
     def __lt__(self, other: _Job) -> bool:
-        return (self.priority, self.order or 0) < (other.priority, other.order or 0)
+        mine = self.priority, self.order or 0, self.number
+        return mine < (other.priority, other.order or 0, other.number)
 
 
 class CommunicationThread:
@@ -112,7 +133,8 @@ class CommunicationThread:
     ``test_all`` tells whether a list of requests has completed (``MPI.Request.Testall``).  When a
     step takes longer than ``stall_seconds``, standard error says which ranks it waits for; ``who``
     names this rank there.  ``on_exchange`` is told, in the thread, of every task with an order that
-    has ended: its name, and when it started and ended (``time.perf_counter``).
+    has ended: its name, and when it started and ended (``time.perf_counter``).  ``pace`` limits
+    what tasks send that have an order or are ``paced``.
     """
 
     def __init__(
@@ -120,13 +142,17 @@ class CommunicationThread:
         test_all: Callable[[Sequence[Any]], bool],
         stall_seconds: float = 120.0,
         who: str = "this rank",
+        pace: Pace | None = None,
     ):
         self.who = who
+        self.stall_seconds = stall_seconds
+        self._pace = pace or Pace()
         self._test_all = test_all
-        self._stall_seconds = stall_seconds
         self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._live: list[_Job] = []
         self._waiting: list[_Job] = []  # a heap: the most urgent is in front
+        self._held: list[_Job] = []  # a heap of those without an order that the pace holds back
+        self._watches: dict[str, Callable[[float], bool]] = {}
         self._ended: list[int] = []  # a heap of orders that ended before a lower one
         self._frontier = 0  # the lowest order that has not ended
         self._ordered = 0  # how many tasks with an order are live
@@ -144,7 +170,9 @@ class CommunicationThread:
         *,
         order: int | None = None,
         nbytes: int = 0,
-        priority: int = 0,
+        priority: float = 0,
+        paced: bool = False,
+        patient: bool = False,
     ) -> Handle:
         """Hand over a task and return its handle; ``name`` is for messages.
 
@@ -153,12 +181,36 @@ class CommunicationThread:
         The lowest order that has not ended is always started, so that ranks that submit in
         different orders, or with different priorities, cannot wait for each other for ever.
         Orders count up from 0, without gaps, since the last :meth:`restart_order`.
+
+        Tasks with an order, and those that are ``paced``, are held back while the pace is exceeded.
+        A ``patient`` task may wait for others as long as it likes.
         """
         if self._closing:
             raise ClusterError(f"{name}: the communication thread has ended")
         handle = Handle(name)
-        self._inbox.put(_Job(task, handle, order, nbytes, priority))
+        paced = paced or order is not None
+        self._inbox.put(_Job(task, handle, order, nbytes, priority, paced, patient))
         return handle
+
+    def watch(self, name: str, look: Callable[[float], bool] | None) -> Handle:
+        """Call ``look`` over and over in the thread, with the time (``time.monotonic``).
+
+        It looks for messages that nobody has asked for, tells whether it found any, and does not
+        wait.  It takes the place of an earlier one of that name; None ends it.  An exception in it
+        ends the thread, and is carried over to everybody who waits.
+        """
+
+        def change() -> None:
+            if look is None:
+                self._watches.pop(name, None)
+            else:
+                self._watches[name] = look
+
+        return self.call(change, f"watch {name}")
+
+    def end_watches(self) -> None:
+        """Look for no more messages; to be called in the thread."""
+        self._watches.clear()
 
     def restart_order(self) -> None:
         """Let orders count from 0 again; nothing that has one may be under way."""
@@ -193,7 +245,7 @@ class CommunicationThread:
         try:
             self._loop()
         except BaseException as error:  # carried over to everybody who waits, now or later
-            for job in self._live + self._waiting:
+            for job in self._live + self._waiting + self._held:
                 job.handle._finish(error=error)
             while (late := self._inbox.get()) is not None:
                 late.handle._finish(error=error)
@@ -202,19 +254,28 @@ class CommunicationThread:
         moved_at = time.monotonic()
         while True:
             moved = self._accept_all()
-            if not self._live and not self._waiting:
+            if not self._live and not self._waiting and not self._held:
                 if self._closing and self._inbox.empty():
                     return
-                self._accept(self._inbox.get())
-                moved = True
+                moved |= self._sleep()
             moved |= self._start_waiting()
             now = time.monotonic()
+            for look in tuple(self._watches.values()):
+                moved |= look(now)
             for job in tuple(self._live):
                 moved |= self._advance(job, now)
             if moved:
                 moved_at = now
-            elif self._live:
+            elif self._live or self._waiting or self._held:
                 time.sleep(min(max((now - moved_at) * NAP_SHARE, SHORTEST_NAP), LONGEST_NAP))
+
+    def _sleep(self) -> bool:
+        """Wait for a task, or as long as nobody needs to be looked for; tell whether one came."""
+        try:
+            self._accept(self._inbox.get(timeout=LONGEST_NAP if self._watches else None))
+        except queue.Empty:
+            return False
+        return True
 
     def _accept_all(self) -> bool:
         found = False
@@ -226,18 +287,26 @@ class CommunicationThread:
     def _accept(self, job: _Job | None) -> None:
         if job is None:
             self._closing = True
-        elif job.order is None:
-            self._start(job)
-        else:
+        elif job.order is not None:
             heapq.heappush(self._waiting, job)
+        elif job.paced and self._pace.is_limited:
+            heapq.heappush(self._held, job)
+        else:
+            self._start(job)
 
     def _start_waiting(self) -> bool:
         """Start the tasks whose turn has come."""
         found = False
-        while self._waiting and self._has_room(self._waiting[0]):
+        while self._held and self._may_send():
+            self._start(heapq.heappop(self._held))
+            found = True
+        while self._waiting and self._has_room(self._waiting[0]) and self._may_send():
             self._start(heapq.heappop(self._waiting))
             found = True
-        return self._start_frontier() or found
+        return (self._may_send() and self._start_frontier()) or found
+
+    def _may_send(self) -> bool:
+        return self._pace.allows(time.monotonic())
 
     def _start_frontier(self) -> bool:
         """Start the task of the lowest order that has not ended, however many run."""
@@ -275,8 +344,10 @@ class CommunicationThread:
             self._end(job, error=error)
             return True
         if complete:
+            if job.paced and not self._may_send():
+                return False
             self._resume(job, now)
-        elif now - job.since > self._stall_seconds and not self._has_reported():
+        elif now - job.since > self.stall_seconds and not (job.patient or self._has_reported()):
             job.reported = True
             self._report(job, now)
         return complete
@@ -285,6 +356,8 @@ class CommunicationThread:
         try:
             job.step = next(job.task)
             job.since, job.reported = now, False
+            if job.paced:
+                self._pace.take(job.step.nbytes)
         except StopIteration as end:
             self._end(job, result=end.value)
         except Exception as error:

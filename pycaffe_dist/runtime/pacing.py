@@ -1,0 +1,42 @@
+"""Keeps what a rank sends within a number of bytes per second."""
+
+from __future__ import annotations
+
+import math
+
+# What may be sent at once after a pause, in seconds of the permitted rate.
+BURST_SECONDS = 0.02
+
+
+class Pace:
+    """A bucket that fills with ``bytes_per_second`` and that messages empty.
+
+    A message may start while the bucket is not empty, and may empty it by more than there is: the
+    next one then waits for longer.  So large messages pass, too, and the mean is kept.  Times are
+    those of ``time.monotonic``.
+    """
+
+    def __init__(self, bytes_per_second: float = math.inf):
+        self.bytes_per_second = bytes_per_second
+        self._most = bytes_per_second * BURST_SECONDS
+        self._level = self._most
+        self._at: float | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit at all."""
+        return self.bytes_per_second < math.inf
+
+    def allows(self, now: float) -> bool:
+        """Tell whether a message may start now."""
+        if not self.is_limited:
+            return True
+        if self._at is not None:
+            self._level = min(self._most, self._level + (now - self._at) * self.bytes_per_second)
+        self._at = now
+        return self._level > 0
+
+    def take(self, nbytes: float) -> None:
+        """Take note that a message of so many bytes has started."""
+        if self.is_limited:
+            self._level -= nbytes
