@@ -11,6 +11,7 @@ from pycaffe_dist.data.image import read_image
 from pycaffe_dist.data.image_list import ImageList
 from pycaffe_dist.data.order import Order
 from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.data.prefetch import new_tops
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
 
@@ -102,7 +103,7 @@ class ImageLoader:
         """Return new tops with batch ``number``, whose images may be of any one shape."""
         indices = self._indices(number)
         shape = self._take(int(indices[0]))[0].shape
-        tops = [np.empty(top, self.dtype) for top in self._top_shapes(shape)]
+        tops = new_tops(self._top_shapes(shape), self.dtype)
         fits = self._fill(indices, shape, tops)
         if not all(fits):
             odd = int(indices[fits.index(False)])

@@ -7,6 +7,7 @@ import numpy as np
 from pycaffe_dist.data.datums import DatumReader, Datums, Shape
 from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.data.prefetch import new_tops
 from pycaffe_dist.data.sources import Source
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
@@ -65,7 +66,7 @@ class DatumLoader:
         datums = self._read(number, 1)
         self._reader.decode(datums.part(0, 1))
         shape = datums.shape(0)
-        tops = [np.empty(top, self.dtype) for top in self._top_shapes(shape)]
+        tops = new_tops(self._top_shapes(shape), self.dtype)
         done = self._fill(datums, shape, tops)
         if done < self._batch_size:
             raise DataError(

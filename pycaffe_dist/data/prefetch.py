@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from pycaffe_dist.blob import aligned_zeros
 from pycaffe_dist.errors import DataError
 
 # A reader that has to wait for the interpreter lock should wait rarely: batches are prepared
@@ -20,6 +21,11 @@ from pycaffe_dist.errors import DataError
 # are kept where they are as small as that.
 CHUNK_BYTES = 1 << 21
 LEAST_DEPTH, MOST_DEPTH = 4, 16
+
+
+def new_tops(shapes: Sequence[tuple[int, ...]], dtype: np.dtype) -> list[np.ndarray]:
+    """Return tops of these shapes in memory that blobs can adopt."""
+    return [aligned_zeros(math.prod(shape), dtype).reshape(shape) for shape in shapes]
 
 
 class Loader(Protocol):
@@ -36,7 +42,7 @@ class Loader(Protocol):
         ...
 
     def load_other(self, number: int) -> list[np.ndarray]:
-        """Return new tops with batch ``number``, which `load` left out for its shape."""
+        """Return `new_tops` with batch ``number``, which `load` left out for its shape."""
         ...
 
     def close(self) -> None:
@@ -51,7 +57,7 @@ class _Chunk:
         self.size = size
         self.ready: SimpleQueue[list[np.ndarray] | BaseException] = SimpleQueue()
         self._batch_sizes = [shape[0] for shape in shapes]
-        self._tops = [np.empty((size * shape[0], *shape[1:]), dtype) for shape in shapes]
+        self._tops = new_tops([(size * shape[0], *shape[1:]) for shape in shapes], dtype)
 
     def tops(self, begin: int, end: int) -> list[np.ndarray]:
         """Return the part of each top that batches ``begin`` to ``end`` take up."""
@@ -143,7 +149,8 @@ class Prefetcher:
         self._stop: weakref.finalize | None = None
 
     def next(self) -> list[np.ndarray]:
-        """Return the tops of the next batch; they stay valid until the following call.
+        """Return the tops of the next batch; they stay valid, and may be written to, until the
+        following call.
 
         ``number`` then counts this batch as taken, and ``seconds_waited`` the time waited for it.
         """

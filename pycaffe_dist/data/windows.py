@@ -10,6 +10,7 @@ import numpy as np
 from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.image import decode_image, read_file, resize
 from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.data.prefetch import new_tops
 from pycaffe_dist.errors import DataError
 
 
@@ -186,7 +187,7 @@ class WindowLoader:
 
     def load_other(self, number: int) -> list[np.ndarray]:
         """Return new tops with batch ``number``."""
-        tops = [np.empty(shape, self.dtype) for shape in self.top_shapes()]
+        tops = new_tops(self.top_shapes(), self.dtype)
         self._load(number, *tops)
         return tops
 

@@ -84,8 +84,7 @@ class PrefetchingLayer(Layer):
             batch = self._prefetcher.next()
         self._tell_waiting()
         for blob, values in zip(top, batch):
-            blob.reshape(*values.shape)
-            blob.data[...] = values
+            blob.adopt(values)
 
     def close(self) -> None:
         if hasattr(self, "_prefetcher"):
