@@ -15,6 +15,21 @@ class Action(enum.Enum):
     SNAPSHOT_AND_STOP = "snapshot and stop"
 
 
+class Overlap(enum.Enum):
+    """Until when a parameter's exchange may go on while layers compute."""
+
+    BACKWARD = "backward"  # the end of backward: then all parameters are updated
+    FORWARD = "forward"  # the parameter's first layer in the next iteration's forward
+
+
+class Wire(enum.Enum):
+    """In which form the numbers of gradients travel."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
 @dataclass(frozen=True)
 class TrainOptions:
     """One training run.
@@ -38,6 +53,7 @@ class TrainOptions:
     sigint_effect: Action = Action.STOP
     sighup_effect: Action = Action.SNAPSHOT
     exchange: str = "auto"
+    overlap: Overlap = Overlap.BACKWARD
     threads: int = 0
     global_batch: bool = False
     seed: int | None = None
@@ -62,8 +78,11 @@ class ExchangeSettings:
 
     Parameters that together have at most ``bucket_bytes`` travel as one; larger ones travel in
     slices of at most ``slice_bytes``.  A gradient is the sum of ``passes`` backward passes.
+    ``overlap`` says until when gradients may travel, ``wire`` in which form.
     """
 
     bucket_bytes: int = 64 << 10
     slice_bytes: int = 4 << 20
     passes: int = 1
+    overlap: Overlap = Overlap.BACKWARD
+    wire: Wire = Wire.FLOAT32

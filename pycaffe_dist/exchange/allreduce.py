@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.exchange.base import (
-    Exchange,
     Load,
     Message,
     Piece,
@@ -19,7 +18,8 @@ from pycaffe_dist.exchange.base import (
     register,
     start_messages,
 )
-from pycaffe_dist.exchange.fusing import fuse_and_slice
+from pycaffe_dist.exchange.fusing import FusingExchange
+from pycaffe_dist.exchange.wire import WireFormat
 from pycaffe_dist.runtime.communication import Task
 
 if TYPE_CHECKING:
@@ -28,22 +28,97 @@ if TYPE_CHECKING:
     from pycaffe_dist.runtime.mpi import MPICluster
 
 
-@register("allreduce")
-class Allreduce(Exchange):
-    """Reduce-scatter and allgather, point to point, in place in the gradients.
+class Values(NamedTuple):
+    """Numbers to combine (one axis), the form in which they travel, and what rounding lost."""
+
+    array: np.ndarray
+    wire: WireFormat
+    residual: np.ndarray | None
+
+    def shares(self, count: int) -> list[Values]:
+        """Cut the numbers into ``count`` parts of nearly equal size."""
+        cuts = [self.array.size * i // count for i in range(count + 1)]
+        return [self.part(begin, end) for begin, end in pairwise(cuts)]
+
+    def part(self, begin: int, end: int) -> Values:
+        """Return the numbers [begin, end)."""
+        residual = None if self.residual is None else self.residual[begin:end]
+        return Values(self.array[begin:end], self.wire, residual)
+
+    def pack(self) -> np.ndarray:
+        """Return what to send."""
+        return self.wire.pack(self.array, self.residual)
+
+    def settle(self) -> np.ndarray:
+        """Return what to send, and set the numbers to what arrives."""
+        return self.wire.settle(self.array, self.residual)
+
+
+class DirectMean:
+    """Reduce-scatter and allgather, point to point, in place.
 
     Messages find each other by tags, so that the ranks need not agree on an order.  Sums go in the
     order of ranks: the result has the same bits on all ranks and in all runs.
     """
 
+    def __init__(self, communicator: Any):
+        self._communicator = communicator
+        self._spare: list[np.ndarray] = []
+
+    def steps(self, values: Values, members: Sequence[int], me: int, ranks: int, tag: int) -> Task:
+        """Replace ``values`` by their sum over ``members`` (ranks), divided by ``ranks``.
+
+        This rank is number ``me`` of them; ``tag`` and the next one are the messages'.
+        """
+        shares = values.shares(len(members))
+        mine = shares[me]
+        # Each rank begins with the next one, so that no rank gets all messages at once.
+        others = [(me + distance) % len(members) for distance in range(1, len(members))]
+
+        scratch = self._take(mine.array.dtype, len(others) * mine.array.size)
+        theirs = list(np.split(scratch[: len(others) * mine.array.size], max(1, len(others))))
+        rooms = [values.wire.room(row) for row in theirs]
+        yield start_messages(
+            self._communicator,
+            [Message(room, members[other], tag) for other, room in zip(others, rooms)],
+            [Message(shares[other].pack(), members[other], tag) for other in others],
+        )
+        parts = {me: mine.array}
+        for other, row, room in zip(others, theirs, rooms):
+            values.wire.unpack(room, row)
+            parts[other] = row
+        mean_in_rank_order([parts[number] for number in range(len(members))], ranks, mine.array)
+        self._spare.append(scratch)
+
+        packed = mine.settle()
+        rooms = [values.wire.room(shares[other].array) for other in others]
+        yield start_messages(
+            self._communicator,
+            [Message(room, members[other], tag + 1) for other, room in zip(others, rooms)],
+            [Message(packed, members[other], tag + 1) for other in others],
+        )
+        for other, room in zip(others, rooms):
+            values.wire.unpack(room, shares[other].array)
+
+    def _take(self, dtype: np.dtype, count: int) -> np.ndarray:
+        """Return a spare array of at least ``count`` elements, or a new one."""
+        for index, array in enumerate(self._spare):
+            if array.dtype == dtype and array.size >= count:
+                return self._spare.pop(index)
+        return np.empty(count, dtype)
+
+
+@register("allreduce")
+class Allreduce(FusingExchange):
+    """Every rank sums one share of a gradient, then all collect the shares."""
+
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):
         super().__init__(cluster, settings)
-        self._fused: dict[Shipment, np.ndarray] = {}
-        self._spare: list[np.ndarray] = []
+        self._direct: DirectMean | None = None
 
     def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
         """Return that of two rounds in which a rank sends a share to every other."""
-        nbytes = sum(piece.nbytes for piece in pieces)
+        nbytes = self.bytes_on_the_wire(pieces)
         return Load(2, 2 * nbytes * (cluster.size - 1) / cluster.size)
 
     def cost(self, parameter: Parameter, cluster: Cluster) -> float:
@@ -53,57 +128,13 @@ class Allreduce(Exchange):
         share = min(1.0, whole.nbytes / self.settings.bucket_bytes)
         return Load(alone.messages * share, alone.nbytes).seconds(cluster)
 
-    def group(self, parameters: Sequence[Parameter]) -> list[list[Piece]]:
-        """Fuse small parameters and slice large ones."""
-        return fuse_and_slice(parameters, self.settings.bucket_bytes, self.settings.slice_bytes)
-
-    def steps(self, shipment: Shipment) -> Task:
-        """Combine the pieces in place, or through one array that holds them all."""
-        if len(shipment.pieces) == 1:
-            yield from self._mean(shipment.pieces[0].gradient, shipment.number)
-            return
-        gradients = [piece.gradient for piece in shipment.pieces]
-        fused = self._fused.get(shipment)
-        if fused is None:
-            count = sum(gradient.size for gradient in gradients)
-            fused = self._fused[shipment] = np.empty(count, gradients[0].dtype)
-        np.concatenate(gradients, out=fused)
-        yield from self._mean(fused, shipment.number)
-        begin = 0
-        for gradient in gradients:
-            gradient[:] = fused[begin : begin + gradient.size]
-            begin += gradient.size
-
-    def _mean(self, values: np.ndarray, number: int) -> Task:
+    def mean(self, values: np.ndarray, shipment: Shipment) -> Task:
         """Replace ``values`` (one axis) by their mean over ranks."""
-        rank, ranks = self.cluster.rank, self.cluster.size
-        communicator = cast("MPICluster", self.cluster).exchange_communicator
-        cuts = [values.size * i // ranks for i in range(ranks + 1)]
-        shares = [values[begin:end] for begin, end in pairwise(cuts)]
-        mine = shares[rank]
-        # Each rank begins with the next one, so that no rank gets all messages at once.
-        peers = [(rank + distance) % ranks for distance in range(1, ranks)]
-
-        tag = 2 * number
-        scratch = self._take(values.dtype, (ranks - 1) * mine.size)
-        theirs = scratch[: (ranks - 1) * mine.size].reshape(ranks - 1, mine.size)
-        yield start_messages(
-            communicator,
-            [Message(theirs[row], peer, tag) for row, peer in enumerate(peers)],
-            [Message(shares[peer], peer, tag) for peer in peers],
+        cluster = self.cluster
+        if self._direct is None:
+            self._direct = DirectMean(cast("MPICluster", cluster).exchange_communicator)
+        travelling = Values(values, self.wire(values.dtype), self.residual(values, shipment))
+        tag = 2 * shipment.number
+        yield from self._direct.steps(
+            travelling, range(cluster.size), cluster.rank, cluster.size, tag
         )
-        by_rank = dict(zip(peers, theirs)) | {rank: mine}
-        mean_in_rank_order([by_rank[r] for r in range(ranks)], ranks, mine)
-        self._spare.append(scratch)
-        yield start_messages(
-            communicator,
-            [Message(shares[peer], peer, tag + 1) for peer in peers],
-            [Message(mine, peer, tag + 1) for peer in peers],
-        )
-
-    def _take(self, dtype: np.dtype, count: int) -> np.ndarray:
-        """Return a spare array of at least ``count`` elements, or a new one."""
-        for index, array in enumerate(self._spare):
-            if array.dtype == dtype and array.size >= count:
-                return self._spare.pop(index)
-        return np.empty(count, dtype)

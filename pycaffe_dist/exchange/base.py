@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from pycaffe_dist.config import ExchangeSettings
+from pycaffe_dist.config import ExchangeSettings, Wire
 from pycaffe_dist.errors import ClusterError, PcaffeError
 from pycaffe_dist.registry import Registry
 from pycaffe_dist.runtime.communication import Step
@@ -59,10 +59,12 @@ class Shipment:
     """Pieces that travel together, once the gradients of all their parameters are ready.
 
     ``number`` is the place in the order in which backward makes gradients, the same on all ranks.
+    Of those that wait for the wire, the one with the lowest ``priority`` goes first.
     """
 
     pieces: tuple[Piece, ...]
     number: int
+    priority: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -100,15 +102,21 @@ class Exchange(abc.ABC):
     """One way of combining parameters across the ranks of ``cluster``.
 
     A subclass declares what it ``moves``, whether it runs ``during_backward`` (else it waits for
-    the end of it), whether it ``computes`` beside (else nobody measures how fast) and whether it is
-    a choice of ``--exchange=auto``; it defines ``supports``, ``load`` and ``steps``.
+    the end of it), whether shipments must start ``in_order``, as MPI's collective operations must
+    (else the urgent ones may overtake), whether it ``computes`` beside (else nobody measures how
+    fast), whether it is a choice of ``--exchange=auto``, whether it ``compresses`` what travels
+    (``--wire``) and whether it is ``deterministic``: the same bits on all ranks and in all runs; it
+    defines ``supports``, ``load`` and ``steps``.
     """
 
     type: ClassVar[str]
     moves: ClassVar[Moves] = Moves.GRADIENT
     during_backward: ClassVar[bool] = True
+    in_order: ClassVar[bool] = False
     computes: ClassVar[bool] = False
     automatic: ClassVar[bool] = True
+    compresses: ClassVar[bool] = False
+    deterministic: ClassVar[bool] = True
 
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):
         self.cluster = cluster
@@ -145,6 +153,7 @@ class Exchange(abc.ABC):
             f"exchange {self.type} of {shipment.name}",
             order=order,
             nbytes=self.bytes_under_way(shipment),
+            priority=shipment.priority,
         )
 
     def bytes_under_way(self, shipment: Shipment) -> int:
@@ -222,12 +231,23 @@ def exchange_names() -> list[str]:
     return _exchanges.names()
 
 
-def candidates(name: str) -> list[type[Exchange]]:
+def candidates(name: str, wire: Wire = Wire.FLOAT32) -> list[type[Exchange]]:
     """Return the exchanges among which a run chooses that was asked for ``name``, or for "auto".
 
     The one that was asked for comes first; the others are for parameters that it cannot combine.
-    Raises ClusterError when there is no such exchange.
+    Raises ClusterError when there is no such exchange, or when it knows no other ``wire`` than
+    float32.
     """
+
+    def suits(kind: type[Exchange]) -> bool:
+        return kind.compresses or wire is Wire.FLOAT32
+
     if name == AUTO:
-        return [kind for kind in map(exchange_class, exchange_names()) if kind.automatic]
+        kinds = [exchange_class(known) for known in exchange_names()]
+        return [kind for kind in kinds if kind.automatic and suits(kind)]
+    if not suits(exchange_class(name)):
+        known = ", ".join(other for other in exchange_names() if suits(exchange_class(other)))
+        raise ClusterError(
+            f"--exchange={name} sends float32 only; --wire={wire.value} is for {known}"
+        )
     return [exchange_class(choice) for choice in dict.fromkeys((name, FALLBACK))]

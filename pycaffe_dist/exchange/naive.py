@@ -25,7 +25,9 @@ class Naive(Exchange):
     """MPI's own allreduce of every parameter, once backward has ended."""
 
     during_backward = False
+    in_order = True
     automatic = False
+    deterministic = False  # MPI does not promise it of its own sums
 
     def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
         """Return that of a ring allreduce."""
