@@ -36,12 +36,14 @@ class Step(NamedTuple):
     """Messages that are on their way: MPI requests and, for each, the rank at the other end.
 
     No ranks: the messages are a collective operation's, which does not tell for whom it waits.
-    ``nbytes`` is how much of them this rank sends.
+    ``nbytes`` is how much of them this rank sends.  ``late`` returns ranks that have not yet left
+    word in shared memory, none when there is nothing to wait for any more.
     """
 
     requests: list[Any]
     ranks: tuple[int, ...] = ()
     nbytes: float = 0
+    late: Callable[[], Sequence[int]] | None = None
 
 
 Task = Generator[Step, None, Any]
@@ -121,6 +123,10 @@ class _Job:
         self.step = Step([])
         self.started = self.since = 0.0
         self.reported = False
+
+    def late(self) -> Sequence[int]:
+        """Return the ranks of which the step waits for word in shared memory."""
+        return self.step.late() if self.step.late else ()
 
     def __lt__(self, other: _Job) -> bool:
         mine = self.priority, self.order or 0, self.number
@@ -339,7 +345,7 @@ class CommunicationThread:
     def _advance(self, job: _Job, now: float) -> bool:
         """Resume a task whose step is complete; tell whether it was."""
         try:
-            complete = self._test_all(job.step.requests)
+            complete = self._test_all(job.step.requests) and not job.late()
         except Exception as error:
             self._end(job, error=error)
             return True
@@ -392,7 +398,7 @@ class CommunicationThread:
                 rank
                 for request, rank in zip(job.step.requests, job.step.ranks)
                 if not request.Get_status()
-            }
+            }.union(job.late())
         )
         if missing:
             whom = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
