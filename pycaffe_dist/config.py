@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 
@@ -30,6 +31,14 @@ class Wire(enum.Enum):
     BFLOAT16 = "bfloat16"
 
 
+class UpdatePriority(enum.Enum):
+    """Which of the gradients that wait for a slow link goes to the parameter server first."""
+
+    FIFO = "fifo"
+    RANDOM = "random"
+    RELATIVE_MAGNITUDE = "relative_magnitude"  # the largest in comparison with its weights
+
+
 @dataclass(frozen=True)
 class TrainOptions:
     """One training run.
@@ -41,7 +50,9 @@ class TrainOptions:
     ``stages`` select the net's layers.  ``exchange`` names how gradients are combined across ranks;
     ``threads`` 0 means this rank's share of the machine's cores.  ``seed`` None leaves the solver's
     ``random_seed``, ``max_time`` None (else seconds) its ``max_time``.  ``stop_at_nan`` lets a loss
-    that is NaN or infinite end the run.
+    that is NaN or infinite end the run.  ``staleness``, ``server_ranks`` and ``update_priority``
+    are those of the parameter server, ``bandwidth_limit`` (bytes per second) that of every rank:
+    see ExchangeSettings and ClusterSettings.
     """
 
     solver: str
@@ -54,6 +65,10 @@ class TrainOptions:
     sighup_effect: Action = Action.SNAPSHOT
     exchange: str = "auto"
     overlap: Overlap = Overlap.BACKWARD
+    staleness: int = 0
+    server_ranks: int = 0
+    update_priority: UpdatePriority = UpdatePriority.FIFO
+    bandwidth_limit: float = math.inf
     threads: int = 0
     global_batch: bool = False
     seed: int | None = None
@@ -66,10 +81,14 @@ class TrainOptions:
 class ClusterSettings:
     """How the ranks of a run work together.
 
-    A rank that has waited for others for ``stall_seconds`` says so, once per operation.
+    A rank that has waited for others for ``stall_seconds`` says so, once per operation.  The last
+    ``server_ranks`` ranks do not train but serve parameters; without any, all ranks do both.
+    Exchanges send at most ``bandwidth_limit`` bytes per second and rank.
     """
 
     stall_seconds: float = 120.0
+    server_ranks: int = 0
+    bandwidth_limit: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -78,7 +97,10 @@ class ExchangeSettings:
 
     Parameters that together have at most ``bucket_bytes`` travel as one; larger ones travel in
     slices of at most ``slice_bytes``.  A gradient is the sum of ``passes`` backward passes.
-    ``overlap`` says until when gradients may travel, ``wire`` in which form.
+    ``overlap`` says until when gradients may travel, ``wire`` in which form.  A worker of the
+    parameter server is at most ``staleness`` iterations ahead of the slowest, and
+    ``update_priority`` says which of its gradients go first.  ``needs_gradients`` says why the
+    solver must see mean gradients itself; empty if it need not.
     """
 
     bucket_bytes: int = 64 << 10
@@ -86,3 +108,6 @@ class ExchangeSettings:
     passes: int = 1
     overlap: Overlap = Overlap.BACKWARD
     wire: Wire = Wire.FLOAT32
+    staleness: int = 0
+    update_priority: UpdatePriority = UpdatePriority.FIFO
+    needs_gradients: str = ""
