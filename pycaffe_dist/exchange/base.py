@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.runtime.cluster import Cluster
     from pycaffe_dist.runtime.communication import Handle, Task
     from pycaffe_dist.runtime.mpi import MPICluster
+    from pycaffe_dist.solvers.updating import Updater
 
 
 # The name that asks for the cheapest exchange of each parameter.
@@ -33,6 +34,7 @@ class Moves(enum.Enum):
 
     GRADIENT = "gradient"  # each rank's gradient goes out, the mean gradient comes back
     FACTORS = "factors"  # the layer's two factors go out, the mean gradient is rebuilt from all
+    UPDATE = "update"  # the gradient goes out, updated weights come back: the solver leaves it out
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ class Piece:
     def gradient(self) -> np.ndarray:
         """The piece's gradient: a writable view, one axis."""
         return self.parameter.blob.diff.reshape(-1)[self.begin : self.end]
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The piece's weights: a writable view, one axis."""
+        return self.parameter.blob.data.reshape(-1)[self.begin : self.end]
 
     @property
     def nbytes(self) -> int:
@@ -171,6 +178,32 @@ class Exchange(abc.ABC):
         """Forget the run."""
 
 
+class UpdateExchange(Exchange):
+    """An exchange that updates parameters itself, in the solver's place.
+
+    Once a shipment's messages have arrived, its weights are current.  Of its parameters, the solver
+    holds no history.  All methods but ``begin`` are collective.
+    """
+
+    moves = Moves.UPDATE
+
+    @abc.abstractmethod
+    def take_over(self, updater: Updater, resumed: bool) -> None:
+        """Take weights, and history if ``resumed``, from rank 0; its updater forgets the latter."""
+
+    @abc.abstractmethod
+    def begin(self, iteration: int, rate: float) -> None:
+        """Take note of the iteration whose gradients come next, and of its learning rate."""
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Give all ranks the weights that all updates so far make, the same everywhere."""
+
+    @abc.abstractmethod
+    def collect_history(self, updater: Updater) -> dict[tuple[int, int], np.ndarray]:
+        """Return, on rank 0, the history of its parameters by slot and index in the updater."""
+
+
 class Message(NamedTuple):
     """An array that goes to ``peer``, or comes from it."""
 
@@ -182,12 +215,13 @@ class Message(NamedTuple):
 def start_messages(communicator: Any, receives: list[Message], sends: list[Message]) -> Step:
     """Start messages that are not empty, receives first."""
     requests, ranks = [], []
+    nbytes = sum(message.array.nbytes for message in sends)
     for start, messages in ((communicator.Irecv, receives), (communicator.Isend, sends)):
         for array, peer, tag in messages:
             if array.size:
                 requests.append(start(array, peer, tag))
                 ranks.append(peer)
-    return Step(requests, tuple(ranks))
+    return Step(requests, tuple(ranks), nbytes)
 
 
 def mean_in_rank_order(parts: Sequence[np.ndarray], ranks: int, out: np.ndarray) -> None:
