@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pycaffe_dist import device
 from pycaffe_dist.errors import NetError
 
 # Vector kernels may read up to this many bytes past an array's end; the storage covers them.
@@ -14,15 +15,18 @@ SLACK_BYTES = 64
 _ALIGNMENT = 64
 
 
-class _Storage:
-    """A growable, aligned, zero-initialised buffer that several blobs may share."""
+class Storage:
+    """A growable, aligned, zero-initialised buffer that several blobs may share.
+
+    An array of it is good for as long as ``generation`` stays equal.
+    """
 
     __slots__ = ("_buffer", "dtype", "generation")
 
     def __init__(self, dtype: np.dtype):
         self.dtype = dtype
         self._buffer: np.ndarray | None = None
-        self.generation = 0
+        self.generation: float = 0
 
     def flat(self, count: int) -> np.ndarray:
         """Return the first ``count`` elements, growing the buffer when it is too small."""
@@ -32,10 +36,24 @@ class _Storage:
             self.generation += 1
         return self._buffer[:count]
 
+    def array(self, shape: tuple[int, ...], count: int, write: bool = True) -> Any:
+        """Return the first ``count`` elements as an array on the current device."""
+        return self.flat(count).reshape(shape)
+
     def adopt(self, buffer: np.ndarray) -> None:
         """Go on with flat ``buffer``, which keeps what it holds, in place of one's own."""
         self._buffer = buffer
         self.generation += 1
+
+
+def _storage(dtype: np.dtype) -> Storage:
+    """Return memory for arrays of the current device."""
+    here = device.current()
+    if not here.is_gpu:
+        return Storage(dtype)
+    from pycaffe_dist.gpu.mirror import MirroredStorage
+
+    return MirroredStorage(dtype, here)
 
 
 def aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
@@ -50,17 +68,19 @@ class Blob:
     """An N-dimensional array of values (``data``) and of their gradient (``diff``).
 
     Both are C-contiguous and writable, allocated as zeros when first used, and stay the same array
-    object until the blob is reshaped or adopts other memory.  ``shape`` is a tuple of non-negative
+    object until the blob is reshaped or adopts other memory.  A blob made on a GPU gives arrays of
+    the current device, that GPU or the host: data moves when it is asked for elsewhere, and what
+    ``data`` and ``diff`` return counts as written.  ``shape`` is a tuple of non-negative
     ints; ``dtype`` is float32 unless a test wants float64.
     """
 
     def __init__(self, shape: tuple[int, ...] = (), dtype: Any = np.float32):
         self.dtype = np.dtype(dtype)
-        self._data = _Storage(self.dtype)
-        self._diff = _Storage(self.dtype)
+        self._data = _storage(self.dtype)
+        self._diff = _storage(self.dtype)
         self._data_view: np.ndarray | None = None
         self._diff_view: np.ndarray | None = None
-        self._data_generation = self._diff_generation = -1
+        self._data_generation = self._diff_generation = -1.0
         self.shape: tuple[int, ...] = ()
         self.count = 0
         self.reshape(*shape)
@@ -87,7 +107,7 @@ class Blob:
         """The values."""
         view = self._data_view
         if view is None or self._data_generation != self._data.generation:
-            view = self._data_view = self._data.flat(self.count).reshape(self.shape)
+            view = self._data_view = self._data.array(self.shape, self.count)
             self._data_generation = self._data.generation
         return view
 
@@ -96,9 +116,17 @@ class Blob:
         """The gradient of the loss with respect to ``data``."""
         view = self._diff_view
         if view is None or self._diff_generation != self._diff.generation:
-            view = self._diff_view = self._diff.flat(self.count).reshape(self.shape)
+            view = self._diff_view = self._diff.array(self.shape, self.count)
             self._diff_generation = self._diff.generation
         return view
+
+    def read_data(self) -> np.ndarray:
+        """Return the values for reading only: where they lie on another device, they stay valid."""
+        return self._data.array(self.shape, self.count, write=False)
+
+    def read_diff(self) -> np.ndarray:
+        """Return the gradient for reading only: where it lies on another device, it stays valid."""
+        return self._diff.array(self.shape, self.count, write=False)
 
     def adopt(self, values: np.ndarray) -> None:
         """Take over the memory of ``values`` as data and shape, without copying.
@@ -122,6 +150,20 @@ class Blob:
     def share_diff(self, other: Blob) -> None:
         """Use the diff of ``other``, which must have at least as many elements."""
         self._diff = other._diff
+        self._diff_view = None
+
+    def new_storage(self) -> Storage:
+        """Return memory for values of this blob's kind, empty so far."""
+        return _storage(self.dtype)
+
+    @property
+    def diff_storage(self) -> Any:
+        """Where the diff lies; blobs that share it have the same.  May be set."""
+        return self._diff
+
+    @diff_storage.setter
+    def diff_storage(self, storage: Any) -> None:
+        self._diff = storage
         self._diff_view = None
 
     def shares_data_with(self, other: Blob) -> bool:

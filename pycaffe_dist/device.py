@@ -1,4 +1,7 @@
-"""The CPU threads of one rank: every kernel spreads its work over them with `parallel_for`."""
+"""What a rank computes on: the host with its threads, or a GPU; which of them is the current one.
+
+On the host every kernel spreads its work over the threads with `parallel_for`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pycaffe_dist.errors import UsageError
+import numpy as np
+
+from pycaffe_dist.errors import DeviceError, UsageError
 
 # More chunks than threads, so that a thread that loses its core for a while holds up little.
 CHUNKS_PER_THREAD = 4
@@ -21,6 +26,74 @@ SPINS = 2500
 # Pauses between a worker's seeing a job and its asking for the interpreter lock, in which the
 # caller gets into its own first chunk and lets go of the lock: some 4 µs.
 HANDOVER = 150
+
+
+class Device:
+    """Where arrays lie and kernels run; the base of the host and of `pycaffe_dist.gpu.base.GPU`."""
+
+    is_gpu = False
+    name = "CPU"
+
+    @property
+    def xp(self) -> Any:
+        """The module that makes and handles this device's arrays."""
+        return np
+
+    def enter(self) -> Any:
+        """Prepare the calling thread; return what `leave` needs to undo it."""
+
+    def leave(self, before: Any) -> None:
+        """Undo what `enter` did."""
+
+
+HOST = Device()
+
+
+class _ThreadState(threading.local):
+    device = HOST  # threads begin on the host: those that read data or exchange gradients stay there
+
+
+_here = _ThreadState()
+
+
+def current() -> Device:
+    """Return the device that the calling thread computes on."""
+    return _here.device
+
+
+def current_gpu() -> Any:
+    """Return the calling thread's GPU; raises DeviceError when it computes on the host."""
+    device = _here.device
+    if not device.is_gpu:
+        raise DeviceError("a GPU's arrays were used outside of device.use(gpu)")
+    return device
+
+
+def xp() -> Any:
+    """Return the module that makes arrays on the current device: NumPy, or CuPy."""
+    return _here.device.xp
+
+
+class use:  # noqa: N801 (used like a function)
+    """A context in which the calling thread computes on ``device``."""
+
+    __slots__ = ("_before", "_device", "_state")
+
+    def __init__(self, device: Device):
+        self._device = device
+
+    def __enter__(self) -> Device:
+        self._before = _here.device
+        self._state = None
+        if self._device is not self._before:
+            self._state = self._device.enter()
+            _here.device = self._device
+        return self._device
+
+    def __exit__(self, *exception: object) -> None:
+        if self._device is not self._before:
+            _here.device = self._before
+            self._device.leave(self._state)
 
 
 class _Job:

@@ -1,25 +1,31 @@
-"""Compute primitives, one file per family; `kernel` sends a call to the device of its arrays."""
+"""Compute primitives, one file per family; `kernel` and `plan` pair the CPU's with the GPU's.
+
+The GPU side of ``kernels/<family>.py`` is ``kernels/cuda/<family>.py``, with functions and classes
+of the same names and parameters; its kernels are in ``kernels/<family>.cu``.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from pycaffe_dist import device
 from pycaffe_dist.errors import DeviceError
 
 Function = TypeVar("Function", bound=Callable)
+Class = TypeVar("Class", bound=type)
 
 
 def kernel(function: Function) -> Function:
     """Mark ``function`` as the CPU side of a primitive.
 
-    The first array argument decides: NumPy runs ``function``; raises `DeviceError` for an array of
-    a device that has no implementation of this primitive.
+    The first array argument decides: NumPy runs ``function``, an array of a GPU the function's
+    partner; raises `DeviceError` when there is none.
     """
-    name = f"{function.__module__.removeprefix('pycaffe_dist.')}.{function.__qualname__}"
 
     @functools.wraps(function)
     def launch(*args, **options):
@@ -27,7 +33,39 @@ def kernel(function: Function) -> Function:
             if isinstance(arg, np.ndarray):
                 break
             if hasattr(arg, "__cuda_array_interface__"):
-                raise DeviceError(f"{name} has no implementation for {type(arg).__name__} arrays")
+                return partner(function)(*args, **options)
         return function(*args, **options)
 
+    launch.is_primitive = True  # type: ignore[attr-defined]
     return launch
+
+
+def plan(cls: Class) -> Class:
+    """Mark ``cls`` as the CPU side of a plan: made on a GPU, it is an object of its partner class.
+
+    Raises `DeviceError` when there is none.
+    """
+
+    def make(made: type, *args: Any, **options: Any) -> Any:
+        if made is cls and device.current().is_gpu:
+            return partner(cls)(*args, **options)
+        return object.__new__(made)
+
+    cls.__new__ = make
+    cls.is_primitive = True
+    return cls
+
+
+@functools.cache
+def partner(primitive: Any) -> Any:
+    """Return the GPU side of a primitive; raises DeviceError when there is none."""
+    family = primitive.__module__.rpartition(".")[2]
+    name = f"pycaffe_dist.kernels.cuda.{family}"
+    try:
+        return getattr(importlib.import_module(name), primitive.__qualname__)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+    except AttributeError:
+        pass
+    raise DeviceError(f"kernels.{family}.{primitive.__qualname__} has no implementation for GPUs")

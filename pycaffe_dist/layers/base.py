@@ -91,6 +91,8 @@ class Layer:
     has_backward: ClassVar[bool] = True
     # The net reshapes a layer when its bottoms' shapes changed; some need it before every forward.
     reshape_every_forward: ClassVar[bool] = False
+    # Is there no way to run it on a GPU?  Then the net runs it on the host, and its blobs move.
+    host_only: ClassVar[bool] = False
     # Does the layer define forward_rectified?
     can_rectify: ClassVar[bool] = False
 

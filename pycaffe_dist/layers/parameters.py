@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pycaffe_dist import device
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.filler import fill
 from pycaffe_dist.layers.base import Layer
@@ -32,7 +33,8 @@ def make_parameters(layer: Layer, *specs: Spec) -> None:
     for index, (shape, filler) in enumerate(specs):
         blob = layer.new_blob(*shape)
         try:
-            fill(blob, filler, layer.context.rng(layer.name, f"blobs[{index}]"))
+            with device.use(device.HOST):  # the same numbers on every device
+                fill(blob, filler, layer.context.rng(layer.name, f"blobs[{index}]"))
         except NetError as error:
             raise layer.error(f"parameter {index}: {error}") from None
         layer.blobs.append(blob)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pycaffe_dist import device
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import LayerError, NetError, PcaffeError
 from pycaffe_dist.layers import Arity, Layer, LayerContext, layer_class
@@ -195,8 +196,9 @@ class Builder:
 
             layer.blobs = blobs_of(layer_param, self._context.dtype)
         try:
-            layer.setup(node.bottom, node.top)
-            layer.reshape(node.bottom, node.top)
+            with device.use(device.HOST if layer.host_only else device.current()):
+                layer.setup(node.bottom, node.top)
+                layer.reshape(node.bottom, node.top)
         except LayerError:
             raise
         except NetError as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from pycaffe_dist import device as devices
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import NetError
@@ -18,6 +18,7 @@ from pycaffe_dist.net.build import Builder
 from pycaffe_dist.net.fusing import rectified_layers
 from pycaffe_dist.net.in_place import check_in_place
 from pycaffe_dist.net.parameter import Parameter
+from pycaffe_dist.net.pending import PendingLoss
 from pycaffe_dist.net.rules import filter_layers, kept_layers
 from pycaffe_dist.net.splits import insert_splits
 from pycaffe_dist.schema import text
@@ -31,6 +32,8 @@ class Net:
 
     ``dtype`` is that of all blobs; ``seed`` makes fillers, dropout and crops repeatable; ``shard``
     says which records this rank reads; ``places`` tells errors where the layers were defined.
+    ``device``, the current one if it is not given, is what the layers run on, but for those that
+    can only run on the host.
     ``before_forward``, ``after_forward``, ``before_backward`` and ``after_backward`` hold callbacks
     that get a layer's index.  Raises NetError or LayerError when the net cannot be built.
     """
@@ -43,7 +46,9 @@ class Net:
         seed: int | None = None,
         shard: Shard = Shard(),  # noqa: B008 (frozen)
         places: Places | None = None,
+        device: devices.Device | None = None,
     ):
+        self.device = device or devices.current()
         kept = kept_layers(param)
         filtered = filter_layers(param, kept)
         if logger.isEnabledFor(20):
@@ -60,7 +65,8 @@ class Net:
         builder = Builder(insert_splits(filtered), context, where)
         self.nodes = builder.nodes
         try:
-            builder.build()
+            with devices.use(self.device):
+                builder.build()
             check_in_place(self.nodes)
         except BaseException:
             self.close()
@@ -100,31 +106,71 @@ class Net:
                 return index
         raise NetError(f"net '{self.name}' has no layer '{name}'")
 
-    def forward(self, start: int = 0, end: int | None = None) -> float:
-        """Run layers ``start`` to ``end`` (inclusive) forward; return the weighted loss."""
+    def forward(
+        self,
+        start: int = 0,
+        end: int | None = None,
+        before_layer: Hook | None = None,
+    ) -> float:
+        """Run layers ``start`` to ``end`` (inclusive) forward; return the weighted loss.
+
+        ``before_layer`` is called with the index of every layer that has parameters to run.
+        """
+        return self.start_forward(start, end, before_layer).value()
+
+    def start_forward(
+        self,
+        start: int = 0,
+        end: int | None = None,
+        before_layer: Hook | None = None,
+    ) -> PendingLoss:
+        """Do as `forward` does, but do not wait for a GPU to know the loss."""
         last = len(self.nodes) - 1 if end is None else end
         # Who looks between the layers is to find what each of them made.
         observed = self.before_forward or self.after_forward or self.debug_info
         rectified = {} if observed else self._rectified
-        losses, done = [], -1
-        for index in range(start, last + 1):
-            if index == done:
-                continue
-            for hook in self.before_forward:
-                hook(index)
-            slope = rectified.get(index) if index < last else None
-            losses.append(self.forward_layer(index, slope))
-            if slope is not None:
-                done = index + 1
-            for hook in self.after_forward:
-                hook(index)
-        return math.fsum(losses)
+        loss, done = PendingLoss(), -1
+        with devices.use(self.device):
+            for index in range(start, last + 1):
+                if index == done:
+                    continue
+                if before_layer is not None and self.nodes[index].layer.blobs:
+                    before_layer(index)
+                for hook in self.before_forward:
+                    hook(index)
+                slope = rectified.get(index) if index < last else None
+                self._forward_layer(index, loss, slope)
+                if slope is not None:
+                    done = index + 1
+                for hook in self.after_forward:
+                    hook(index)
+            loss.start_reading()
+        return loss
 
-    def forward_layer(self, index: int, rectifier_slope: float | None = None) -> float:
-        """Run one layer forward, reshaped if its bottoms' shapes changed; return its loss.
+    def forward_layer(self, index: int) -> float:
+        """Run one layer forward, reshaped if its bottoms' shapes changed; return its loss."""
+        loss = PendingLoss()
+        with devices.use(self.device):
+            self._forward_layer(index, loss)
+            loss.start_reading()
+        return loss.value()
 
-        With ``rectifier_slope`` the layer does the work of the rectifier behind it, too.
-        """
+    def _forward_layer(self, index: int, loss: PendingLoss, slope: float | None = None) -> None:
+        """Run one layer forward, with a ``slope`` also the rectifier behind it."""
+        if self.device.is_gpu and self.nodes[index].layer.host_only:
+            with devices.use(devices.HOST):
+                self._run_layer(index, slope)
+        else:
+            self._run_layer(index, slope)
+        for top, weight in self._weighted[index]:
+            # Backward of a loss layer reads its weight here, as in Caffe.
+            with devices.use(devices.HOST):
+                top.diff.fill(weight)
+            loss.add(top, weight)
+        if self.debug_info:
+            debug.log_forward(self, index)
+
+    def _run_layer(self, index: int, rectifier_slope: float | None) -> None:
         node = self.nodes[index]
         layer, bottom = node.layer, node.bottom
         changed = layer.reshape_every_forward
@@ -138,14 +184,6 @@ class Net:
             layer.forward(bottom, node.top)
         else:
             layer.forward_rectified(bottom, node.top, rectifier_slope)
-        loss = 0.0
-        for top, weight in self._weighted[index]:
-            # Backward of a loss layer reads its weight here, as in Caffe.
-            top.diff.fill(weight)
-            loss += weight * float(top.data.sum(dtype=np.float64))
-        if self.debug_info:
-            debug.log_forward(self, index)
-        return loss
 
     def backward(
         self,
@@ -156,40 +194,54 @@ class Net:
         """Run layers ``start`` down to ``end`` (inclusive) backward.
 
         ``on_gradient_ready`` is called for every parameter that receives a gradient, right after
-        the backward of the layer with its last contribution.
+        the backward of the layer with its last contribution; whoever asks for that rebuilds the
+        diffs of those that travel as factors.
         """
+        self._spare_products(on_gradient_ready is not None)
         first = len(self.nodes) - 1 if start is None else start
-        for index in range(first, end - 1, -1):
-            for hook in self.before_backward:
-                hook(index)
-            self.backward_layer(index)
-            for hook in self.after_backward:
-                hook(index)
-            if on_gradient_ready is not None:
-                for parameter in self._ready_after.get(index, ()):
-                    on_gradient_ready(parameter)
+        with devices.use(self.device):
+            for index in range(first, end - 1, -1):
+                for hook in self.before_backward:
+                    hook(index)
+                self.backward_layer(index)
+                for hook in self.after_backward:
+                    hook(index)
+                if on_gradient_ready is not None:
+                    for parameter in self._ready_after.get(index, ()):
+                        on_gradient_ready(parameter)
         if self.debug_info and start is None and end == 0:
             debug.log_all_parameters(self)
+
+    def _spare_products(self, rebuilt: bool) -> None:
+        """Let layers leave out the gradients that an exchange rebuilds, unless they are shown."""
+        for parameter in self.parameters:
+            if parameter.as_factors:
+                parameter.spare_product(rebuilt and not self.debug_info)
+                if rebuilt and self.debug_info:
+                    parameter.clear_diff()
 
     def backward_layer(self, index: int) -> None:
         """Run one layer backward, if it takes part in backward."""
         node = self.nodes[index]
         if node.need_backward:
-            node.layer.backward(node.top, node.propagate_down, node.bottom)
+            with devices.use(devices.HOST if node.layer.host_only else self.device):
+                node.layer.backward(node.top, node.propagate_down, node.bottom)
             if self.debug_info:
                 debug.log_backward(self, index)
 
     def reshape(self) -> None:
         """Reshape all layers, from the inputs on."""
         for index, node in enumerate(self.nodes):
-            node.layer.reshape(node.bottom, node.top)
+            with devices.use(devices.HOST if node.layer.host_only else self.device):
+                node.layer.reshape(node.bottom, node.top)
             self._seen[index] = _shapes(node.bottom)
 
-    def clear_parameter_diffs(self) -> None:
-        """Set the diffs to zero that backward adds to."""
-        for parameter in self.parameters:
-            if not parameter.as_factors:
-                parameter.blob.diff.fill(0)
+    def clear_parameter_diffs(self, but_rebuilt: bool = False) -> None:
+        """Set the parameters' diffs to zero, maybe but those that an exchange rebuilds."""
+        with devices.use(self.device):
+            for parameter in self.parameters:
+                if not (but_rebuilt and parameter.as_factors):
+                    parameter.clear_diff()
 
     def share_weights_with(self, other: Net) -> None:
         """Use the parameters of the same-named layers of ``other``, in place of one's own."""

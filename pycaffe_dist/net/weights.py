@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pycaffe_dist import device
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import WeightsError
 from pycaffe_dist.layers import Layer
@@ -24,7 +25,8 @@ def blobs_of(layer_param: Any, dtype: np.dtype) -> list[Blob]:
     for proto in layer_param.blobs:
         array = binary.blob_to_array(proto)
         blob = Blob(array.shape, dtype)
-        blob.data[...] = array
+        with device.use(device.HOST):
+            blob.data[...] = array
         blobs.append(blob)
     return blobs
 

@@ -1,0 +1,289 @@
+"""Arrays of the emulated GPU: NumPy inside, but they mix with host arrays no more than CuPy's do.
+
+What CuPy refuses is refused here: host arrays as operands, implicit conversion to NumPy, functions
+and options that CuPy lacks.  As there, reductions and single elements are arrays without axes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+# Functions of NumPy that take arrays and that CuPy 14 does not have.
+_LACKING = frozenset(
+    "block busday_count busday_offset datetime_as_string einsum_path geomspace "
+    "histogram_bin_edges insert is_busday isnat matvec nanpercentile nanquantile polyder polydiv "
+    "polyint spacing unstack vecdot vecmat".split()
+)
+# Options of NumPy's functions and methods that CuPy's lack.
+_LACKING_OPTIONS = {
+    **dict.fromkeys(("max", "min", "amax", "amin", "sum", "prod"), ("initial", "where")),
+    **dict.fromkeys(("all", "any", "mean", "std", "var"), ("where", "correction")),
+    **dict.fromkeys(("sort", "argsort", "partition", "argpartition"), ("order", "stable")),
+    "take": ("mode",),
+    "count_nonzero": ("keepdims",),
+}
+_METHODS = (
+    "all any argmax argmin argsort astype clip copy cumsum diagonal dot flatten max mean min "
+    "nonzero prod ravel repeat reshape round sort squeeze std sum swapaxes take transpose var view"
+).split()
+
+# Written before and behind every allocation, and looked at after every launch.
+GUARD_BYTES = 64
+_GUARD = 0xA5
+_GARBAGE = 0xFF  # what an `empty` array holds: NaN, as floats
+
+
+class _Guarded(np.ndarray):
+    """The bytes of one allocation with its guards."""
+
+
+def allocate(shape: Any, dtype: Any, fill: int = _GARBAGE) -> np.ndarray:
+    """Return a host array between guards, all its bytes equal to ``fill``."""
+    dtype = np.dtype(dtype)
+    shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.full(count + 3 * GUARD_BYTES, _GUARD, np.uint8).view(_Guarded)
+    start = GUARD_BYTES + -raw.ctypes.data % GUARD_BYTES
+    inner = raw[start : start + count]
+    inner[...] = fill
+    # Its base is the whole allocation, where the guards are found again.
+    return np.ndarray(shape, dtype, buffer=inner)
+
+
+def guards_are_intact(array: np.ndarray) -> bool:
+    """Tell whether nobody wrote beside the allocation that ``array`` is a part of."""
+    base: Any = array
+    while base is not None and not (type(base) is _Guarded and not isinstance(base.base, _Guarded)):
+        base = getattr(base, "base", None)
+    if base is None:
+        return True  # the result of an array function
+    raw = base.view(np.ndarray)
+    start = GUARD_BYTES + -raw.ctypes.data % GUARD_BYTES
+    count = raw.size - 3 * GUARD_BYTES
+    return bool((raw[:start] == _GUARD).all() and (raw[start + count :] == _GUARD).all())
+
+
+def _refuse_host(value: Any) -> None:
+    if isinstance(value, np.ndarray) and value.ndim:
+        raise TypeError(f"a device array cannot be mixed with a host array of shape {value.shape}")
+
+
+def to_inner(value: Any) -> Any:
+    """Return what NumPy shall see of an argument; raises TypeError for a host array."""
+    if isinstance(value, DeviceArray):
+        return value.inner
+    if isinstance(value, list | tuple):
+        return type(value)(map(to_inner, value))
+    if isinstance(value, slice):
+        return slice(to_inner(value.start), to_inner(value.stop), to_inner(value.step))
+    _refuse_host(value)
+    return value
+
+
+def to_device(result: Any) -> Any:
+    """Return NumPy's result as arrays of the device."""
+    if isinstance(result, np.ndarray | np.generic):
+        return DeviceArray(np.asarray(result))
+    if isinstance(result, list | tuple):
+        return type(result)(map(to_device, result))
+    return result
+
+
+def check_call(name: str, options: dict[str, Any]) -> None:
+    """Raise TypeError for a function or an option that CuPy does not have."""
+    if name in _LACKING:
+        raise TypeError(f"CuPy has no function '{name}'")
+    for option in _LACKING_OPTIONS.get(name, ()):
+        if option in options:
+            raise TypeError(f"CuPy's '{name}' has no option '{option}'")
+
+
+class DeviceArray(NDArrayOperatorsMixin):
+    """An array of the emulated GPU; ``inner`` is the NumPy array that kernels work on."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: np.ndarray):
+        self.inner = inner
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.inner.shape,
+            "typestr": self.inner.dtype.str,
+            "data": (self.inner.ctypes.data, False),
+            "version": 3,
+        }
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        raise TypeError(
+            "Implicit conversion of a device array to a NumPy array is not allowed; use "
+            "gpu.to_host(array)"
+        )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        out = options.get("out")
+        if method == "reduce":
+            names = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod"}
+            check_call(names.get(ufunc.__name__, ""), options)
+        elif method != "__call__" and method != "at":
+            raise TypeError(f"CuPy's ufuncs have no '{method}'")
+        if out is not None:
+            for target in out:
+                if target is not None and not isinstance(target, DeviceArray):
+                    raise TypeError("the output of an operation on device arrays must be one, too")
+        result = getattr(ufunc, method)(
+            *map(to_inner, inputs), **{key: to_inner(value) for key, value in options.items()}
+        )
+        return out[0] if out is not None and len(out) == 1 else to_device(result)
+
+    def __array_function__(self, function: Any, types: Any, args: tuple, options: dict) -> Any:
+        given = options
+        if function.__name__ in _LACKING_OPTIONS:
+            given = inspect.signature(function).bind(*args, **options).arguments
+        check_call(function.__name__, given)
+        result = function(*to_inner(args), **{k: to_inner(v) for k, v in options.items()})
+        out = options.get("out")
+        return out if isinstance(out, DeviceArray) else to_device(result)
+
+    def __getitem__(self, key: Any) -> DeviceArray:
+        return DeviceArray(np.asarray(self.inner[to_inner(key)])) if _picks(key) else self._view(key)
+
+    def _view(self, key: Any) -> DeviceArray:
+        # With an ellipsis even a single element comes out as a view.
+        keys = key if isinstance(key, tuple) else (key,)
+        return DeviceArray(self.inner[keys if Ellipsis in map(_plain, keys) else (*keys, ...)])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.inner[to_inner(key)] = to_inner(value)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self) -> Any:
+        return (self[index] for index in range(len(self.inner)))
+
+    def __bool__(self) -> bool:
+        return bool(self.inner)
+
+    def __float__(self) -> float:
+        return float(self.inner)
+
+    def __int__(self) -> int:
+        return int(self.inner)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.inner!r})"
+
+    @property
+    def T(self) -> DeviceArray:  # noqa: N802 (NumPy's name)
+        """The transpose."""
+        return DeviceArray(self.inner.T)
+
+    def fill(self, value: Any) -> None:
+        """Set all elements."""
+        self.inner.fill(to_inner(value))
+
+    def item(self, *args: Any) -> Any:
+        """Return an element as a Python number."""
+        return self.inner.item(*args)
+
+    def tolist(self) -> Any:
+        """Return the elements as Python numbers."""
+        return self.inner.tolist()
+
+    def get(self, out: np.ndarray | None = None) -> np.ndarray:
+        """Return a copy on the host, as CuPy's method."""
+        if out is None:
+            return self.inner.copy()
+        np.copyto(out, self.inner)
+        return out
+
+    def set(self, array: np.ndarray) -> None:
+        """Copy a host array here, as CuPy's method."""
+        self.inner[...] = array
+
+
+def _plain(key: Any) -> Any:
+    return key if key is Ellipsis else None
+
+
+def _picks(key: Any) -> bool:
+    """Tell whether an index has arrays or lists in it: then the result is a copy."""
+    keys = key if isinstance(key, tuple) else (key,)
+    return any(isinstance(each, DeviceArray | list | np.ndarray) for each in keys)
+
+
+def _attribute(name: str) -> property:
+    return property(lambda self: getattr(self.inner, name), doc=f"As NumPy's ``{name}``.")
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def call(self: DeviceArray, *args: Any, **options: Any) -> Any:
+        check_call(name, options)
+        out = options.get("out")
+        result = getattr(self.inner, name)(
+            *to_inner(args), **{key: to_inner(value) for key, value in options.items()}
+        )
+        return out if out is not None else to_device(result)
+
+    call.__name__ = name
+    call.__doc__ = f"As NumPy's ``{name}``."
+    return call
+
+
+for _name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides", "flags"):
+    setattr(DeviceArray, _name, _attribute(_name))
+for _name in _METHODS:
+    setattr(DeviceArray, _name, _method(_name))
+
+
+class ArrayModule:
+    """The emulated GPU's array module: what CuPy is to a real one."""
+
+    ndarray = DeviceArray
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(np, name)
+        if name in _LACKING:
+            raise AttributeError(f"CuPy has no '{name}'")
+        if isinstance(found, type) or not callable(found):
+            return found  # dtypes and constants
+
+        def call(*args: Any, **options: Any) -> Any:
+            check_call(name, options)
+            result = found(*to_inner(args), **{k: to_inner(v) for k, v in options.items()})
+            out = options.get("out")
+            return out if out is not None else to_device(result)
+
+        return call
+
+    @staticmethod
+    def empty(shape: Any, dtype: Any = float) -> DeviceArray:
+        """Return an array full of NaN."""
+        return DeviceArray(allocate(shape, dtype))
+
+    @staticmethod
+    def zeros(shape: Any, dtype: Any = float) -> DeviceArray:
+        """Return an array of zeros."""
+        return DeviceArray(allocate(shape, dtype, fill=0))
+
+    @staticmethod
+    def asarray(array: Any, dtype: Any = None) -> DeviceArray:
+        """Return an array of the device: the same, or a copy of a host array."""
+        if isinstance(array, DeviceArray):
+            return array if dtype in (None, array.dtype) else array.astype(dtype)
+        return ArrayModule.array(array, dtype)
+
+    @staticmethod
+    def array(array: Any, dtype: Any = None) -> DeviceArray:
+        """Return a copy of numbers, a host array or an array of the device."""
+        inner = array.inner if isinstance(array, DeviceArray) else np.asarray(array)
+        target = allocate(inner.shape, dtype or inner.dtype)
+        target[...] = inner
+        return DeviceArray(target)

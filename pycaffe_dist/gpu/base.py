@@ -1,0 +1,146 @@
+"""What a GPU offers: arrays, copies, kernels, matrix products, streams and memory figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pycaffe_dist.device import Device
+
+
+class Memory(NamedTuple):
+    """Bytes of a GPU's memory: what arrays use, what the pool holds, what is free, and all."""
+
+    used: int
+    held: int
+    free: int
+    total: int
+
+
+class GPU(Device):
+    """One GPU as a device.  Everything runs in the order of the current stream.
+
+    ``index`` counts the GPUs that this process sees; ``capability`` is the compute capability
+    (``"90"``); ``most_blocks`` is the largest grid that a loop over elements is launched with.
+    """
+
+    is_gpu = True
+    index: int
+    name: str
+    capability: str
+    most_blocks: int
+    use_tf32: bool = False
+
+    def __init__(self) -> None:
+        self._checks: list[tuple[Any, np.ndarray, Callable[[np.ndarray], None]]] = []
+
+    def check_later(self, array: Any, check: Callable[[np.ndarray], None]) -> None:
+        """Have ``check`` called with the values of a small array when the host next waits.
+
+        For errors that a kernel finds: ``check`` raises them.
+        """
+        values = self.host_zeros(array.size, array.dtype)
+        self.copy_to_host(array, values)
+        self._checks.append((self.record(), values, check))
+
+    def settle(self) -> None:
+        """Make all checks that are due, once their values are there."""
+        checks, self._checks = self._checks, []
+        for event, values, check in checks:
+            self.synchronize_event(event)
+            check(values)
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        """Return an array with undefined contents."""
+        return self.xp.empty(shape, dtype)
+
+    def zeros(self, shape: Any, dtype: Any) -> Any:
+        """Return an array of zeros."""
+        return self.xp.zeros(shape, dtype)
+
+    def host_zeros(self, count: int, dtype: Any) -> np.ndarray:
+        """Return flat zeros on the host, in memory that copies can overlap with (pinned)."""
+        raise NotImplementedError
+
+    def copy_to_device(self, source: np.ndarray, target: Any) -> None:
+        """Enqueue a copy of a host array on the current stream; both are contiguous, of one size.
+
+        The host array must stay as it is until the stream has come past the copy.
+        """
+        raise NotImplementedError
+
+    def copy_to_host(self, source: Any, target: np.ndarray) -> None:
+        """Enqueue a copy to a host array on the current stream; both are contiguous, of one size.
+
+        The host array has the values when the stream has come past the copy.
+        """
+        raise NotImplementedError
+
+    def to_device(self, array: np.ndarray) -> Any:
+        """Return a copy of a host array on this GPU."""
+        source = np.ascontiguousarray(array)
+        target = self.empty(array.shape, array.dtype)
+        self.copy_to_device(source, target)
+        self.synchronize_stream()
+        return target
+
+    def to_host(self, array: Any, out: np.ndarray | None = None) -> np.ndarray:
+        """Return a copy of an array of this GPU on the host, in ``out`` if that is given."""
+        target = np.empty(array.shape, array.dtype) if out is None else out
+        self.copy_to_host(self.xp.ascontiguousarray(array), target)
+        self.synchronize_stream()
+        return target
+
+    def function(
+        self, source: Any, signature: Any, binding: Mapping[str, np.dtype]
+    ) -> Callable[[tuple[int, ...], tuple[int, ...], tuple, int], None]:
+        """Return a kernel compiled for some types: called with grid, block, arguments, shared."""
+        raise NotImplementedError
+
+    def gemm(
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        """Compute ``c = alpha·op(a)·op(b) + beta·c`` for contiguous matrices, or stacks of them.
+
+        Matrices are (M, K), (K, N) and (M, N) after op; with a third axis in front, of equal size
+        or left out in a or b, it counts independent products.  a and b have one dtype; c has it,
+        too, or is float32 where they are float16.  ``beta=0`` does not read c.
+        """
+        raise NotImplementedError
+
+    def stream(self, name: str) -> Any:
+        """Return a context that makes a stream current: ``compute``, ``copy`` or ``exchange``."""
+        raise NotImplementedError
+
+    def record(self) -> Any:
+        """Return an event that is reached when the current stream has done what it has now."""
+        raise NotImplementedError
+
+    def wait(self, event: Any) -> None:
+        """Let the current stream wait for an event; the host goes on."""
+        raise NotImplementedError
+
+    def synchronize_event(self, event: Any) -> None:
+        """Let the host wait for an event."""
+        raise NotImplementedError
+
+    def synchronize_stream(self) -> None:
+        """Let the host wait for the current stream."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Let the host wait for all streams."""
+        raise NotImplementedError
+
+    def memory(self) -> Memory:
+        """Return the figures of the GPU's memory."""
+        raise NotImplementedError

@@ -1,0 +1,91 @@
+"""The storage of a blob that lives on a GPU: a buffer there, one on the host, copied when needed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist import device
+from pycaffe_dist.blob import Storage
+from pycaffe_dist.gpu.base import GPU
+
+
+class MirroredStorage(Storage):
+    """A zero-initialised buffer that is kept where it was last written.
+
+    Each side is made when it is first asked for, the host's in pinned memory.  An array that was
+    given for writing makes its side the only valid one; reading leaves both valid.
+    """
+
+    __slots__ = ("_array", "_capacity", "_copied", "_gpu", "_on_device", "_on_host", "_views")
+
+    def __init__(self, dtype: np.dtype, gpu: GPU):
+        super().__init__(dtype)
+        # Equal to nothing: every access comes here, for it may be from another device.
+        self.generation = math.nan
+        self._gpu = gpu
+        self._capacity = 0
+        self._array: Any = None
+        self._on_host = self._on_device = False  # which sides are valid: before first use, neither
+        self._copied: Any = None  # the event behind the last copy from the host's side
+        self._views: dict[tuple[bool, tuple[int, ...]], Any] = {}
+
+    def array(self, shape: tuple[int, ...], count: int, write: bool = True) -> Any:
+        on_gpu = device.current().is_gpu
+        if count > self._capacity:
+            # As in Caffe, what a too small buffer held is lost when it grows.
+            self._capacity = count
+            self._array = self._buffer = None
+            self._on_host = self._on_device = False
+            self._views.clear()
+        if on_gpu:
+            self._move_to_device()
+            self._on_host = self._on_host and not write
+        else:
+            self._move_to_host()
+            self._on_device = self._on_device and not write
+        view = self._views.get((on_gpu, shape))
+        if view is None:
+            buffer = self._array if on_gpu else self._buffer
+            view = self._views[on_gpu, shape] = buffer[:count].reshape(shape)
+        return view
+
+    def adopt(self, buffer: np.ndarray) -> None:
+        """Go on with flat ``buffer`` of the host, which keeps what it holds."""
+        self._finish_copy()
+        self._buffer = buffer
+        if buffer.size != self._capacity:
+            self._capacity, self._array = buffer.size, None
+        self._views.clear()
+        self._on_host, self._on_device = True, False
+
+    def _move_to_device(self) -> None:
+        if self._on_device:
+            return
+        if self._array is None:
+            make = self._gpu.empty if self._on_host else self._gpu.zeros
+            self._array = make(self._capacity, self.dtype)
+        if self._on_host:
+            self._gpu.copy_to_device(self._buffer, self._array)
+            self._copied = self._gpu.record()
+        self._on_device = True
+
+    def _move_to_host(self) -> None:
+        # Who gets the host's array may overwrite what is still being copied.
+        self._finish_copy()
+        if self._on_host:
+            return
+        if self._buffer is None:
+            self._buffer = self._gpu.host_zeros(self._capacity, self.dtype)
+        if self._on_device:
+            with device.use(self._gpu):
+                self._gpu.copy_to_host(self._array, self._buffer)
+                self._gpu.synchronize_stream()
+        self._on_host = True
+
+    def _finish_copy(self) -> None:
+        if self._copied is not None:
+            self._gpu.synchronize_event(self._copied)
+            self._copied = None

@@ -1,0 +1,47 @@
+// Rectified linear units with a given or a learnt slope.
+
+template <typename T>
+__global__ void relu_forward(const T* x, T* y, Wide<T> slope, int n) {
+  for EACH(i, n) {
+    const Wide<T> value = load(x, i);
+    store(y, i, value > 0 ? value : value * slope);
+  }
+}
+
+template <typename T>
+__global__ void relu_backward(const T* sign, const T* dy, T* dx, Wide<T> slope, int n) {
+  for EACH(i, n) {
+    const Wide<T> gradient = load(dy, i);
+    store(dx, i, load(sign, i) > 0 ? gradient : gradient * slope);
+  }
+}
+
+// Slopes are parameters, P: float where data is half.
+template <typename T, typename P>
+__global__ void prelu_forward(const T* sign, const T* x, T* y, const P* slope, int channels,
+                              int inner, int n) {
+  for EACH(i, n) {
+    const Wide<T> value = load(x, i);
+    store(y, i, load(sign, i) > 0 ? value : value * Wide<T>(slope[i / inner % channels]));
+  }
+}
+
+// One block for each channel.
+template <typename T>
+__global__ void prelu_slope_gradient(const T* x, const T* dy, double* dslope, int outer,
+                                     int channels, int inner) {
+  for EACH_BLOCK(c, channels) {
+    double sum = 0;
+    for (int n = 0; n < outer; n++) {
+      const long long row = (long long)(n * channels + c) * inner;
+      Wide<T> part = 0;
+      for EACH_THREAD(i, inner) {
+        const Wide<T> value = load(x, row + i);
+        if (value < 0) part += value * load(dy, row + i);
+      }
+      sum += part;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) dslope[c] = sum;
+  }
+}

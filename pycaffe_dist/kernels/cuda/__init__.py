@@ -1,0 +1,7 @@
+"""The GPU sides of the compute primitives, and what they are written with."""
+
+from __future__ import annotations
+
+from pycaffe_dist.kernels.cuda.source import Kernels, kernels
+
+__all__ = ["Kernels", "kernels"]

@@ -1,0 +1,73 @@
+// What every kernel source may use: put in front of it by kernels/cuda/source.py, for CUDA and for
+// the emulation alike.
+#pragma once
+
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+#define DYNAMIC_SHARED(type, name)                                   \
+  extern __shared__ __align__(16) unsigned char dynamic_shared_[];   \
+  type* name = reinterpret_cast<type*>(dynamic_shared_)
+#endif
+
+// A loop over all indices below n, whatever the grid.  Arrays stay below 2^31 elements.
+#define EACH(i, n) \
+  (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += gridDim.x * blockDim.x)
+
+// A loop over n pieces of work of which each takes a whole block.
+#define EACH_BLOCK(i, n) (int i = blockIdx.x; i < (n); i += gridDim.x)
+
+// A loop of the threads of a block over n elements.
+#define EACH_THREAD(i, n) (int i = threadIdx.x; i < (n); i += blockDim.x)
+
+// The type to compute in, where T is the type to store: float for half, else T.
+template <typename T> struct Computing { typedef T type; };
+template <> struct Computing<__half> { typedef float type; };
+template <typename T> using Wide = typename Computing<T>::type;
+
+template <typename T> __device__ __forceinline__ Wide<T> load(const T* p, long long i) { return p[i]; }
+template <> __device__ __forceinline__ float load<__half>(const __half* p, long long i) {
+  return __half2float(p[i]);
+}
+
+template <typename T> __device__ __forceinline__ void store(T* p, long long i, Wide<T> value) {
+  p[i] = value;
+}
+template <> __device__ __forceinline__ void store<__half>(__half* p, long long i, float value) {
+  p[i] = __float2half(value);
+}
+
+// The largest power of two that is not above n.
+__device__ __forceinline__ int floor_power_of_two(int n) {
+  int power = 1;
+  while (2 * power <= n) power *= 2;
+  return power;
+}
+
+// The sum of `value` over the threads of a block, which all must call it; all get the sum.  The
+// order of the additions depends on the block's size alone.
+template <typename T> __device__ T block_sum(T value) {
+  __shared__ T parts[1024];
+  const int t = threadIdx.x, n = blockDim.x;
+  __syncthreads();  // the parts of an earlier call have been read
+  parts[t] = value;
+  __syncthreads();
+  for (int half = floor_power_of_two(n - 1 > 0 ? n - 1 : 1); half > 0; half /= 2) {
+    if (t < half && t + half < n) parts[t] += parts[t + half];
+    __syncthreads();
+  }
+  return parts[0];
+}
+
+// The maximum of `value` over the threads of a block, which all must call it; all get it.
+template <typename T> __device__ T block_max(T value) {
+  __shared__ T parts[1024];
+  const int t = threadIdx.x, n = blockDim.x;
+  __syncthreads();
+  parts[t] = value;
+  __syncthreads();
+  for (int half = floor_power_of_two(n - 1 > 0 ? n - 1 : 1); half > 0; half /= 2) {
+    if (t < half && t + half < n && parts[t + half] > parts[t]) parts[t] = parts[t + half];
+    __syncthreads();
+  }
+  return parts[0];
+}

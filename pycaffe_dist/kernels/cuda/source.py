@@ -1,0 +1,283 @@
+"""Kernel sources: the ``.cu`` of a family, its kernels' signatures, and calls of them by name.
+
+A kernel is a function template over the types of its arrays, ``T``, ``P`` and so on.  A call finds
+them from its arguments, as C++ does, checks every argument against its parameter, and launches the
+instantiation on the current device.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist import device
+from pycaffe_dist.errors import DeviceError
+
+THREADS = 256
+# Indices are ints, and a loop over a grid may step once beyond the last of them.
+MOST_ELEMENTS = 2**31 - 2**24
+
+# The types of C++ by those of NumPy, and the other way round.
+C_TYPES = {
+    "float16": "__half",
+    "float32": "float",
+    "float64": "double",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int32": "int",
+    "uint32": "unsigned int",
+    "int64": "long long",
+    "uint64": "unsigned long long",
+    "bool": "bool",
+}
+_DTYPES = {c_type: np.dtype(name) for name, c_type in C_TYPES.items()}
+
+_KERNEL = re.compile(
+    r"(?:template\s*<(?P<template>[^>]*)>\s*)?__global__\s+void\s+"
+    r"(?:__launch_bounds__\([^)]*\)\s*)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
+)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel's parameter: its type without ``const`` and ``*``, and whether it is an array."""
+
+    type: str
+    is_array: bool
+    name: str
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A kernel as its source declares it; ``waits``: it calls ``__syncthreads`` somewhere."""
+
+    name: str
+    types: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    waits: bool
+
+    def instance(self, binding: Mapping[str, np.dtype]) -> str:
+        """Return the name of the kernel's instantiation, as C++ writes it."""
+        if not self.types:
+            return self.name
+        return f"{self.name}<{', '.join(C_TYPES[binding[name].name] for name in self.types)}>"
+
+
+def c_type(name: str, binding: Mapping[str, np.dtype]) -> str:
+    """Return a parameter's type with the template's types put in."""
+    if name.startswith("Wide<"):
+        return C_TYPES[wide(binding[name[5:-1].strip()]).name]
+    return C_TYPES[binding[name].name] if name in binding else name
+
+
+def wide(dtype: np.dtype) -> np.dtype:
+    """Return the type that values of ``dtype`` are computed in: float32 for float16."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a ``.cu`` file and the kernels in it."""
+
+    path: Path
+    text: str
+    signatures: Mapping[str, Signature]
+
+    @functools.cached_property
+    def types(self) -> tuple[str, ...]:
+        """The names of the type parameters of all kernels, each once."""
+        return tuple(
+            dict.fromkeys(name for kernel in self.signatures.values() for name in kernel.types)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+
+@functools.cache
+def common() -> str:
+    """Return what stands in front of every source."""
+    return (Path(__file__).parent / "common.cuh").read_text()
+
+
+def parse(path: Path) -> Source:
+    """Read a source; raises DeviceError for a kernel that is declared in no known way."""
+    text = path.read_text()
+    bare = _COMMENT.sub(" ", text)
+    waiting = _waiting_functions(_COMMENT.sub(" ", common()) + bare)
+    signatures = {}
+    for match in _KERNEL.finditer(bare):
+        template = match["template"] or ""
+        types = tuple(word.split()[-1] for word in template.split(",") if word.strip())
+        parameters = tuple(
+            _parameter(path, match["name"], words)
+            for words in match["parameters"].split(",")
+            if words.strip()
+        )
+        signatures[match["name"]] = Signature(
+            match["name"], types, parameters, match["name"] in waiting
+        )
+    if len(signatures) != bare.count("__global__"):
+        raise DeviceError(
+            f"{path.name}: {bare.count('__global__')} kernels, of which {len(signatures)} are "
+            "declared as 'template <typename T> __global__ void name(…) {'"
+        )
+    return Source(path, text, signatures)
+
+
+def _parameter(path: Path, kernel: str, words: str) -> Parameter:
+    match = re.fullmatch(
+        r"\s*(?:const\s+)?([\w\s]+?|Wide<\s*\w+\s*>)\s*(?:const\s*)?(\*)?\s*"
+        r"(?:__restrict__\s+)?(\w+)\s*",
+        words,
+    )
+    if match is None:
+        raise DeviceError(f"{path.name}: kernel {kernel} has a parameter '{words.strip()}'")
+    return Parameter(" ".join(match[1].split()), match[2] is not None, match[3])
+
+
+def _waiting_functions(text: str) -> set[str]:
+    """Return the names of the functions that lead to a barrier."""
+    waiting = {"__syncthreads"}
+    bodies = dict(_functions(text))
+    while True:
+        calls = re.compile(rf"\b(?:{'|'.join(waiting)})\s*(?:<[^<>()]*>)?\s*\(")
+        more = {name for name, body in bodies.items() if calls.search(body)} - waiting
+        if not more:
+            return waiting
+        waiting |= more
+
+
+def _functions(text: str):
+    for match in re.finditer(r"(\w+)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*\{", text):
+        depth, end = 1, match.end()
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        if match[1] not in ("if", "for", "while", "switch", "EACH"):
+            yield match[1], text[match.end() : end]
+
+
+class Kernel:
+    """A kernel of a source, called like the function that it is."""
+
+    def __init__(self, source: Source, signature: Signature):
+        self._source, self._signature = source, signature
+        self._instances: dict[tuple, tuple[Callable[..., None], list]] = {}
+
+    def __call__(self, n: int, *args: Any, threads: int = THREADS) -> None:
+        """Launch it over ``n`` elements, for a loop ``for EACH(i, n)``; 0 launch nothing."""
+        if n > MOST_ELEMENTS:
+            raise DeviceError(f"{self._signature.name}: {n} elements are too many for a GPU kernel")
+        if n > 0:
+            gpu = device.current_gpu()
+            self._launch(gpu, min(-(-n // threads), gpu.most_blocks), threads, 0, args)
+
+    def blocks(self, blocks: int, *args: Any, threads: int = THREADS, shared: int = 0) -> None:
+        """Launch it over ``blocks`` pieces of work, for a loop ``for EACH_BLOCK(i, blocks)``.
+
+        ``shared`` is the size of the block's DYNAMIC_SHARED memory in bytes.
+        """
+        if blocks > 0:
+            self._launch(device.current_gpu(), min(blocks, 65535), threads, shared, args)
+
+    def grid(
+        self, grid: tuple[int, ...], block: tuple[int, ...], *args: Any, shared: int = 0
+    ) -> None:
+        """Launch it over a grid of one to three dimensions."""
+        self._launch(device.current_gpu(), grid, block, shared, args)
+
+    def _launch(self, gpu: Any, grid: Any, block: Any, shared: int, args: tuple) -> None:
+        key = (gpu, *[(type(arg), getattr(arg, "dtype", None)) for arg in args])
+        known = self._instances.get(key)
+        if known is None:
+            binding = self._binding(args)
+            kinds = self._checked_kinds(args, binding)
+            known = gpu.function(self._source, self._signature, binding), kinds
+            self._instances[key] = known
+        function, kinds = known
+        for parameter, arg in zip(self._signature.parameters, args):
+            if parameter.is_array and arg is not None and not arg.flags.c_contiguous:
+                raise DeviceError(f"{self._signature.name}: {parameter.name} is not contiguous")
+        function(
+            (grid,) if isinstance(grid, int) else grid,
+            (block,) if isinstance(block, int) else block,
+            tuple([arg if kind is None else kind(arg) for kind, arg in zip(kinds, args)]),
+            shared,
+        )
+
+    def _binding(self, args: tuple) -> dict[str, np.dtype]:
+        """Return the template's types, found from the arrays; raises DeviceError if they differ."""
+        signature, binding = self._signature, {}
+        if len(args) != len(signature.parameters):
+            raise DeviceError(
+                f"{signature.name} takes {len(signature.parameters)} arguments, found {len(args)}"
+            )
+        for parameter, arg in zip(signature.parameters, args):
+            if parameter.is_array and arg is not None and parameter.type in self._source.types:
+                found = binding.setdefault(parameter.type, arg.dtype)
+                if found != arg.dtype:
+                    raise DeviceError(
+                        f"{signature.name}: {parameter.name} has elements of {arg.dtype}, other "
+                        f"arrays of its type {parameter.type} have {found}"
+                    )
+        # What the arrays leave open: parameters are of the type that data is computed in.
+        first = next(iter(binding.values()), np.dtype(np.float32))
+        for name in self._source.types:
+            binding.setdefault(name, wide(binding.get("T", first)))
+        return {name: binding[name] for name in self._source.types}
+
+    def _checked_kinds(self, args: tuple, binding: Mapping[str, np.dtype]) -> list:
+        """Return what to make of each argument: None for arrays as they are, else its type."""
+        kinds: list[Callable[[Any], Any] | None] = []
+        for parameter, arg in zip(self._signature.parameters, args):
+            kind = _DTYPES[c_type(parameter.type, binding)]
+            what = f"{self._signature.name}: {parameter.name}"
+            if not parameter.is_array:
+                kinds.append(kind.type)
+            elif arg is None:
+                kinds.append(_null)
+            elif not hasattr(arg, "__cuda_array_interface__"):
+                raise DeviceError(f"{what} must be an array of the device, found {type(arg)}")
+            elif arg.dtype != kind:
+                raise DeviceError(f"{what} needs elements of {kind}, found {arg.dtype}")
+            else:
+                kinds.append(None)
+        return kinds
+
+
+def _null(_: None) -> np.uint64:
+    """Return the pointer to an array that is not given."""
+    return np.uint64(0)
+
+
+class Kernels:
+    """The kernels of one ``.cu`` file, as attributes; the file is read at the first use."""
+
+    def __init__(self, stem: str):
+        self._path = Path(__file__).parents[1] / f"{stem}.cu"
+        self._kernels: dict[str, Kernel] = {}
+
+    def __getattr__(self, name: str) -> Kernel:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if not self._kernels:
+            source = parse(self._path)
+            self._kernels = {
+                kernel: Kernel(source, signature) for kernel, signature in source.signatures.items()
+            }
+        if name not in self._kernels:
+            raise DeviceError(f"{self._path.name} has no kernel '{name}'")
+        return self._kernels[name]
+
+
+def kernels(stem: str) -> Kernels:
+    """Return the kernels of ``<stem>.cu``, the file beside the CPU family of that name."""
+    return Kernels(stem)
