@@ -33,7 +33,7 @@ class Solver:
             param.type = self.method
         if param.random_seed < 0 and process.seed is not None:
             param.random_seed = process.seed
-        self._solver: CoreSolver = make_solver(param, launched_cluster())
+        self._solver: CoreSolver = make_solver(param, launched_cluster(), keep_diffs=True)
         # A loop of the program's own may call forward before the solver itself starts.
         self._take_weights_of_rank_0()
         self.net = Net.of(self._solver.net)

@@ -73,6 +73,7 @@ class Python(Layer):
     bottoms = Arity(0, None)
     tops = Arity(0, None)
     reshape_every_forward = True
+    shares_diffs = False
 
     def __init__(self, param: Any, context: Any):
         super().__init__(param, context)

@@ -15,6 +15,7 @@ from pycaffe_dist.layers import Layer, LayerContext
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import debug, weights
 from pycaffe_dist.net.build import Builder
+from pycaffe_dist.net.diff_sharing import Turns, share_diffs
 from pycaffe_dist.net.fusing import rectified_layers
 from pycaffe_dist.net.in_place import check_in_place
 from pycaffe_dist.net.parameter import Parameter
@@ -34,6 +35,8 @@ class Net:
     says which records this rank reads; ``places`` tells errors where the layers were defined.
     ``device``, the current one if it is not given, is what the layers run on, but for those that
     can only run on the host.
+    Without ``keep_diffs`` the diffs of most blobs share memory and last only as long as backward
+    needs them; those of parameters, of what has a loss weight and of what no layer writes stay.
     ``before_forward``, ``after_forward``, ``before_backward`` and ``after_backward`` hold callbacks
     that get a layer's index.  Raises NetError or LayerError when the net cannot be built.
     """
@@ -47,6 +50,7 @@ class Net:
         shard: Shard = Shard(),  # noqa: B008 (frozen)
         places: Places | None = None,
         device: devices.Device | None = None,
+        keep_diffs: bool = True,
     ):
         self.device = device or devices.current()
         kept = kept_layers(param)
@@ -83,6 +87,8 @@ class Net:
             for node in self.nodes
         ]
         self._rectified = rectified_layers(self.nodes)
+        with devices.use(self.device):
+            self._turns = Turns() if keep_diffs else share_diffs(self.nodes)
         self._ready_after: dict[int, list[Parameter]] = {}
         for parameter in reversed(self.parameters):
             if parameter.ready_after is not None:
@@ -224,8 +230,10 @@ class Net:
         """Run one layer backward, if it takes part in backward."""
         node = self.nodes[index]
         if node.need_backward:
+            self._turns.begin(index)
             with devices.use(devices.HOST if node.layer.host_only else self.device):
                 node.layer.backward(node.top, node.propagate_down, node.bottom)
+            self._turns.end(index)
             if self.debug_info:
                 debug.log_backward(self, index)
 

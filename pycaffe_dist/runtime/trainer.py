@@ -68,6 +68,7 @@ def make_solver(
     divide_batches: bool = False,
     keep: int = 0,
     stop_at_nan: bool = True,
+    keep_diffs: bool = False,
 ) -> Solver:
     """Return a solver of a SolverParameter on this rank; see Solver for what the options mean.
 
@@ -83,6 +84,7 @@ def make_solver(
         divide_batches=divide_batches,
         keep=keep,
         stop_at_nan=stop_at_nan,
+        keep_diffs=keep_diffs,
     )
 
 

@@ -43,7 +43,8 @@ class Solver:
     ``engine`` combines gradients across ranks; ``dtype`` is that of the nets;
     ``divide_batches`` reads the prototxt's batch sizes as those of all ranks together; of the
     snapshots, the newest ``keep`` are kept (0: all).  A loss that is NaN or infinite ends the run,
-    unless ``stop_at_nan`` is False.
+    unless ``stop_at_nan`` is False.  ``keep_diffs`` lets the train net's diffs be read after
+    backward, at the price of memory (see `Net`).
     ``action_source`` is asked once per iteration whether to stop or snapshot.
     ``before_gradients``, ``after_gradients`` (the mean over ranks, before the update) and
     ``after_iteration`` hold callbacks that get the solver.  Raises PcaffeError of the kind that
@@ -60,6 +61,7 @@ class Solver:
         divide_batches: bool = False,
         keep: int = 0,
         stop_at_nan: bool = True,
+        keep_diffs: bool = False,
     ):
         logger.info("Initializing solver from parameters: \n%s", text.to_text(param).rstrip())
         self.param = param
@@ -85,7 +87,7 @@ class Solver:
         self._displayed_at = (0, time.monotonic())
         self._started = False
         self.seed = self._agree_on_seed()
-        self.net = self._make_train_net(divide_batches)
+        self.net = self._make_train_net(divide_batches, keep_diffs)
         self.test_nets = self._make_test_nets()
         # How many batches each test net has been asked for by all ranks together.
         self.tested = [0] * len(self.test_nets)
@@ -144,16 +146,22 @@ class Solver:
         """The samples of one iteration on all ranks together."""
         return self.batch_size * self.cluster.size * self.param.iter_size
 
-    def _make_net(self, spec: nets.NetSpec, unit: str) -> Net:
-        shard = Shard(self.cluster.rank, self.cluster.size, unit)
-        return Net(spec.param, dtype=self._dtype, seed=self.seed, shard=shard, places=spec.places)
+    def _make_net(self, spec: nets.NetSpec, unit: str, keep_diffs: bool = True) -> Net:
+        return Net(
+            spec.param,
+            dtype=self._dtype,
+            seed=self.seed,
+            shard=Shard(self.cluster.rank, self.cluster.size, unit),
+            places=spec.places,
+            keep_diffs=keep_diffs,
+        )
 
-    def _make_train_net(self, divide_batches: bool) -> Net:
+    def _make_train_net(self, divide_batches: bool, keep_diffs: bool) -> Net:
         spec = nets.train_net(self.param)
         logger.info("Creating training net from %s", spec.origin)
         if divide_batches:
             nets.divide_batches(spec.param, self.cluster.size)
-        return self._make_net(spec, "record")
+        return self._make_net(spec, "record", keep_diffs)
 
     def _make_test_nets(self) -> list[Net]:
         made = []

@@ -54,6 +54,12 @@ def test_apply_update_uses_the_diffs(solver):
     np.testing.assert_allclose(data, -solver.lr * 2, rtol=1e-6)  # the biases' lr_mult
 
 
+def test_diffs_of_all_blobs_can_be_read_after_a_step(solver):
+    solver.step(1)
+    found = [name for name, blob in solver.net.blobs.items() if blob.diff.any()]
+    assert len(found) > 2
+
+
 def test_callbacks_run_around_the_gradients(solver):
     seen = []
     bias = solver.net.params["ip1"][1]

@@ -1,0 +1,176 @@
+"""Lets the diffs of a net take turns in a few pieces of memory, by their lifetimes in backward.
+
+Backward runs from the last layer to the first.  A blob's diff is written by the layer that reads
+the blob and is done with after the backward of the layer that made it; before and after, the same
+memory serves other blobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pycaffe_dist.blob import Blob, Storage
+from pycaffe_dist.errors import NetError
+from pycaffe_dist.net.build import Node
+
+
+class _Slot:
+    """One piece of memory, and the diffs that it holds at the moment: one, or two that are one."""
+
+    def __init__(self, storage: Storage):
+        self.storage = storage
+        self.holders: tuple[Turn, ...] = ()
+
+
+class Turn:
+    """The storage of one diff in memory that others use, too: it is there while it has its turn."""
+
+    def __init__(self, slot: _Slot, name: str):
+        self.dtype = slot.storage.dtype
+        self.slot = slot
+        self._name = name
+
+    @property
+    def generation(self) -> float:
+        """The version of the memory's place, as of any storage; -1 when others have it."""
+        return self.slot.storage.generation if self in self.slot.holders else -1
+
+    def array(self, shape: tuple[int, ...], count: int, write: bool = True) -> Any:
+        """Return the diff as an array of ``shape``; raises NetError when others have the memory."""
+        if self not in self.slot.holders:
+            raise NetError(
+                f"the diff of blob '{self._name}' is not kept: in a solver's training net diffs "
+                "share memory; a solver made with keep_diffs=True keeps all of them"
+            )
+        return self.slot.storage.array(shape, count, write)
+
+
+class Turns:
+    """Which diffs take their turns when: all are kept unless `share_diffs` says otherwise."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, list[tuple[Turn, ...]]] = {}
+        self._after: dict[int, Turn] = {}
+
+    def add(self, index: int, turn: Turn, over: Turn | None) -> None:
+        """Let ``turn`` begin with the backward of a layer, in the place of ``over`` if given."""
+        self._before.setdefault(index, []).append((turn, over) if over else (turn,))
+        if over:
+            self._after[index] = turn
+
+    def begin(self, index: int) -> None:
+        """Give memory to the diffs that the backward of a layer is about to write."""
+        for holders in self._before.get(index, ()):
+            holders[0].slot.holders = holders
+
+    def end(self, index: int) -> None:
+        """Take the memory from a diff that the backward of a layer has overwritten."""
+        if index in self._after:
+            turn = self._after[index]
+            turn.slot.holders = (turn,)
+
+
+@dataclass
+class _Diff:
+    """The blobs of one diff, the first layer that touches it in backward, and the last.
+
+    ``over`` is a diff in whose place this one is written, and which ends with that.
+    """
+
+    name: str
+    first: int
+    last: int
+    written: bool
+    blobs: list[Blob] = field(default_factory=list)
+    private: bool = False
+    over: _Diff | None = None
+
+    @property
+    def shared(self) -> bool:
+        return self.written and not self.private
+
+    @property
+    def count(self) -> int:
+        return max(blob.count for blob in self.blobs)
+
+    def meets(self, other: _Diff) -> bool:
+        """Tell whether both are needed at the same time."""
+        return self.last <= other.first and other.last <= self.first
+
+
+def share_diffs(nodes: Sequence[Node]) -> Turns:
+    """Give the diffs of a net's blobs new storages, and tell whose turns begin when.
+
+    A blob keeps a diff of its own if no layer writes it, if the loss does, or if a layer may look
+    at it outside its backward (`Layer.shares_diffs`, `Layer.factor_rows`).
+    """
+    diffs = _find_diffs(nodes)
+    _find_sums(nodes, diffs)
+    slots = _assign(list(diffs.values()))
+    turns = Turns()
+    made: dict[int, Turn] = {}
+    for diff in diffs.values():  # in the order of backward: what is overwritten comes first
+        if diff.shared:
+            made[id(diff)] = turn = Turn(slots[id(diff)], diff.name)
+            for blob in diff.blobs:
+                blob.diff_storage = turn
+            turns.add(diff.first, turn, made[id(diff.over)] if diff.over else None)
+    return turns
+
+
+def _assign(diffs: Sequence[_Diff]) -> dict[int, _Slot]:
+    """Return the slot of every shared diff, by identity; those in a slot do not meet."""
+    heirs = {id(diff.over): diff for diff in diffs if diff.over is not None}
+    tenants: list[tuple[_Slot, list[_Diff]]] = []
+    heads = [diff for diff in diffs if diff.shared and diff.over is None]
+    # The largest first: they decide on the sizes, and the others fill the gaps.
+    for head in sorted(heads, key=lambda diff: -diff.count):
+        line = [head]
+        while id(line[-1]) in heirs:
+            line.append(heirs[id(line[-1])])
+        for _, others in tenants:
+            if not any(diff.meets(other) for diff in line for other in others):
+                others += line
+                break
+        else:
+            tenants.append((_Slot(head.blobs[0].new_storage()), line))
+    return {id(diff): slot for slot, others in tenants for diff in others}
+
+
+def _find_diffs(nodes: Sequence[Node]) -> dict[int, _Diff]:
+    """Return the diffs that backward touches, by the identity of their present storage."""
+    diffs: dict[int, _Diff] = {}
+    for index in reversed(range(len(nodes))):
+        node = nodes[index]
+        if not node.need_backward:
+            continue
+        layer = node.layer
+        offers_factors = any(map(layer.factor_rows, range(len(layer.blobs))))
+        for name, blob, wanted in zip(node.bottom_names, node.bottom, node.propagate_down):
+            if wanted:
+                _touch(diffs, index, name, blob, True).private |= not layer.shares_diffs
+        for name, blob, weight in zip(node.top_names, node.top, layer.loss_weights):
+            diff = _touch(diffs, index, name, blob, False)
+            diff.private |= not layer.shares_diffs or offers_factors or weight != 0
+    return diffs
+
+
+def _touch(diffs: dict[int, _Diff], index: int, name: str, blob: Blob, writes: bool) -> _Diff:
+    key = id(blob.diff_storage)
+    diff = diffs.setdefault(key, _Diff(name, index, index, writes))
+    diff.last = index
+    if not any(blob is known for known in diff.blobs):
+        diff.blobs.append(blob)
+    return diff
+
+
+def _find_sums(nodes: Sequence[Node], diffs: dict[int, _Diff]) -> None:
+    """Let layers that add up their tops' diffs do so where the first one lies."""
+    for node in nodes:
+        if node.need_backward and node.layer.adds_up_diffs and node.propagate_down[0]:
+            total = diffs[id(node.bottom[0].diff_storage)]
+            part = diffs[id(node.top[0].diff_storage)]
+            if total is not part and total.shared and part.shared:
+                total.over = part
