@@ -10,7 +10,7 @@ import argparse
 
 from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, split_list
 from pycaffe_dist.cli.reading import add_reading_flags, use_reading_flags
-from pycaffe_dist.config import Action, TrainOptions
+from pycaffe_dist.config import Action, Overlap, TrainOptions
 from pycaffe_dist.errors import UsageError
 
 _CAFFE_FLAGS = ("solver", "snapshot", "weights", "gpu", "level", "stage")
@@ -27,6 +27,14 @@ def add_flags(parser: FlagParser) -> None:
         metavar="NAME",
         help="how gradients are combined over ranks: auto takes the cheapest for each parameter "
         "(of allreduce and sufficient_factor); naive does it after backward",
+    )
+    add_flag(
+        parser,
+        "overlap",
+        default=TrainOptions.overlap.value,
+        choices=[overlap.value for overlap in Overlap],
+        help="until when gradients may travel: the end of backward, or the next forward of the "
+        "layer that needs them, the first layers' first",
     )
     add_flag(
         parser,
@@ -99,6 +107,7 @@ def run(options: argparse.Namespace) -> int:
         sigint_effect=Action(options.sigint_effect),
         sighup_effect=Action(options.sighup_effect),
         exchange=options.exchange,
+        overlap=Overlap(options.overlap),
         threads=options.threads,
         global_batch=options.global_batch,
         seed=options.seed,

@@ -30,6 +30,8 @@ class Parameter:
         self._has_decay = spec.HasField("decay_mult")
         self.sharers: list[tuple[int, int]] = [(layer_index, index)]
         self.ready_after: int | None = None
+        # Whether an exchange takes the gradient's factors from the layer, and makes the diff anew.
+        self.as_factors = False
 
     @property
     def blob(self) -> Blob:
@@ -61,14 +63,13 @@ class Parameter:
         """Tell whether any layer's backward adds to the diff."""
         return self.ready_after is not None
 
-    @property
-    def as_factors(self) -> bool:
-        """Whether backward leaves the diff alone, because the layer's factors are asked for."""
-        return self.index in self.layer.factors_only
+    def spare_product(self, spared: bool) -> None:
+        """Let the layer's backward leave the diff alone, or add to it as usual."""
+        (self.layer.factors_only.add if spared else self.layer.factors_only.discard)(self.index)
 
-    @as_factors.setter
-    def as_factors(self, wanted: bool) -> None:
-        (self.layer.factors_only.add if wanted else self.layer.factors_only.discard)(self.index)
+    def clear_diff(self) -> None:
+        """Set the diff to zero."""
+        self.blob.diff.fill(0)
 
     @property
     def factor_rows(self) -> int:

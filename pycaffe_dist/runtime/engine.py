@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pycaffe_dist.config import Action, ExchangeSettings
+from pycaffe_dist.config import Action, ExchangeSettings, Overlap
 from pycaffe_dist.errors import ClusterError
-from pycaffe_dist.exchange.base import AUTO, Exchange, Shipment, candidates
+from pycaffe_dist.exchange.base import AUTO, Exchange, Moves, Shipment, candidates
 from pycaffe_dist.log import logger
 from pycaffe_dist.runtime.mpi import MPICluster
-from pycaffe_dist.runtime.plan import STATISTICS, describe, make_plan, shipments
+from pycaffe_dist.runtime.plan import STATISTICS, Plan, describe, make_plan, shipments
 
 if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
@@ -31,8 +32,11 @@ class Engine(abc.ABC):
     """
 
     @abc.abstractmethod
-    def start(self, parameters: Sequence[Parameter]) -> None:
-        """Prepare for a net's parameters; their values are equal on all ranks already."""
+    def start(self, parameters: Sequence[Parameter], by_hand: bool = False) -> None:
+        """Prepare for a net's parameters; their values are equal on all ranks already.
+
+        In a loop ``by_hand``, gradients may be sums over any number of backward passes.
+        """
 
     @abc.abstractmethod
     def gradient_ready(self, parameter: Parameter) -> None:
@@ -41,6 +45,19 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def wait(self, parameter: Parameter) -> None:
         """Return when ``parameter.blob.diff`` holds the mean gradient over ranks."""
+
+    def has_arrived(self, parameter: Parameter) -> bool:
+        """Tell whether :meth:`wait` would find all messages of a parameter there."""
+        return True
+
+    @property
+    def spans_forward(self) -> bool:
+        """Whether the solver is to leave each update to the next forward of the layer."""
+        return False
+
+    def hidden(self) -> str:
+        """Say how much of the messages' time was hidden since the last call; empty if unknown."""
+        return ""
 
     @abc.abstractmethod
     def mean_statistics(self) -> None:
@@ -58,7 +75,7 @@ class Engine(abc.ABC):
 class LocalEngine(Engine):
     """One rank: its gradient is the mean."""
 
-    def start(self, parameters: Sequence[Parameter]) -> None:
+    def start(self, parameters: Sequence[Parameter], by_hand: bool = False) -> None:
         """Do nothing."""
 
     def gradient_ready(self, parameter: Parameter) -> None:
@@ -89,10 +106,12 @@ class _Waybill:
         self.completed = 0  # how often what follows the messages has been done
         self.handle: Handle | None = None
 
-    def wait(self) -> None:
-        """Return when the gradients are the means."""
-        if self.handle is not None:
-            self.handle.wait()
+    @property
+    def has_arrived(self) -> bool:
+        return self.handle is not None and self.handle.done
+
+    def complete(self) -> None:
+        """Do, once, what follows the messages."""
         if self.completed < self.round:
             self.completed = self.round
             self.exchange.complete(self.shipment)
@@ -112,20 +131,30 @@ class ExchangeEngine(Engine):
         self._of_parameter: dict[str, list[_Waybill]] = {}
         self._rounds: dict[str, int] = {}  # how often each gradient has been ready
         self._unawaited: set[str] = set()
+        self._overlap = Overlap.BACKWARD
+        self._waited = 0.0  # for messages, in seconds
+        self._reported = (0.0, 0.0)  # what hidden() spoke of: seconds under way, and waited
         # How often this rank was asked for an action, and how often all did it.
         self._asked = dict.fromkeys(_ACTIONS, 0)
         self._done = dict.fromkeys(_ACTIONS, 0)
 
-    def start(self, parameters: Sequence[Parameter]) -> None:
+    def start(self, parameters: Sequence[Parameter], by_hand: bool = False) -> None:
         """Make, log and prepare the plan; raises ClusterError when a parameter does not fit it."""
         self.finish()
-        cluster = self._cluster
-        exchanges = [kind(cluster, self._settings) for kind in candidates(self._exchange)]
-        plan = make_plan(parameters, exchanges, cluster, self._exchange)
+        cluster, wanted = self._cluster, self._exchange
+        kinds = candidates(wanted, self._settings.wire)
+        if by_hand:
+            # Nobody knows the factors of the passes before the last.
+            kinds = [kind for kind in kinds if kind.moves is not Moves.FACTORS]
+            wanted = wanted if wanted in [kind.type for kind in kinds] else AUTO
+        exchanges = [kind(cluster, self._settings) for kind in kinds]
+        plan = make_plan(parameters, exchanges, cluster, wanted)
         logger.info("Exchange plan for %s:\n%s", describe(cluster, exchanges), plan.table())
         self._exchanges = exchanges
         self._statistics = [p for p in parameters if plan.row(p).exchange == STATISTICS]
-        self._waybills = [_Waybill(*pair) for pair in shipments(plan, parameters, exchanges)]
+        self._overlap = self._possible_overlap(plan)
+        pairs = shipments(plan, parameters, exchanges, self._overlap)
+        self._waybills = [_Waybill(*pair) for pair in pairs]
         self._of_parameter = {parameter.key: [] for parameter in parameters}
         for waybill in self._waybills:
             for key in waybill.members:
@@ -134,6 +163,35 @@ class ExchangeEngine(Engine):
         for exchange in exchanges:
             exchange.prepare([w.shipment for w in self._waybills if w.exchange is exchange])
         cluster.communication.restart_order()
+
+    def _possible_overlap(self, plan: Plan) -> Overlap:
+        """Return the overlap that was asked for, if all exchanges allow it; else log why not."""
+        wanted = self._settings.overlap
+        used = {row.exchange for row in plan.rows}
+        late = [e.type for e in self._exchanges if e.type in used and not e.during_backward]
+        if wanted is Overlap.FORWARD and late:
+            logger.info("Gradients do not travel during forward: %s starts after backward", late[0])
+            return Overlap.BACKWARD
+        return wanted
+
+    @property
+    def spans_forward(self) -> bool:
+        """Whether gradients may arrive as late as the next forward of their layer."""
+        return self._overlap is Overlap.FORWARD
+
+    def has_arrived(self, parameter: Parameter) -> bool:
+        """Tell whether :meth:`wait` would find all messages of a parameter there."""
+        return all(waybill.has_arrived for waybill in self._of_parameter.get(parameter.key, ()))
+
+    def hidden(self) -> str:
+        """Say how much of the messages' time was hidden since the last call; empty without any."""
+        now = self._cluster.communication.exchange_seconds(), self._waited
+        under_way, waited = (new - old for new, old in zip(now, self._reported))
+        self._reported = now
+        if under_way <= 0:
+            return ""
+        share = max(0.0, 1 - waited / under_way)
+        return f"{under_way:.3f} s of exchange, {100 * share:.0f} % hidden behind computing"
 
     def gradient_ready(self, parameter: Parameter) -> None:
         """Start the exchanges that waited for this gradient only.
@@ -179,8 +237,14 @@ class ExchangeEngine(Engine):
                     f"waiting for the gradient of {key}, but backward has not made that of "
                     f"{', '.join(sorted(waybill.missing))}"
                 )
-            waybill.wait()
+            self._wait(waybill.handle)
+            waybill.complete()
         self._unawaited.discard(key)
+
+    def _wait(self, handle: Handle) -> None:
+        started = perf_counter()
+        handle.wait()
+        self._waited += perf_counter() - started
 
     def _release(self) -> None:
         """Start what waited for the end of backward, in the same order on all ranks."""
@@ -231,9 +295,10 @@ def make_engine(
 ) -> Engine:
     """Return the engine that suits ``cluster``: one rank needs no exchange.
 
-    Raises ClusterError when there is no ``exchange`` of that name.
+    Raises ClusterError when there is no ``exchange`` of that name, or not with these settings.
     """
-    candidates(exchange)
+    settings = settings or ExchangeSettings()
+    candidates(exchange, settings.wire)
     if cluster.size == 1 or not isinstance(cluster, MPICluster):
         return LocalEngine()
-    return ExchangeEngine(cluster, exchange, settings or ExchangeSettings())
+    return ExchangeEngine(cluster, exchange, settings)

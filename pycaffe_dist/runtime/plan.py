@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from pycaffe_dist.config import Overlap
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.base import AUTO, Shipment
 
 if TYPE_CHECKING:
-    from pycaffe_dist.exchange.base import Exchange
+    from pycaffe_dist.exchange.base import Exchange, Piece
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.runtime.cluster import Cluster
 
@@ -122,9 +123,15 @@ def make_plan(
 
 
 def shipments(
-    plan: Plan, parameters: Sequence[Parameter], exchanges: Sequence[Exchange]
+    plan: Plan,
+    parameters: Sequence[Parameter],
+    exchanges: Sequence[Exchange],
+    overlap: Overlap = Overlap.BACKWARD,
 ) -> list[tuple[Exchange, Shipment]]:
-    """Return what travels together, and how, in the order in which backward completes it."""
+    """Return what travels together, and how, in the order in which backward completes it.
+
+    When it may go on during forward, what forward needs first is the most urgent.
+    """
     # Backward goes through the net from its end; a group is complete with its last member.
     place = {parameter.key: number for number, parameter in enumerate(reversed(parameters))}
     groups = [
@@ -135,7 +142,16 @@ def shipments(
         )
     ]
     groups.sort(key=lambda pair: max(place[piece.parameter.key] for piece in pair[1]))
-    return [(exchange, Shipment(group, n)) for n, (exchange, group) in enumerate(groups)]
+    return [
+        (exchange, Shipment(group, number, _priority(exchange, group, overlap)))
+        for number, (exchange, group) in enumerate(groups)
+    ]
+
+
+def _priority(exchange: Exchange, group: Sequence[Piece], overlap: Overlap) -> int:
+    if exchange.in_order or overlap is Overlap.BACKWARD:
+        return 0
+    return min(layer for piece in group for layer, _ in piece.parameter.sharers)
 
 
 def describe(cluster: Cluster, exchanges: Sequence[Exchange]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pycaffe_dist import device
-from pycaffe_dist.config import ExchangeSettings, TrainOptions
+from pycaffe_dist.config import ExchangeSettings, Overlap, TrainOptions
 from pycaffe_dist.log import logger
 from pycaffe_dist.runtime import cluster as clusters
 from pycaffe_dist.runtime.cluster import Cluster
@@ -24,8 +24,8 @@ Callback = Callable[[Solver], None]
 def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
     """Run the training that ``options`` describe, on this rank; return the exit status 0.
 
-    ``callbacks`` run after every iteration.  Raises PcaffeError; on several ranks an exception
-    ends the run on all of them.
+    ``callbacks`` run after every iteration and do not look at parameters.  Raises PcaffeError; on
+    several ranks an exception ends the run on all of them.
     """
     with clusters.detect() as cluster:
         device.set_threads(options.threads or cluster.threads)
@@ -37,6 +37,7 @@ def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
                 param,
                 cluster,
                 exchange=options.exchange,
+                overlap=options.overlap,
                 divide_batches=options.global_batch,
                 keep=options.keep,
                 stop_at_nan=options.stop_at_nan,
@@ -45,7 +46,7 @@ def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
                 _log_ranks(cluster, solver)
                 if not snapshot:
                     solver.load_weights(options.weights)
-                solver.after_iteration.extend(callbacks)
+                solver.watchers.extend(callbacks)
                 solver.action_source = actions
                 logger.info("Starting Optimization")
                 solver.solve(snapshot)
@@ -65,6 +66,7 @@ def make_solver(
     cluster: Cluster | None = None,
     *,
     exchange: str = TrainOptions.exchange,
+    overlap: Overlap = Overlap.BACKWARD,
     divide_batches: bool = False,
     keep: int = 0,
     stop_at_nan: bool = True,
@@ -76,7 +78,8 @@ def make_solver(
     """
     if cluster is None:
         cluster = launched_cluster()
-    engine = make_engine(cluster, exchange, ExchangeSettings(passes=max(1, param.iter_size)))
+    settings = ExchangeSettings(passes=max(1, param.iter_size), overlap=overlap)
+    engine = make_engine(cluster, exchange, settings)
     return Solver(
         param,
         cluster=cluster,

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from pycaffe_dist.runtime.engine import Engine, LocalEngine
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import companion
 from pycaffe_dist.solvers import nets, resuming, snapshots, testing
+from pycaffe_dist.solvers.late_updates import LateUpdates
 from pycaffe_dist.solvers.lr_policy import LearningRate
 from pycaffe_dist.solvers.updating import Updater
 
@@ -47,8 +49,9 @@ class Solver:
     backward, at the price of memory (see `Net`).
     ``action_source`` is asked once per iteration whether to stop or snapshot.
     ``before_gradients``, ``after_gradients`` (the mean over ranks, before the update) and
-    ``after_iteration`` hold callbacks that get the solver.  Raises PcaffeError of the kind that
-    fits when a net, field or weight file is unusable.
+    ``after_iteration`` hold callbacks that get the solver; so does ``watchers``, after every
+    iteration too, for those that do not look at parameters, whose updates may be late.  Raises
+    PcaffeError of the kind that fits when a net, field or weight file is unusable.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Solver:
         self.before_gradients: list[Callback] = []
         self.after_gradients: list[Callback] = []
         self.after_iteration: list[Callback] = []
+        self.watchers: list[Callback] = []
         self.stopping = False
         self._dtype = dtype
         self.losses: deque[float] = deque(maxlen=param.average_loss)
@@ -86,6 +90,8 @@ class Solver:
         self._writer = snapshots.SnapshotWriter(param, keep)
         self._displayed_at = (0, time.monotonic())
         self._started = False
+        self._by_hand = False
+        self._late: LateUpdates | None = None
         self.seed = self._agree_on_seed()
         self.net = self._make_train_net(divide_batches, keep_diffs)
         self.test_nets = self._make_test_nets()
@@ -229,7 +235,7 @@ class Solver:
 
     def step(self, iterations: int) -> None:
         """Run ``iterations`` iterations, or fewer if asked to stop; raises NumericError on NaN."""
-        self._start()
+        self._start(by_hand=False)
         param = self.param
         stop_at = self.iteration + iterations
         if not self._losses_go_on:
@@ -238,13 +244,13 @@ class Solver:
         self.before_test = None
         self._displayed_at = (self.iteration, time.monotonic())
         while self.iteration < stop_at:
-            self.net.clear_parameter_diffs()
+            if not self._late:
+                self.net.clear_parameter_diffs(but_rebuilt=True)
             if self._test_is_due():
                 self.test_all()
                 if self.stopping:
                     break
-            for callback in self.before_gradients:
-                callback(self)
+            self._call(self.before_gradients)
             display = bool(param.display) and self.iteration % param.display == 0
             self.net.debug_info = display and param.debug_info
             self.losses.append(self._forward_backward())
@@ -253,8 +259,7 @@ class Solver:
             if self.after_gradients:
                 for parameter in reversed(self.net.parameters):
                     self.engine.wait(parameter)
-                for callback in self.after_gradients:
-                    callback(self)
+                self._call(self.after_gradients)
             self._apply_update(display)
             action = self.engine.agree(self.wanted_action())
             due = bool(param.snapshot) and self.iteration % param.snapshot == 0
@@ -262,11 +267,24 @@ class Solver:
                 self.snapshot()
             elif due or action is Action.SNAPSHOT:
                 self.snapshot(wait=False)
-            for callback in self.after_iteration:
-                callback(self)
+            self._call(self.after_iteration)
+            for watcher in self.watchers:
+                watcher(self)
             if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):
                 self.stopping = True
                 break
+        self.finish_updates()
+
+    def _call(self, callbacks: list[Callback]) -> None:
+        if callbacks:
+            self.finish_updates()
+        for callback in callbacks:
+            callback(self)
+
+    def finish_updates(self) -> None:
+        """Make the updates that were left to the next forward; the weights may then be used."""
+        if self._late:
+            self._late.finish()
 
     def wanted_action(self) -> Action:
         """Return what this rank is asked to do now; at the end of ``max_time``, to stop."""
@@ -275,8 +293,17 @@ class Solver:
             return Action.SNAPSHOT_AND_STOP
         return self.action_source()
 
-    def _start(self) -> None:
-        """Give all ranks rank 0's weights, and the engine the parameters to exchange."""
+    def _start(self, by_hand: bool | None = None) -> None:
+        """Give all ranks rank 0's weights, and the engine the parameters to exchange.
+
+        In a loop ``by_hand`` a gradient may be the sum of several backward passes, whose factors
+        are not known; None stands for whatever there was before.
+        """
+        by_hand = self._by_hand if by_hand is None else by_hand
+        with_factors = any(parameter.as_factors for parameter in self.net.parameters)
+        if self._started and by_hand != self._by_hand and (with_factors or self._by_hand):
+            self._started = False
+        self._by_hand = by_hand
         if self._started:
             return
         if self.cluster.size > 1:
@@ -285,8 +312,18 @@ class Solver:
                     self.cluster.broadcast(blob.data)
             resuming.restore_statistics(self, self.resumed_statistics)
             self.resumed_statistics = []
-        self.engine.start(self.net.parameters)
+        self.engine.start(self.net.parameters, by_hand=by_hand)
+        self._late = self._late_updates()
         self._started = True
+
+    def _late_updates(self) -> LateUpdates | None:
+        """Return what keeps updates until the next forward, if that is wanted and possible."""
+        if not self.engine.spans_forward:
+            return None
+        if self.param.clip_gradients >= 0:
+            logger.info("Updates do not wait for the next forward: clip_gradients needs them all")
+            return None
+        return LateUpdates(self.net.parameters, self.engine)
 
     def _test_is_due(self) -> bool:
         param = self.param
@@ -298,7 +335,7 @@ class Solver:
         passes = self.param.iter_size
         loss = 0.0
         for number in range(passes):
-            loss += self.net.forward()
+            loss += self.net.forward(before_layer=self._late.before_layer if self._late else None)
             self._check_loss(loss)
             last = number == passes - 1
             self.net.backward(on_gradient_ready=self.engine.gradient_ready if last else None)
@@ -329,6 +366,9 @@ class Solver:
         since, at = self._displayed_at
         now = time.monotonic()
         per_second = (self.iteration - since) / max(now - at, 1e-9)
+        hidden = self.engine.hidden()
+        if hidden and self.iteration:
+            logger.info("Iteration %d: %s", self.iteration, hidden)
         logger.info(
             "Iteration %d (%s iter/s, %ss/%d iters), loss = %s",
             self.iteration,
@@ -345,23 +385,31 @@ class Solver:
 
         On several ranks by their mean; all ranks must call it.  Counts as an iteration.
         """
-        self._start()
+        self._start(by_hand=True)
         for parameter in reversed(self.net.parameters):
             if parameter.receives_gradient:
                 self.engine.gradient_ready(parameter)
         display = bool(self.param.display) and self.iteration % self.param.display == 0
         self._apply_update(display)
+        self.finish_updates()
 
     def _apply_update(self, display: bool) -> None:
         rate = self.learning_rate.at(self.iteration, *self._policy_loss())
         if display:
             logger.info("Iteration %d, lr = %s", self.iteration, fmt(rate))
         clipping = self._clipping_factor() if self.param.clip_gradients >= 0 else 1.0
-        # The last layers' gradients are the first to arrive.
-        for index in reversed(range(len(self.net.parameters))):
-            self.engine.wait(self.net.parameters[index])
-            self._updater.update(index, rate, self.iteration, clipping)
+        update = partial(
+            self._updater.update, rate=rate, iteration=self.iteration, clipping=clipping
+        )
+        if self._late is not None:
+            self._late.begin(update)
+        else:
+            # The last layers' gradients are the first to arrive.
+            for index in reversed(range(len(self.net.parameters))):
+                self.engine.wait(self.net.parameters[index])
+                update(index)
         if self.net.debug_info:
+            self.finish_updates()
             debug.log_update(self.net.parameters)
         self.iteration += 1
 
@@ -392,6 +440,7 @@ class Solver:
     def test_all(self) -> None:
         """Run every test net for its test_iter batches and log the mean outputs."""
         self._start()
+        self.finish_updates()
         self.engine.mean_statistics()
         # A test that is broken off starts again, with the same batches, when the run is resumed.
         self.before_test = BeforeTest(
@@ -410,6 +459,7 @@ class Solver:
         then training may go on at once, and a failure is logged.
         """
         self._snapshot_at = self.iteration
+        self.finish_updates()
         record = resuming.record(self)
         by_rank = self.cluster.gather_bytes(json.dumps(record).encode())
         self.engine.mean_statistics()

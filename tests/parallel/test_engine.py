@@ -56,7 +56,7 @@ def make(monkeypatch):
 
     def make(kind=Doubling) -> ExchangeEngine:
         kind.started = []
-        monkeypatch.setattr(engines, "candidates", lambda name: [kind])
+        monkeypatch.setattr(engines, "candidates", lambda name, wire: [kind])
         clusters.append(FakeCluster())
         return ExchangeEngine(clusters[-1], "doubling", ExchangeSettings(40, 400))
 

@@ -141,6 +141,37 @@ def test_the_naive_exchange_equals_the_overlapping_one(folder):
     assert_equal(naive, overlapping, elementwise=True)
 
 
+@pytest.mark.parametrize(
+    ("net", "ranks", "exchange", "extra"),
+    [
+        (LENET, 2, "sufficient_factor", "snapshot: 7 test_iter: 2 test_interval: 5"),
+        (SHARED, 3, "allreduce", "type: 'Adam'"),
+        (SHARED, 2, "allreduce", "iter_size: 2"),
+    ],
+)
+def test_exchange_during_forward_changes_no_bit(folder, net, ranks, exchange, extra):
+    """Also with shared weights, several passes, and snapshots and tests between iterations."""
+    runs = [
+        train(folder, overlap, net, ranks, BATCH, *flags, extra=extra)
+        for overlap in ("backward", "forward")
+        for flags in [(f"--exchange={exchange}", f"--overlap={overlap}")]
+    ]
+    (losses, weights, log), (late_losses, late_weights, late_log) = runs
+    assert late_losses == losses
+    for mine, theirs in zip(late_weights, weights, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    tests = re.compile(r"Test net output.*")
+    assert tests.findall(late_log) == tests.findall(log)
+    assert re.search(r"s of exchange, \d+ % hidden", late_log)
+
+
+def test_clipping_and_naive_say_why_nothing_travels_during_forward(folder):
+    flags = ("--overlap=forward", "--exchange=naive")
+    assert "naive starts after backward" in train(folder, "late", SHARED, 2, BATCH, *flags)[2]
+    clipped = train(folder, "late", SHARED, 2, BATCH, flags[0], extra="clip_gradients: 1")
+    assert "clip_gradients needs them all" in clipped[2]
+
+
 def test_iter_size_and_a_global_batch(folder):
     """Two passes of two ranks that divide the batch equal two passes of one rank."""
     one = train(folder, "passes_one", SHARED, 1, 2 * BATCH, extra="iter_size: 2")
