@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.config import ClusterSettings
+from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.runtime import launcher
 from pycaffe_dist.runtime.link import Link
 
@@ -35,6 +36,11 @@ class Cluster(abc.ABC):
         """This rank's host."""
         return self.hosts[self.rank]
 
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The ranks that own a parameter server's shards: all, unless some do nothing else."""
+        return tuple(range(self.size))
+
     @abc.abstractmethod
     def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
         """Overwrite ``array`` (C-contiguous) with that of rank ``root``; return it."""
@@ -59,13 +65,17 @@ class Cluster(abc.ABC):
         """Return the mean over ranks of a small array, bit for bit the same on all of them."""
         return self.sum(values) / self.size
 
+    def mean_on_rank_0(self, values: Any) -> np.ndarray | None:
+        """Return the mean over ranks on rank 0; the others get None and need not wait for it."""
+        return self.mean(values)
+
     @abc.abstractmethod
     def barrier(self) -> None:
         """Return when all ranks have come here."""
 
     @abc.abstractmethod
-    def agree_max(self, values: Any) -> np.ndarray:
-        """Return the elementwise maximum over ranks of what was given one call ago (0 at first).
+    def agree_max(self, values: Any, lag: int = 1) -> np.ndarray:
+        """Return the elementwise maximum over ranks of what was given ``lag`` calls ago (0 first).
 
         ``values`` are a number or a small array of numbers, of one shape in all calls.
 
@@ -146,7 +156,7 @@ class LocalCluster(Cluster):
     def barrier(self) -> None:
         """Return at once."""
 
-    def agree_max(self, values: Any) -> np.ndarray:
+    def agree_max(self, values: Any, lag: int = 1) -> np.ndarray:
         """Return ``values``."""
         return np.array(values)
 
@@ -164,11 +174,17 @@ class LocalCluster(Cluster):
 def detect(settings: ClusterSettings | None = None) -> Cluster:
     """Return the MPI cluster that a launcher started this process in, else a local one.
 
-    Raises ClusterError when there is a launcher and MPI cannot be used.
+    Raises ClusterError when there is a launcher and MPI cannot be used, or when server ranks leave
+    none to train.
     """
+    settings = settings or ClusterSettings()
     launch = launcher.find()
     if launch is None:
+        if settings.server_ranks:
+            raise ClusterError(
+                f"--server-ranks={settings.server_ranks} needs several ranks, started by mpirun"
+            )
         return LocalCluster()
     from pycaffe_dist.runtime.mpi import MPICluster
 
-    return MPICluster(launch, settings or ClusterSettings())
+    return MPICluster(launch, settings)

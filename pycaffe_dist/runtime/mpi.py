@@ -7,6 +7,8 @@ import os
 import sys
 import time
 import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +21,8 @@ from pycaffe_dist.runtime import launcher
 from pycaffe_dist.runtime.cluster import Cluster
 from pycaffe_dist.runtime.communication import CommunicationThread, Handle, Step, Task
 from pycaffe_dist.runtime.link import Link, measure
+from pycaffe_dist.runtime.pacing import Pace
+from pycaffe_dist.runtime.windows import Windows
 
 # When several ranks fail for the same reason, only one is to speak: rank 0 goes first, and ends
 # the others while they wait (seconds).
@@ -32,8 +36,11 @@ class MPICluster(Cluster):
     """The ranks of MPI's world, over mpi4py.
 
     ``exchange_communicator`` is for exchanges alone, so that their tags meet no others;
-    ``communication`` runs their tasks.  Raises ClusterError when MPI is missing, does not suit the
-    launcher, or does not allow a thread other than the main one to call it.
+    ``communication`` runs their tasks.  Where the last ranks only serve parameters, the cluster is
+    that of the others, the workers, and these ranks' own cluster is of no use but to ``serve``;
+    ``requests`` and ``answers`` join both, by their ranks in the world, where ``world_rank`` is
+    this one's.  Raises ClusterError when MPI is missing, does not suit the launcher, does not allow
+    a thread other than the main one to call it, or leaves no rank to train.
     """
 
     def __init__(self, launch: launcher.Launch, settings: ClusterSettings):
@@ -41,14 +48,22 @@ class MPICluster(Cluster):
         self._mpi = _import_mpi(launch)
         self._closed = False
         self._link: Link | None = None
-        self._agreement: Handle | None = None
+        self._agreements: deque[Handle] = deque()
+        self._settings = settings
+        self._node: Any = None
+        self._windows: Windows | None = None
         host = launcher.host_name()
         self.communication = CommunicationThread(
-            self._mpi.Request.Testall, settings.stall_seconds, f"a rank on {host}"
+            self._mpi.Request.Testall,
+            settings.stall_seconds,
+            f"a rank on {host}",
+            Pace(settings.bandwidth_limit),
         )
         self._finalize = self.communication.call(self._initialise, "MPI_Init").wait()
-        self.rank: int = self._control.Get_rank()
-        self.size: int = self._control.Get_size()
+        self.rank = self.world_rank = self._control.Get_rank()
+        self.size = self._world_size = self._control.Get_size()
+        self._workers = self.size - settings.server_ranks
+        host = _name_of_host(settings.hosts, self.rank, self.size) or host
         self.communication.who = f"rank {self.rank} of {self.size} on {host}"
         if launch.size not in (0, self.size):
             raise ClusterError(
@@ -57,6 +72,9 @@ class MPICluster(Cluster):
                 "launcher (with srun, choose its plugin: srun --mpi=pmix)"
             )
         self._share_host(host)
+        self._host = host
+        if self.has_servers:
+            self._separate_servers()
         self._previous_hook = sys.excepthook
         sys.excepthook = self._uncaught
         atexit.register(self.close)
@@ -72,9 +90,46 @@ class MPICluster(Cluster):
                 f"{mpi.Get_library_version().split(',')[0]} offers MPI_THREAD_{names[level]}; "
                 "pcaffe needs MPI_THREAD_SERIALIZED, because a thread of its own talks to MPI"
             )
-        self._control = mpi.COMM_WORLD.Dup()
+        self._control = self._world = mpi.COMM_WORLD.Dup()
         self.exchange_communicator = mpi.COMM_WORLD.Dup()
+        self.requests, self.answers = mpi.COMM_WORLD.Dup(), mpi.COMM_WORLD.Dup()
         return ours
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether some ranks do not train but serve parameters."""
+        return self._settings.server_ranks > 0
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank is one of those."""
+        return self.world_rank >= self._workers
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The ranks, in the world, that own a parameter server's shards."""
+        first = self._workers if self.has_servers else 0
+        return tuple(range(first, self._world_size))
+
+    def _separate_servers(self) -> None:
+        """Make this the cluster of the workers, or of the servers."""
+        if self._workers < 1:
+            raise ClusterError(
+                f"--server-ranks={self._settings.server_ranks} leaves none of {self.size} ranks to "
+                "train"
+            )
+
+        def split() -> None:
+            color = int(self.serves)
+            self._control = self._world.Split(color, self.world_rank)
+            self.exchange_communicator = self._world.Split(color, self.world_rank)
+
+        self.communication.call(split, "split").wait()
+        first = self._workers if self.serves else 0
+        self.hosts = self.hosts[first:] if self.serves else self.hosts[: self._workers]
+        self.rank, self.size = self.world_rank - first, len(self.hosts)
+        together = [rank for rank, name in enumerate(self.hosts) if name == self._host]
+        self.local_rank, self.local_size = together.index(self.rank), len(together)
 
     def _share_host(self, host: str) -> None:
         """Learn which ranks share this host, and divide its cores among them."""
@@ -93,6 +148,29 @@ class MPICluster(Cluster):
             log.logger.info(
                 "mpirun tied every rank to one core; using %d (mpirun --bind-to none)", self.threads
             )
+
+    def node_communicator(self) -> Any:
+        """Return the communicator of the ranks that share this host; the first call is collective.
+
+        Its ranks have the order of the cluster's.
+        """
+        if self._node is None:
+            color = self.hosts.index(self.host)
+            self._node = self.communication.call(
+                lambda: self.exchange_communicator.Split(color), "MPI_Comm_split"
+            ).wait()
+        return self._node
+
+    @property
+    def windows(self) -> Windows:
+        """The memory that other ranks of the cluster write to, or share."""
+        if self._windows is None:
+
+            def call(function: Callable[[], Any], name: str) -> Any:
+                return self.communication.call(function, name).wait()
+
+            self._windows = Windows(self._mpi, call, max(map(self.hosts.count, self.hosts)))
+        return self._windows
 
     def _run(self, task: Task, name: str) -> Any:
         return self.communication.submit(task, name).wait()
@@ -136,6 +214,11 @@ class MPICluster(Cluster):
         """Return the sum over ranks of a small array, bit for bit the same on all of them."""
         return self._allgather(np.asarray(values), "sum").wait().sum(axis=0)
 
+    def mean_on_rank_0(self, values: Any) -> np.ndarray | None:
+        """Return the mean over ranks on rank 0; the others get None and need not wait for it."""
+        handle = self._allgather(np.asarray(values), "mean")
+        return None if self.rank else handle.wait().sum(axis=0) / self.size
+
     def max(self, values: Any) -> np.ndarray:
         """Return the elementwise maximum over ranks of a small array."""
         return self._allgather(np.asarray(values), "max").wait().max(axis=0)
@@ -148,14 +231,15 @@ class MPICluster(Cluster):
 
         self._run(task(), "barrier")
 
-    def agree_max(self, values: Any) -> np.ndarray:
-        """Return the elementwise maximum over ranks of what was given one call ago (0 at first)."""
+    def agree_max(self, values: Any, lag: int = 1) -> np.ndarray:
+        """Return the elementwise maximum over ranks of what was given ``lag`` calls ago."""
         mine = np.array(values)
         if self.size == 1:
             return mine
-        before = self._agreement
-        agreed = np.zeros_like(mine) if before is None else before.wait().max(axis=0)
-        self._agreement = self._allgather(mine, "agree_max")
+        agreed = np.zeros_like(mine)
+        if len(self._agreements) == lag:
+            agreed = self._agreements.popleft().wait().max(axis=0)
+        self._agreements.append(self._allgather(mine, "agree_max"))
         return agreed
 
     def link(self) -> Link:
@@ -164,7 +248,9 @@ class MPICluster(Cluster):
             on_first_host = self.hosts.count(self.hosts[0])
             shift = on_first_host % self.size or 1 % self.size
             latency, large = self.max(self._run(measure(self._control, shift), "measuring links"))
-            self._link = Link.between(float(latency), float(large))
+            link = Link.between(float(latency), float(large))
+            limit = min(link.bandwidth, self._settings.bandwidth_limit)
+            self._link = Link(link.latency, limit)
         return self._link
 
     def abort(self, error: BaseException | str) -> None:
@@ -173,10 +259,10 @@ class MPICluster(Cluster):
         A PcaffeError is its message; of any other exception, a bug, the traceback is shown as well.
         One rank alone does nothing: the error itself goes on to the caller.
         """
-        if self.size == 1:
+        if self._world_size == 1:
             return
-        if self.rank:
-            rank = min(self.rank, _MOST_WAITING_RANKS)
+        if self.world_rank:
+            rank = min(self.world_rank, _MOST_WAITING_RANKS)
             time.sleep(_LATER_RANKS_WAIT + _NEXT_RANK_WAITS * rank)
         text, trace = str(error), None
         if isinstance(error, BaseException):
@@ -185,7 +271,7 @@ class MPICluster(Cluster):
                 text = "interrupted"
             elif not isinstance(error, PcaffeError):
                 text = "".join(traceback.format_exception(error)).rstrip()
-        message = f"rank {self.rank} of {self.size} on {self.host}: {text}"
+        message = f"rank {self.world_rank} of {self._world_size} on {self._host}: {text}"
         log.fatal(ClusterError(message).with_traceback(trace))
         sys.stdout.flush()
         sys.stderr.flush()
@@ -203,10 +289,16 @@ class MPICluster(Cluster):
             return
         self._closed = True
         sys.excepthook = self._previous_hook
-        self.barrier()
-        if self._finalize:
-            self.communication.call(self._mpi.Finalize, "MPI_Finalize").wait()
+        self.communication.submit(self._leave(), "leaving", patient=self.has_servers).wait()
         self.communication.close()
+
+    def _leave(self) -> Task:
+        yield Step([self._world.Ibarrier()])
+        self.communication.end_watches()
+        if self._windows is not None:
+            self._windows.free()
+        if self._finalize:
+            self._mpi.Finalize()
 
     def _uncaught(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -214,6 +306,13 @@ class MPICluster(Cluster):
         """End the run on all ranks when this one's program ends with an exception."""
         self.abort(error)
         self._previous_hook(kind, error, trace)
+
+
+def _name_of_host(hosts: Sequence[str], rank: int, size: int) -> str:
+    """Return what a rank is to call its host; empty when nobody says it."""
+    if len(hosts) not in (0, size):
+        raise ClusterError(f"{len(hosts)} hosts are named for {size} ranks: {', '.join(hosts)}")
+    return hosts[rank] if hosts else ""
 
 
 def _import_mpi(launch: launcher.Launch) -> Any:
