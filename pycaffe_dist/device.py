@@ -50,7 +50,9 @@ HOST = Device()
 
 
 class _ThreadState(threading.local):
-    device = HOST  # threads begin on the host: those that read data or exchange gradients stay there
+    device = (
+        HOST  # threads begin on the host: those that read data or exchange gradients stay there
+    )
 
 
 _here = _ThreadState()
@@ -74,7 +76,12 @@ def xp() -> Any:
     return _here.device.xp
 
 
-class use:  # noqa: N801 (used like a function)
+def to_numpy(array: Any) -> np.ndarray:
+    """Return an array of the current device as one of the host: a copy, if it is a GPU's."""
+    return array if isinstance(array, np.ndarray) else current_gpu().to_host(array)
+
+
+class use:
     """A context in which the calling thread computes on ``device``."""
 
     __slots__ = ("_before", "_device", "_state")

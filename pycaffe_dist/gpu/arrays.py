@@ -15,9 +15,28 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 # Functions of NumPy that take arrays and that CuPy 14 does not have.
 _LACKING = frozenset(
-    "block busday_count busday_offset datetime_as_string einsum_path geomspace "
-    "histogram_bin_edges insert is_busday isnat matvec nanpercentile nanquantile polyder polydiv "
-    "polyint spacing unstack vecdot vecmat".split()
+    [
+        "block",
+        "busday_count",
+        "busday_offset",
+        "datetime_as_string",
+        "einsum_path",
+        "geomspace",
+        "histogram_bin_edges",
+        "insert",
+        "is_busday",
+        "isnat",
+        "matvec",
+        "nanpercentile",
+        "nanquantile",
+        "polyder",
+        "polydiv",
+        "polyint",
+        "spacing",
+        "unstack",
+        "vecdot",
+        "vecmat",
+    ]
 )
 # Options of NumPy's functions and methods that CuPy's lack.
 _LACKING_OPTIONS = {
@@ -27,10 +46,38 @@ _LACKING_OPTIONS = {
     "take": ("mode",),
     "count_nonzero": ("keepdims",),
 }
-_METHODS = (
-    "all any argmax argmin argsort astype clip copy cumsum diagonal dot flatten max mean min "
-    "nonzero prod ravel repeat reshape round sort squeeze std sum swapaxes take transpose var view"
-).split()
+_METHODS = [
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "argsort",
+    "astype",
+    "clip",
+    "copy",
+    "cumsum",
+    "diagonal",
+    "dot",
+    "flatten",
+    "max",
+    "mean",
+    "min",
+    "nonzero",
+    "prod",
+    "ravel",
+    "repeat",
+    "reshape",
+    "round",
+    "sort",
+    "squeeze",
+    "std",
+    "sum",
+    "swapaxes",
+    "take",
+    "transpose",
+    "var",
+    "view",
+]
 
 # Written before and behind every allocation, and looked at after every launch.
 GUARD_BYTES = 64
@@ -152,7 +199,9 @@ class DeviceArray(NDArrayOperatorsMixin):
         return out if isinstance(out, DeviceArray) else to_device(result)
 
     def __getitem__(self, key: Any) -> DeviceArray:
-        return DeviceArray(np.asarray(self.inner[to_inner(key)])) if _picks(key) else self._view(key)
+        return (
+            DeviceArray(np.asarray(self.inner[to_inner(key)])) if _picks(key) else self._view(key)
+        )
 
     def _view(self, key: Any) -> DeviceArray:
         # With an ellipsis even a single element comes out as a view.
@@ -181,7 +230,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return f"DeviceArray({self.inner!r})"
 
     @property
-    def T(self) -> DeviceArray:  # noqa: N802 (NumPy's name)
+    def T(self) -> DeviceArray:
         """The transpose."""
         return DeviceArray(self.inner.T)
 

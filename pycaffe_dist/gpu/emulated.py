@@ -24,7 +24,15 @@ from pycaffe_dist.gpu.base import GPU, Memory
 from pycaffe_dist.kernels import caching
 from pycaffe_dist.kernels.cuda.source import Signature, Source, c_type, common
 
-_FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE", "-fno-strict-aliasing")
+_FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-shared",
+    "-fPIC",
+    "-w",
+    "-U_FORTIFY_SOURCE",
+    "-fno-strict-aliasing",
+)
 _PROBLEMS = {
     1: "only some threads of a block came to a __syncthreads",
     2: "a __syncthreads that source.py did not find: let no kernel call it through a macro",

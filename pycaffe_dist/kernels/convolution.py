@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pycaffe_dist.kernels import plan
 from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient
 from pycaffe_dist.kernels.convolution_generic import GenericConvolution, apply_relu
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
@@ -24,6 +25,7 @@ from pycaffe_dist.kernels.jit.weights import WeightGradient
 __all__ = ["Convolution", "ConvolutionGeometry", "add_bias", "bias_gradient"]
 
 
+@plan
 class Convolution:
     """The plan of one convolution: shapes are fixed, arrays come with each call.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pycaffe_dist.device import parallel_for
 from pycaffe_dist.errors import NetError
-from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels import kernel, plan
 from pycaffe_dist.kernels.compiling import jit
 
 
@@ -40,6 +40,7 @@ class ConvolutionGeometry:
         return shape
 
 
+@plan
 class Im2colPlan:
     """The index tables of one geometry and image size.
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from pycaffe_dist.kernels import plan
 from pycaffe_dist.kernels.bias_add import add_bias
 from pycaffe_dist.kernels.gemm import gemm
 from pycaffe_dist.kernels.jit.products import FlatProduct, TransposedProduct
 from pycaffe_dist.kernels.jit.target import target
 
 
+@plan
 class InnerProduct:
     """The plan of one inner product of M samples, N outputs and K inputs.
 

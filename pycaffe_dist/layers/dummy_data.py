@@ -12,6 +12,7 @@ from pycaffe_dist.layers.parameters import constant
 class DummyData(Layer):
     """Tops of given shapes; constants are set once, random fillers draw at every forward."""
 
+    host_only = True
     bottoms = Arity(0, 0)
     tops = Arity(1, None)
     has_backward = False

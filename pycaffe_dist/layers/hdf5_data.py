@@ -20,6 +20,7 @@ from pycaffe_dist.log import logger
 class HDF5Data(Layer):
     """Batches of ``batch_size`` rows; rank r of P takes rows r, r+P, … of every P batches."""
 
+    host_only = True
     bottoms = Arity(0, 0)
     tops = Arity(1, None)
     has_backward = False

@@ -22,6 +22,7 @@ class HDF5Output(Layer):
     writes to a file of its own, whose name ends in ``.r``.
     """
 
+    host_only = True
     bottoms = Arity(2, 2)
     tops = Arity(0, 0)
     has_backward = False

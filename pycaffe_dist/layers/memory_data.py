@@ -21,6 +21,7 @@ class MemoryData(Layer):
     to the arrays of ``reset`` later is seen.
     """
 
+    host_only = True
     bottoms = Arity(0, 0)
     tops = Arity(2, 2)
     has_backward = False

@@ -35,6 +35,7 @@ class PrefetchingLayer(Layer):
     Errors about the data are `DataError`.
     """
 
+    host_only = True
     bottoms = Arity(0, 0)
     tops = Arity(1, 2)
     has_backward = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.activation import prelu_forward, prelu_slope_gradient
 from pycaffe_dist.layers.base import Layer, register
 from pycaffe_dist.layers.checking import describe
@@ -28,7 +29,7 @@ class PReLU(Layer):
         filler = param.filler if param.HasField("filler") else constant(0.25)
         make_parameters(self, (() if param.channel_shared else (self._channels,), filler))
         self._copy: Blob | None = None
-        self._gradient = np.empty(self._channels)
+        self._gradient = xp().empty(self._channels)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if bottom[0].ndim < 2 or bottom[0].shape[1] != self._channels:
@@ -42,7 +43,7 @@ class PReLU(Layer):
             self._copy.reshape_like(bottom[0])
 
     def _slopes(self) -> np.ndarray:
-        return np.ascontiguousarray(np.broadcast_to(self.blobs[0].data, self._channels))
+        return xp().ascontiguousarray(xp().broadcast_to(self.blobs[0].data, self._channels))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x = bottom[0].data

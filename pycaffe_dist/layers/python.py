@@ -70,6 +70,7 @@ class Python(Layer):
     of P gets what its r-th forward gives, then every P-th.
     """
 
+    host_only = True
     bottoms = Arity(0, None)
     tops = Arity(0, None)
     reshape_every_forward = True

@@ -22,6 +22,7 @@ class Filter(Layer):
     The tops' batch is known in forward only; until then it is the bottoms'.
     """
 
+    host_only = True
     bottoms = Arity(2, None)
     tops = Arity(1, None)
     backward_needs_bottom = Need.NONE

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from layer_harness import LayerHarness
 
+from pycaffe_dist.device import HOST
+
 FOLDER = Path(__file__).with_name("cases")
 
 
@@ -56,10 +58,18 @@ class Case:
             for name, value in self.values().items()
         }
 
-    def build(self, values: dict | None = None, *, in_place=False, dtype=np.float64):
+    def can_be_in_place(self) -> bool:
+        """Tell whether the layer's top may be its bottom."""
+        if not self.tops or not self.bottoms or "negative_slope: -" in self.options:
+            return False
+        return self.build().layer.in_place
+
+    def build(self, values: dict | None = None, *, in_place=False, dtype=np.float64, device=HOST):
         """Return a harness whose parameters are random."""
         values = self.values() if values is None else values
-        harness = LayerHarness(self.text(in_place), values, phase=self.phase, dtype=dtype)
+        harness = LayerHarness(
+            self.text(in_place), values, phase=self.phase, dtype=dtype, device=device
+        )
         rng = np.random.default_rng(11)
         for blob in harness.layer.blobs:
             blob.data[...] = rng.uniform(0.2, 1, blob.shape) * rng.choice([-1, 1], blob.shape)

@@ -6,14 +6,33 @@ import numpy as np
 from google.protobuf import text_format
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import HOST, use
 from pycaffe_dist.layers import LayerContext, layer_class
 from pycaffe_dist.schema import caffe_pb2
 
 
 class LayerHarness:
-    """A layer of ``text`` (the inside of ``layer { … }``) over ``bottoms`` (name → array)."""
+    """A layer of ``text`` (the inside of ``layer { … }``) over ``bottoms`` (name → array).
 
-    def __init__(self, text, bottoms, *, phase="TRAIN", dtype=np.float64, seed=1, parameters=()):
+    The layer runs on ``device``; its blobs are looked at from the host.
+    """
+
+    def __init__(
+        self,
+        text,
+        bottoms,
+        *,
+        phase="TRAIN",
+        dtype=np.float64,
+        seed=1,
+        parameters=(),
+        device=HOST,
+    ):
+        self.device = device
+        with use(device):
+            self._build(text, bottoms, phase, dtype, seed, parameters)
+
+    def _build(self, text, bottoms, phase, dtype, seed, parameters):
         message = text_format.Parse(text, caffe_pb2.LayerParameter())
         message.name = message.name or "l"
         context = LayerContext(
@@ -30,26 +49,36 @@ class LayerHarness:
             self.top = [Blob((), dtype)]
         weights = [1.0 * (self.layer.is_loss and not index) for index in range(len(self.top))]
         self.layer.loss_weights = list(message.loss_weight) or weights
-        self.layer.setup(self.bottom, self.top)
+        with self._at_work():
+            self.layer.setup(self.bottom, self.top)
         self.layer.param_propagate_down = [True] * len(self.layer.blobs)
-        for blob, value in zip(self.layer.blobs, parameters):
-            blob.data[...] = value
-        self.layer.reshape(self.bottom, self.top)
+        with use(HOST):
+            for blob, value in zip(self.layer.blobs, parameters):
+                blob.data[...] = value
+        with self._at_work():
+            self.layer.reshape(self.bottom, self.top)
+
+    def _at_work(self):
+        return use(HOST if self.layer.host_only else self.device)
 
     def fill(self, bottoms):
         """Give bottoms new values, and their shapes."""
-        for name, value in bottoms.items():
-            self.blobs[name].reshape(*np.shape(value))
-            self.blobs[name].data[...] = value
+        with use(HOST):
+            for name, value in bottoms.items():
+                self.blobs[name].reshape(*np.shape(value))
+                self.blobs[name].data[...] = value
 
     def forward(self, bottoms=None):
         """Reshape and run forward; return copies of the tops."""
         self.fill(bottoms or {})
-        self.layer.reshape(self.bottom, self.top)
         if hasattr(self.layer, "random"):
             # The same dropout mask at every forward.
             self.layer.random = np.random.default_rng(5)
-        self.layer.forward(self.bottom, self.top)
+        with self._at_work():
+            self.layer.reshape(self.bottom, self.top)
+            self.layer.forward(self.bottom, self.top)
+        if self.device.is_gpu:
+            self.device.settle()
         for blob, weight in zip(self.top, self.layer.loss_weights):
             if weight:
                 blob.diff.fill(weight)
@@ -61,5 +90,6 @@ class LayerHarness:
             propagate_down = [
                 self.layer.allow_force_backward(index) for index in range(len(self.bottom))
             ]
-        self.layer.backward(self.top, propagate_down, self.bottom)
+        with self._at_work():
+            self.layer.backward(self.top, propagate_down, self.bottom)
         return propagate_down

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from layer_cases import collect
+from layer_cases import Case, collect
+from passes import give_top_diffs, run
 
 from pycaffe_dist.layers import Arity, layer_class, layer_types
 from pycaffe_dist.schema import caffe_pb2
@@ -20,36 +21,12 @@ def has_gradient(case):
     return layer_class(case.type).has_backward
 
 
-def can_be_in_place(case):
-    if not case.tops or not case.bottoms or "negative_slope: -" in case.options:
-        return False
-    return case.build().layer.in_place
-
-
 def over(cases):
     return pytest.mark.parametrize("case", list(cases), ids=lambda case: case.name)
 
 
 every_case = over(CASES)
 every_differentiable_case = over(filter(has_gradient, CASES))
-
-
-def run(harness, seed=3):
-    """Run both passes with random top diffs; return tops, bottom diffs and parameter diffs."""
-    tops = harness.forward()
-    give_top_diffs(harness, seed)
-    propagated = harness.backward()
-    diffs = [blob.diff.copy() for blob, done in zip(harness.bottom, propagated) if done]
-    return tops, diffs, [blob.diff.copy() for blob in harness.layer.blobs]
-
-
-def give_top_diffs(harness, seed):
-    rng = np.random.default_rng(seed)
-    for blob, weight in zip(harness.top, harness.layer.loss_weights):
-        if harness.layer.is_loss:
-            blob.diff.fill(weight)
-        else:
-            blob.diff[...] = rng.standard_normal(blob.shape)
 
 
 def forget_states(harness):
@@ -170,7 +147,7 @@ def test_bottoms_may_change_their_shape_and_back(case, axis):
                 np.testing.assert_allclose(found, value, rtol=1e-9, atol=1e-9)
 
 
-@over(filter(can_be_in_place, CASES))
+@over(filter(Case.can_be_in_place, CASES))
 def test_in_place_is_the_same_as_out_of_place(case):
     apart, within = case.build(), case.build(in_place=True)
     expected = apart.forward()

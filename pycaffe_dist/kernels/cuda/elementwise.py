@@ -1,0 +1,11 @@
+"""Array code on a GPU, for functions too rare to be worth a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def blockwise(function: Callable[..., Any], *arrays: Any) -> None:
+    """See `pycaffe_dist.kernels.elementwise.blockwise`: here all is one block."""
+    function(*[array.reshape(-1) for array in arrays])

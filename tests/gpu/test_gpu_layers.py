@@ -1,0 +1,38 @@
+"""Every layer on a GPU: against Caffe's golden files, and against our own layer on the CPU."""
+
+from __future__ import annotations
+
+import golden_cases
+import numpy as np
+import pytest
+from layer_cases import collect
+from passes import run
+
+from pycaffe_dist.layers import layer_class
+
+CASES = collect()
+
+
+@pytest.mark.parametrize("path", golden_cases.CASES, ids=lambda path: path.stem)
+def test_layer_computes_what_caffe_does(path, gpu):
+    golden_cases.check(path, gpu)
+
+
+@pytest.mark.parametrize(
+    ("case", "in_place"),
+    [(case, False) for case in CASES] + [(case, True) for case in CASES if case.can_be_in_place()],
+    ids=lambda value: (
+        {False: "apart", True: "in_place"}[value] if isinstance(value, bool) else value.name
+    ),
+)
+def test_layer_computes_what_it_does_on_the_cpu(case, in_place, gpu):
+    here = case.build(dtype=np.float32, in_place=in_place)
+    there = case.build(dtype=np.float32, in_place=in_place, device=gpu)
+    for found_list, expected_list in zip(passes(case, there), passes(case, here)):
+        for found, expected in zip(found_list, expected_list):
+            scale = max(1.0, float(np.abs(expected).max(initial=0)))
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * scale)
+
+
+def passes(case, harness):
+    return run(harness) if layer_class(case.type).has_backward else [harness.forward()]

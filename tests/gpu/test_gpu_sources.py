@@ -1,0 +1,98 @@
+"""The kernels' sources: every primitive has its partner, and CUDA's compiler takes them all."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pycaffe_dist.kernels
+from pycaffe_dist.errors import DeviceError
+from pycaffe_dist.kernels import partner
+from pycaffe_dist.kernels.cuda.source import common, parse
+
+FOLDER = Path(pycaffe_dist.kernels.__file__).parent
+SOURCES = sorted(FOLDER.glob("*.cu"))
+# What a program may store: data T, parameters P.
+STORED = {
+    "float": ("float", "float"),
+    "double": ("double", "double"),
+    "__half": ("__half", "float"),
+}
+
+
+def primitives():
+    """Return every primitive of every family."""
+    found = []
+    for module in pkgutil.iter_modules(pycaffe_dist.kernels.__path__, "pycaffe_dist.kernels."):
+        if not module.ispkg:
+            members = vars(importlib.import_module(module.name)).values()
+            found += [
+                member
+                for member in members
+                if getattr(member, "is_primitive", False) is True
+                and member.__module__ == module.name
+            ]
+    return found
+
+
+def parameters(function):
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+def public(cls):
+    return {name for name, _ in inspect.getmembers(cls, callable) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    "primitive", primitives(), ids=lambda p: f"{p.__module__[21:]}.{p.__name__}"
+)
+def test_every_primitive_has_a_partner_of_the_same_signature(primitive):
+    try:
+        other = partner(primitive)
+    except DeviceError as error:
+        pytest.xfail(str(error))
+    assert parameters(other) == parameters(inspect.unwrap(primitive))
+    if inspect.isclass(primitive):
+        assert public(primitive) <= public(other)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_every_kernel_is_launched_by_a_partner(path):
+    partners = ast.parse((FOLDER / "cuda" / f"{path.stem}.py").read_text())
+    used = {node.attr for node in ast.walk(partners) if isinstance(node, ast.Attribute)}
+    assert set(parse(path).signatures) <= used
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_nvcc_compiles_it(path, tmp_path):
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("there is no nvcc")
+    source = parse(path)
+    kept = []
+    for data, parameter in STORED.values():
+        binding = {
+            name: np.dtype({"__half": "float16", "float": "float32", "double": "float64"}[kind])
+            for name in source.types
+            for kind in [data if name == "T" else parameter]
+        }
+        kept += [signature.instance(binding) for signature in source.signatures.values()]
+    uses = "\n".join(
+        f"void* kept{i}() {{ return (void*)({name}); }}" for i, name in enumerate(kept)
+    )
+    program = tmp_path / f"{path.stem}.cu"
+    program.write_text(f'{common()}\n#line 1 "{path.name}"\n{source.text}\n{uses}\n')
+    done = subprocess.run(
+        [nvcc, "--ptx", "-std=c++17", "-arch=compute_75", "-o", tmp_path / "out.ptx", program],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

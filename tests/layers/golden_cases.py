@@ -1,0 +1,61 @@
+"""The layers' golden files: what BVLC Caffe computed on the CPU, and whether a layer does, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from google.protobuf import text_format
+from layer_harness import LayerHarness
+
+from pycaffe_dist.device import HOST
+from pycaffe_dist.schema import caffe_pb2
+
+CASES = sorted((Path(__file__).parents[1] / "golden" / "layers").glob("*.npz"))
+
+
+def assert_close(found, expected, what):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=what)
+
+
+def load(path):
+    """Return the case's arrays, the layer under test (the last) and whether Caffe ran backward."""
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    net = text_format.Parse(str(arrays["prototxt"]), caffe_pb2.NetParameter())
+    return arrays, net.layer[-1], net.force_backward or net.layer[-1].type == "InfogainLoss"
+
+
+def check(path, device=HOST):
+    """Run a case's layer on ``device`` and compare all that it computes with the file."""
+    arrays, message, backward_ran = load(path)
+    bottoms = {name: arrays[f"blob/{name}"] for name in message.bottom}
+    parameters = [arrays[key] for key in sorted(arrays) if key.startswith(f"param/{message.name}/")]
+    harness = LayerHarness(
+        text_format.MessageToString(message),
+        bottoms,
+        phase=str(arrays["phase"]),
+        dtype=np.float32,
+        parameters=parameters,
+        device=device,
+    )
+    layer = harness.layer
+    for name, value in zip(message.top, harness.forward()):
+        assert value.shape == arrays[f"blob/{name}"].shape
+        assert_close(value, arrays[f"blob/{name}"], f"top {name}")
+    for name, blob in zip(message.top, harness.top):
+        if f"topdiff/{name}" in arrays:
+            blob.diff[...] = arrays[f"topdiff/{name}"]
+    if layer.has_backward and backward_ran:
+        wanted = list(message.propagate_down) or None
+        propagated = harness.backward(wanted)
+        for name, blob, done in zip(message.bottom, harness.bottom, propagated):
+            if done:
+                assert_close(blob.diff, arrays[f"bottomdiff/{name}"], f"diff of {name}")
+        for index, blob in enumerate(layer.blobs):
+            expected = arrays[f"paramdiff/{message.name}/{index}"]
+            assert_close(blob.diff, expected, f"diff of parameter {index}")
+    for index, blob in enumerate(layer.blobs):
+        if f"param_after/{message.name}/{index}" in arrays:
+            expected = arrays[f"param_after/{message.name}/{index}"]
+            assert_close(blob.data, expected, f"parameter {index} after the pass")
