@@ -50,9 +50,8 @@ HOST = Device()
 
 
 class _ThreadState(threading.local):
-    device = (
-        HOST  # threads begin on the host: those that read data or exchange gradients stay there
-    )
+    # Threads begin on the host; those that read data or exchange gradients stay there.
+    device = HOST
 
 
 _here = _ThreadState()

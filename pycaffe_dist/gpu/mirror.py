@@ -1,4 +1,4 @@
-"""The storage of a blob that lives on a GPU: a buffer there, one on the host, copied when needed."""
+"""The storage of a GPU's blob: a buffer there and one on the host, copied when needed."""
 
 from __future__ import annotations
 
