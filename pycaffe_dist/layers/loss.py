@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pycaffe_dist import device
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.layers.base import Arity, Layer
 from pycaffe_dist.layers.checking import describe, mismatch, require_no_gradient, require_same_batch
@@ -44,7 +45,12 @@ class Loss(Layer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         require_no_gradient(self, propagate_down, *range(1, len(bottom)))
         if propagate_down[0]:
-            self.gradient(bottom, float(top[0].diff))
+            self.gradient(bottom, self.weight_of(top))
+
+    def weight_of(self, top: list[Blob]) -> float:
+        """Return the loss weight, which the net has written to the top's diff on the host."""
+        with device.use(device.HOST):
+            return float(top[0].read_diff())
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Only predictions have a gradient."""

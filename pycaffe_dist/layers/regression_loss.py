@@ -28,7 +28,7 @@ class EuclideanLoss(Loss):
         return True
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        scale = float(top[0].diff) / bottom[0].shape[0]
+        scale = self.weight_of(top) / bottom[0].shape[0]
         for index, sign in ((0, 1), (1, -1)):
             if propagate_down[index]:
                 dx = bottom[index].diff.reshape(-1)
@@ -133,7 +133,7 @@ class ContrastiveLoss(Loss):
             distance = np.sqrt(squares)
             # As in Caffe, a small constant keeps equal pairs from dividing by zero.
             factor = -np.maximum(param.margin - distance, 0) / (distance + 1e-4)
-        factor = np.where(similar, 1, factor) * (float(top[0].diff) / bottom[0].shape[0])
+        factor = np.where(similar, 1, factor) * (self.weight_of(top) / bottom[0].shape[0])
         for index, sign in ((0, 1), (1, -1)):
             if propagate_down[index]:
                 dx = bottom[index].diff.reshape(difference.shape)
