@@ -1,0 +1,70 @@
+"""Usage: ours.py NET WAY ITERATIONS [FLAG=VALUE…]: times iterations on the ranks of mpirun.
+
+WAY is an exchange; "none" leaves out all messages, and "alone:EXCHANGE" all computing.  Rank 0
+prints one line of JSON: the seconds of each iteration, and what engine and plan say.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from nets import NETS
+
+from pycaffe_dist import device
+from pycaffe_dist.config import Overlap
+from pycaffe_dist.runtime.engine import LocalEngine
+from pycaffe_dist.runtime.trainer import launched_cluster, make_solver
+from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.solvers import Solver
+
+
+def iterations(solver: Solver, count: int) -> list[float]:
+    """Train; return the seconds of each iteration."""
+    ends = []
+    solver.watchers.append(lambda solver: ends.append(time.perf_counter()))
+    ends.append(time.perf_counter())
+    solver.step(count)
+    return [after - before for before, after in zip(ends, ends[1:])]
+
+
+def exchanges(solver: Solver, count: int) -> list[float]:
+    """Exchange gradients that nobody computes; return the seconds of each time."""
+    solver.step(1)  # the plan, and the layers' factors
+    parameters = solver.net.parameters
+    found = []
+    for _ in range(count):
+        solver.cluster.barrier()
+        started = time.perf_counter()
+        for parameter in reversed(parameters):
+            if parameter.receives_gradient:
+                solver.engine.gradient_ready(parameter)
+        for parameter in reversed(parameters):
+            solver.engine.wait(parameter)
+        found.append(time.perf_counter() - started)
+    return found
+
+
+def main(net: str, way: str, count: int, *settings: str) -> None:
+    cluster = launched_cluster()
+    options = dict(setting.split("=") for setting in settings)
+    device.set_threads(int(options["threads"]))
+    alone, _, name = way.rpartition(":")
+    param = text.parse(NETS[net], caffe_pb2.SolverParameter())
+    solver = make_solver(
+        param,
+        cluster,
+        exchange="naive" if name == "none" else name,
+        overlap=Overlap(options.get("overlap", "backward")),
+    )
+    if name == "none":
+        solver.engine = LocalEngine()
+    seconds = exchanges(solver, count) if alone else iterations(solver, count)
+    if cluster.rank == 0:
+        print(json.dumps({"seconds": seconds, "hidden": solver.engine.hidden()}), flush=True)
+    solver.close()
+    cluster.close()
+
+
+main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
