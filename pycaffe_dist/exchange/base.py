@@ -89,19 +89,23 @@ class Load:
     """What an exchange asks of one rank.
 
     ``messages`` follow one after the other and carry ``nbytes`` out (and as many in).  ``flops``
-    come after them; ``saved_flops`` are those that backward does not do any more.
+    come after them; ``saved_flops`` are those that backward does not do any more.  ``copied``
+    counts the bytes that it reads and writes in its host's memory.
     """
 
     messages: float
     nbytes: float
     flops: float = 0.0
     saved_flops: float = 0.0
+    copied: float = 0.0
 
     def seconds(self, cluster: Cluster) -> float:
         """Return the time that this takes on a cluster where nothing else goes on."""
         seconds = cluster.link().seconds(self.messages, self.nbytes)
         if self.flops or self.saved_flops:
             seconds += (self.flops - self.saved_flops) / cluster.product_rate()
+        if self.copied:
+            seconds += self.copied / cluster.copy_rate()
         return seconds
 
 
@@ -110,10 +114,10 @@ class Exchange(abc.ABC):
 
     A subclass declares what it ``moves``, whether it runs ``during_backward`` (else it waits for
     the end of it), whether shipments must start ``in_order``, as MPI's collective operations must
-    (else the urgent ones may overtake), whether it ``computes`` beside (else nobody measures how
-    fast), whether it is a choice of ``--exchange=auto``, whether it ``compresses`` what travels
-    (``--wire``) and whether it is ``deterministic``: the same bits on all ranks and in all runs; it
-    defines ``supports``, ``load`` and ``steps``.
+    (else the urgent ones may overtake), whether it ``computes`` or ``copies`` between ranks of a
+    host (else nobody measures how fast), whether it is a choice of ``--exchange=auto``, whether it
+    ``compresses`` what travels (``--wire``) and whether it is ``deterministic``: the same bits on
+    all ranks and in all runs; it defines ``supports``, ``load`` and ``steps``.
     """
 
     type: ClassVar[str]
@@ -121,6 +125,7 @@ class Exchange(abc.ABC):
     during_backward: ClassVar[bool] = True
     in_order: ClassVar[bool] = False
     computes: ClassVar[bool] = False
+    copies: ClassVar[bool] = False
     automatic: ClassVar[bool] = True
     compresses: ClassVar[bool] = False
     deterministic: ClassVar[bool] = True
@@ -188,8 +193,8 @@ class UpdateExchange(Exchange):
     moves = Moves.UPDATE
 
     @abc.abstractmethod
-    def take_over(self, updater: Updater, resumed: bool) -> None:
-        """Take weights, and history if ``resumed``, from rank 0; its updater forgets the latter."""
+    def take_over(self, updater: Updater) -> None:
+        """Take rank 0's weights, and the history that its updater holds; this then forgets it."""
 
     @abc.abstractmethod
     def begin(self, iteration: int, rate: float) -> None:
@@ -231,10 +236,18 @@ def mean_in_rank_order(parts: Sequence[np.ndarray], ranks: int, out: np.ndarray)
     makes the result the same, bit for bit, whoever computes it and whenever the parts arrived.
     ``out`` may be one of the parts; the contents of the first part are lost.
     """
-    first, *others = parts
-    for part in others:
-        np.add(first, part, out=first)
+    first = parts[0]
+    sum_in_rank_order(parts, first)
     np.divide(first, ranks, out=out)
+
+
+def sum_in_rank_order(parts: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """Set ``out`` to the sum of ``parts`` in their order; it may be the first of them."""
+    first, *others = parts
+    if first is not out:
+        np.copyto(out, first)
+    for part in others:
+        np.add(out, part, out=out)
 
 
 def mean_of_products(u: np.ndarray, v: np.ndarray, ranks: int, out: np.ndarray) -> None:

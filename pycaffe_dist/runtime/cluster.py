@@ -30,6 +30,7 @@ class Cluster(abc.ABC):
     hosts: tuple[str, ...]
     threads: int
     _product_rate: float | None = None
+    _copy_rate: float | None = None
 
     @property
     def host(self) -> str:
@@ -40,6 +41,11 @@ class Cluster(abc.ABC):
     def owners(self) -> tuple[int, ...]:
         """The ranks that own a parameter server's shards: all, unless some do nothing else."""
         return tuple(range(self.size))
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank does not train but serves parameters to those that do."""
+        return False
 
     @abc.abstractmethod
     def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
@@ -98,6 +104,18 @@ class Cluster(abc.ABC):
             self.barrier()
             self._product_rate = FLOPS / float(self.max(np.array(measure_seconds())))
         return self._product_rate
+
+    def copy_rate(self) -> float:
+        """Return the bytes per second that the slowest rank reads and writes while all ranks do.
+
+        Measured at the first call, in some 10 ms.
+        """
+        if self._copy_rate is None:
+            from pycaffe_dist.runtime.copies import COPIED_BYTES, measure_seconds
+
+            self.barrier()
+            self._copy_rate = COPIED_BYTES / float(self.max(np.array(measure_seconds())))
+        return self._copy_rate
 
     @abc.abstractmethod
     def abort(self, error: BaseException | str) -> None:
