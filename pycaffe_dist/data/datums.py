@@ -117,6 +117,9 @@ class DatumReader:
         Where bad images are skipped, a bad one's place, and label, goes to the next one.
         """
 
+        if not self._decoders.skip:
+            return self._image(datums, i)
+
         def image_at(index: int) -> tuple[np.ndarray, int]:
             if index == here:
                 return self._image(datums, i), datums.label(i)

@@ -29,7 +29,7 @@ class Decoders:
 
     def __init__(self, threads: int = 1, skip: bool = False):
         self.skipped = 0
-        self._skip = skip
+        self.skip = skip
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(threads, "pcaffe-decoder") if threads > 1 else None
 
@@ -52,7 +52,7 @@ class Decoders:
         try:
             return read(index)
         except DataError as error:
-            if not self._skip:
+            if not self.skip:
                 raise
             self._count(error)
             first = error

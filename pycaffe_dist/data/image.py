@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +20,8 @@ def decode_image(
     errors.  Raises `DataError` when the bytes are no image or one of other than 8 bits.
     """
     cv2 = _cv2()
-    flags = {True: cv2.IMREAD_COLOR, False: cv2.IMREAD_GRAYSCALE, None: cv2.IMREAD_UNCHANGED}
     encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
-    image = cv2.imdecode(encoded, flags[color]) if encoded.size else None
+    image = cv2.imdecode(encoded, _flags()[color]) if encoded.size else None
     if image is None:
         head = encoded[:4].tobytes().hex(" ") or "nothing"
         raise DataError(
@@ -73,6 +73,14 @@ def encode(image: np.ndarray, kind: str) -> bytes:
     return data.tobytes()
 
 
+@functools.cache
+def _flags() -> dict[bool | None, int]:
+    """Return OpenCV's ways of decoding by ``color``."""
+    cv2 = _cv2()
+    return {True: cv2.IMREAD_COLOR, False: cv2.IMREAD_GRAYSCALE, None: cv2.IMREAD_UNCHANGED}
+
+
+@functools.cache
 def _cv2() -> Any:
     import cv2
 

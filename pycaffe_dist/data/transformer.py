@@ -8,7 +8,8 @@ import numpy as np
 
 from pycaffe_dist.data.datums import Datums, Shape
 from pycaffe_dist.errors import DataError
-from pycaffe_dist.kernels.transform import transform_datums, transform_image, transform_interleaved
+from pycaffe_dist.kernels.interleaved import transform_interleaved
+from pycaffe_dist.kernels.transform import transform_datums, transform_image
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.schema.binary import blob_to_array, read_blob
 
@@ -62,8 +63,8 @@ class Transformer:
         settings = self._settings(pixels.shape)
         interleaved = pixels.transpose(1, 2, 0)
         if len(pixels) == 3 and interleaved.flags.c_contiguous:
-            flat = interleaved.reshape(-1)
-            transform_interleaved(flat, interleaved.shape[:2], index, *settings, out)
+            height, width, _ = interleaved.shape
+            transform_interleaved(interleaved.reshape(-1), height, width, index, *settings, out)
         else:
             transform_image(pixels, index, *settings, out)
 

@@ -43,7 +43,7 @@ def _draw(key, index, purpose, n):
 
 
 @jit
-def _place(height, width, key, index, train, mirror, out):
+def crop_place(height, width, key, index, train, mirror, out) -> tuple[int, int, bool]:
     """Return the crop's top and left edge in an image of (height, width), and whether to mirror."""
     top, left = height - out.shape[1], width - out.shape[2]
     if train:
@@ -82,7 +82,9 @@ def transform_image(
     """
     channels, height, width = out.shape
     as_float = out.dtype.type
-    top, left, mirrored = _place(pixels.shape[1], pixels.shape[2], key, index, train, mirror, out)
+    top, left, mirrored = crop_place(
+        pixels.shape[1], pixels.shape[2], key, index, train, mirror, out
+    )
     spare = np.empty(width, out.dtype)
     for c in range(channels):
         for h in range(height):
@@ -96,44 +98,6 @@ def transform_image(
                 mean_row = mean[c, top + h, left : left + width]
                 for w in range(width):
                     line[w] = (as_float(row[w]) - mean_row[w]) * scale
-            if mirrored:
-                _reverse(line, out[c, h])
-
-
-@jit
-def transform_interleaved(
-    pixels: np.ndarray,
-    size: tuple[int, int],
-    index: int,
-    key: np.uint64,
-    train: bool,
-    mirror: bool,
-    mean: np.ndarray,
-    mean_values: np.ndarray,
-    scale: float,
-    out: np.ndarray,
-) -> None:
-    """Do what `transform_image` does, for decoded color images, several times as fast.
-
-    ``pixels`` is flat and has the 3 channels of a pixel side by side; ``size`` is (H, W).
-    """
-    _, height, width = out.shape
-    as_float = out.dtype.type
-    top, left, mirrored = _place(size[0], size[1], key, index, train, mirror, out)
-    spare = np.empty(width, out.dtype)
-    for h in range(height):
-        begin = 3 * ((top + h) * size[1] + left)
-        row = pixels[begin : begin + 3 * width]
-        for c in range(3):
-            line = spare if mirrored else out[c, h]
-            if mean.size == 0:
-                value = mean_values[c]
-                for w in range(width):
-                    line[w] = (as_float(row[3 * w + c]) - value) * scale
-            else:
-                mean_row = mean[c, top + h, left : left + width]
-                for w in range(width):
-                    line[w] = (as_float(row[3 * w + c]) - mean_row[w]) * scale
             if mirrored:
                 _reverse(line, out[c, h])
 

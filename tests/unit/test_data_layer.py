@@ -94,6 +94,15 @@ def test_float64_net(images):
     assert np.array_equal(data, _Run(_param(images, 3, scale=0.5)).batch()[0])
 
 
+def test_what_layers_write_into_a_batch_does_not_come_back(images):
+    untouched, changed = _Run(_param(images, 3)), _Run(_param(images, 3))
+    for _ in range(40):
+        expected, found = untouched.batch(), changed.batch()
+        for top, one, other in zip(changed.tops, expected, found):
+            assert np.array_equal(one, other)
+            top.data[...] = np.nan
+
+
 def test_without_label_top(images):
     (data,) = _Run(_param(images, 4), tops=1).batch()
     assert data.shape == (4, 3, 12, 10)

@@ -177,6 +177,16 @@ def test_missing_records_are_told(tmp_path):
         source.cursor().read(12)
 
 
+def test_large_records_stay_in_the_file_and_keep_it_open(tmp_path):
+    values = _values(20, (4096, 90000))
+    source = open_source(str(_write(tmp_path / "db", values)), "lmdb")
+    keys = sorted(values)[::-3]
+    records = source.fetch(keys)
+    del source
+    assert [records.value(i) for i in range(len(keys))] == [values[key] for key in keys]
+    assert not records.buffer.flags.writeable and records.buffer.size > sum(map(len, keys))
+
+
 def test_paths_to_one_database_share_it(tmp_path):
     path = _write(tmp_path / "db", _values(9, (5, 5)))
     (tmp_path / "link").symlink_to(path)

@@ -16,9 +16,13 @@ from itertools import islice
 from weakref import WeakValueDictionary
 
 import lmdb
+import numpy as np
 
 from pycaffe_dist.data.sources import Cursor, Records, Source
 from pycaffe_dist.errors import DataError
+
+# Values of this size on average are used where they lie; smaller ones are sooner copied.
+_LEFT_IN_PLACE = 4096
 
 
 class _Environment:
@@ -27,6 +31,38 @@ class _Environment:
     def __init__(self, path: str):
         # No lock file: nobody writes, and the folder may be read-only.
         self.lmdb = lmdb.open(path, readonly=True, create=False, lock=False)
+
+    def records(self, values: list[memoryview]) -> Records:
+        """Return records of these values; large ones stay in the file, and are read when used.
+
+        So they are not waited for by a thread that holds the interpreter lock.
+        """
+        if sum(map(len, values)) < _LEFT_IN_PLACE * len(values):
+            return Records.joined(values)
+        places = np.array([_place(value) for value in values], np.int64)
+        begin = places[:, 0].min()
+        span = _Span(self, int(begin), int(places.sum(axis=1).max() - begin))
+        places[:, 0] -= begin
+        return Records(np.asarray(span), places)
+
+
+class _Span:
+    """A part of the memory that an LMDB is mapped to; arrays made of it keep the LMDB open."""
+
+    def __init__(self, environment: _Environment, address: int, size: int):
+        self._environment = environment
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (size,),
+            "data": (address, True),
+        }
+
+
+def _place(value: memoryview) -> tuple[int, int]:
+    """Return where a value lies in memory and how many bytes it has."""
+    array = np.frombuffer(value, np.uint8)
+    return array.__array_interface__["data"][0], array.size
 
 
 class LmdbSource(Source):
@@ -53,11 +89,12 @@ class LmdbSource(Source):
             yield from transaction.cursor().iternext(values=False)
 
     def fetch(self, keys: list[bytes]) -> Records:
-        with _errors_of(self.path), self._opened().lmdb.begin(buffers=True) as transaction:
+        environment = self._opened()
+        with _errors_of(self.path), environment.lmdb.begin(buffers=True) as transaction:
             pairs = transaction.cursor().getmulti(keys)
             if len(pairs) < len(keys):
                 raise DataError(f"LMDB '{self.path}' is damaged: it lacks one of its own keys")
-            return Records.joined([value for _, value in pairs])
+            return environment.records([value for _, value in pairs])
 
     def close(self) -> None:
         self._environment = None
@@ -92,7 +129,7 @@ class LmdbCursor(Cursor):
         with _errors_of(self._path):
             while len(values) < count:
                 values += self._lap(count - len(values), step)
-            return Records.joined(values)
+            return self._environment.records(values)
 
     def key(self) -> bytes:
         with _errors_of(self._path):

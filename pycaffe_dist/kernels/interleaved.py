@@ -1,0 +1,169 @@
+"""The transformation of decoded color images: from pixels side by side to planes of floats.
+
+As `kernels.transform`, in eight lanes at a time, which the compiler does not find by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.transform import crop_place
+
+CHANNELS = 3
+LANES = 8
+# From this size on an image is written past the caches: it would not stay there until the net
+# comes to it, and memory that is not read before it is written costs half.
+STREAMED_BYTES = 1 << 18
+
+_INDEX = ir.IntType(32)
+_BYTES = ir.VectorType(ir.IntType(8), 16)
+# Bytes 0, 3, … 21: those up to 15 from a first vector, the others from one that begins at byte 6.
+_TAKEN = [3 * k if 3 * k < 15 else 16 + 3 * k - 6 for k in range(LANES)]
+
+
+def _constants(values: list[int]) -> ir.Constant:
+    return ir.Constant(ir.VectorType(_INDEX, len(values)), values)
+
+
+def _splat(builder: Any, value: Any) -> Any:
+    vector = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+    first = builder.insert_element(vector, value, ir.Constant(_INDEX, 0))
+    return builder.shuffle_vector(first, vector, _constants([0] * LANES))
+
+
+def _lanes(mirrored: bool, streamed: bool) -> Any:
+    """Return a function that writes one channel of 8 neighbouring pixels.
+
+    ``to[w + i] = (row[at + 3 * i] - mean[p + i]) * scale``, with ``mirrored`` to ``to[w + 7 - i]``.
+    Where it is ``streamed``, ``to[w]`` must be aligned to 8 numbers.
+    """
+
+    @intrinsic
+    def lanes(typing_context, row, at, mean, p, scale, to, w):
+        def generate(context, builder, signature, values):
+            def pointer(array: int, index: Any, kind: ir.Type) -> Any:
+                data = context.make_array(signature.args[array])(context, builder, values[array])
+                return builder.bitcast(builder.gep(data.data, [index]), kind.as_pointer())
+
+            number = context.get_value_type(signature.args[4])
+            vector, size = ir.VectorType(number, LANES), signature.args[4].bitwidth // 8
+            later = builder.add(values[1], ir.Constant(values[1].type, 6))
+            halves = [
+                builder.load(pointer(0, index, _BYTES), align=1) for index in (values[1], later)
+            ]
+            pixels = builder.uitofp(builder.shuffle_vector(*halves, _constants(_TAKEN)), vector)
+            means = builder.load(pointer(2, values[3], vector), align=size)
+            result = builder.fmul(builder.fsub(pixels, means), _splat(builder, values[4]))
+            if mirrored:
+                backwards = _constants(list(range(LANES))[::-1])
+                result = builder.shuffle_vector(result, result, backwards)
+            place = pointer(5, values[6], vector)
+            store = builder.store(result, place, align=LANES * size if streamed else size)
+            if streamed:
+                one = builder.module.add_metadata([ir.Constant(_INDEX, 1)])
+                store.set_metadata("nontemporal", one)
+            return context.get_dummy_value()
+
+        return types.void(row, types.intp, mean, types.intp, scale, to, types.intp), generate
+
+    return lanes
+
+
+_forwards, _backwards = _lanes(False, False), _lanes(True, False)
+_streamed_forwards, _streamed_backwards = _lanes(False, True), _lanes(True, True)
+
+
+@intrinsic
+def _finish_stream(typing_context):
+    def generate(context, builder, signature, values):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@jit
+def _write_plane(pixels, at, pitch, means, mean_at, mean_pitch, scale, mirrored, first, shape, to):
+    """Write one channel: line h begins at ``pixels[at + h * pitch]`` and ``means[mean_at + …]``.
+
+    Streams where ``first``, the first element of ``to`` that is aligned, is not negative.  Nothing
+    here may count references, as slices do: atomic instructions wait for all that is streamed.
+    """
+    rows, columns = shape
+    as_float = to.dtype.type
+    for h in range(rows):
+        line = h * columns
+        begin = min(columns, (first - line) % LANES) if first >= 0 else 0
+        end = begin + (columns - begin) // LANES * LANES
+        for w in range(begin):
+            p = columns - 1 - w if mirrored else w
+            to[line + w] = (as_float(pixels[at + CHANNELS * p]) - means[mean_at + p]) * scale
+        if first >= 0 and mirrored:
+            for w in range(begin, end, LANES):
+                p = columns - LANES - w
+                _streamed_backwards(
+                    pixels, at + CHANNELS * p, means, mean_at + p, scale, to, line + w
+                )
+        elif first >= 0:
+            for w in range(begin, end, LANES):
+                _streamed_forwards(
+                    pixels, at + CHANNELS * w, means, mean_at + w, scale, to, line + w
+                )
+        elif mirrored:
+            for w in range(begin, end, LANES):
+                p = columns - LANES - w
+                _backwards(pixels, at + CHANNELS * p, means, mean_at + p, scale, to, line + w)
+        else:
+            for w in range(begin, end, LANES):
+                _forwards(pixels, at + CHANNELS * w, means, mean_at + w, scale, to, line + w)
+        for w in range(end, columns):
+            p = columns - 1 - w if mirrored else w
+            to[line + w] = (as_float(pixels[at + CHANNELS * p]) - means[mean_at + p]) * scale
+        at += pitch
+        mean_at += mean_pitch
+
+
+@jit
+def transform_interleaved(
+    pixels: np.ndarray,
+    height: int,
+    width: int,
+    index: int,
+    key: np.uint64,
+    train: bool,
+    mirror: bool,
+    mean: np.ndarray,
+    mean_values: np.ndarray,
+    scale: float,
+    out: np.ndarray,
+) -> None:
+    """Do what `transform_image` does, for decoded color images, several times as fast.
+
+    ``pixels`` is flat, (height * width * 3,), and has the 3 channels of a pixel side by side.
+    """
+    shape = out.shape[1:]
+    top, left, mirrored = crop_place(height, width, key, index, train, mirror, out)
+    streamed = out.size * out.itemsize >= STREAMED_BYTES
+    # Without a mean image, a line that serves a whole channel.
+    line = np.empty(0 if mean.size else shape[1], out.dtype)
+    for c in range(CHANNELS):
+        to = out[c].reshape(-1)
+        first = -(to.ctypes.data // to.itemsize) % LANES if streamed else -1
+        place = top * width + left
+        at, pitch = CHANNELS * place + c, CHANNELS * width
+        if mean.size:
+            means, mean_at = mean.reshape(-1), c * height * width + place
+            _write_plane(
+                pixels, at, pitch, means, mean_at, width, scale, mirrored, first, shape, to
+            )
+        else:
+            line[:] = mean_values[c]
+            _write_plane(pixels, at, pitch, line, 0, 0, scale, mirrored, first, shape, to)
+    if streamed:
+        _finish_stream()
