@@ -10,10 +10,17 @@ import argparse
 
 from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, split_list
 from pycaffe_dist.cli.reading import add_reading_flags, use_reading_flags
-from pycaffe_dist.config import Action, Overlap, TrainOptions
+from pycaffe_dist.config import Action, Overlap, TrainOptions, UpdatePriority
 from pycaffe_dist.errors import UsageError
 
 _CAFFE_FLAGS = ("solver", "snapshot", "weights", "gpu", "level", "stage")
+_PARAMETER_SERVER = "parameter_server"
+# Flags that only this exchange reads, with their defaults.
+_FOR_SERVERS = {
+    "staleness": TrainOptions.staleness,
+    "server_ranks": TrainOptions.server_ranks,
+    "update_priority": TrainOptions.update_priority.value,
+}
 _SIGNAL_FLAGS = ("sigint_effect", "sighup_effect")
 
 
@@ -26,7 +33,8 @@ def add_flags(parser: FlagParser) -> None:
         default=TrainOptions.exchange,
         metavar="NAME",
         help="how gradients are combined over ranks: auto takes the cheapest for each parameter "
-        "(of allreduce and sufficient_factor); naive does it after backward",
+        "(of allreduce and sufficient_factor); naive does it after backward; with "
+        "parameter_server, owners of shards update them and send weights back",
     )
     add_flag(
         parser,
@@ -35,6 +43,41 @@ def add_flags(parser: FlagParser) -> None:
         choices=[overlap.value for overlap in Overlap],
         help="until when gradients may travel: the end of backward, or the next forward of the "
         "layer that needs them, the first layers' first",
+    )
+    add_flag(
+        parser,
+        "staleness",
+        int,
+        default=TrainOptions.staleness,
+        metavar="S",
+        help="with --exchange=parameter_server: how many iterations a rank may be ahead of the "
+        "slowest; 0 trains synchronously",
+    )
+    add_flag(
+        parser,
+        "server_ranks",
+        int,
+        default=TrainOptions.server_ranks,
+        metavar="N",
+        help="with --exchange=parameter_server: the last N ranks serve parameters and do not "
+        "train; 0 lets all ranks do both",
+    )
+    add_flag(
+        parser,
+        "bandwidth_limit",
+        float,
+        default=0.0,
+        metavar="MBPS",
+        help="megabytes (10^6 bytes) of gradients and weights that a rank sends per second; 0 is "
+        "as many as it can",
+    )
+    add_flag(
+        parser,
+        "update_priority",
+        default=TrainOptions.update_priority.value,
+        choices=[priority.value for priority in UpdatePriority],
+        help="with --exchange=parameter_server: what goes first when the link or "
+        "--bandwidth_limit holds gradients up",
     )
     add_flag(
         parser,
@@ -90,9 +133,13 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("need a solver definition to train: --solver=FILE")
     if options.snapshot and options.weights and not options.snapshot.startswith("latest"):
         raise UsageError("give a snapshot to resume training or weights to finetune, but not both")
-    for name in ("threads", "keep"):
+    for name in ("threads", "keep", "staleness", "server_ranks", "bandwidth_limit"):
         if getattr(options, name) < 0:
-            raise UsageError(f"flag --{name} needs 0 or more, not {getattr(options, name)}")
+            raise UsageError(f"flag --{name} needs 0 or more, not {getattr(options, name):g}")
+    if options.exchange != _PARAMETER_SERVER:
+        for name, default in _FOR_SERVERS.items():
+            if getattr(options, name) != default:
+                raise UsageError(f"flag --{name} is for --exchange={_PARAMETER_SERVER}")
     use_reading_flags(options)
     from pycaffe_dist.cli.progress import Progress
     from pycaffe_dist.runtime import trainer
@@ -108,6 +155,10 @@ def run(options: argparse.Namespace) -> int:
         sighup_effect=Action(options.sighup_effect),
         exchange=options.exchange,
         overlap=Overlap(options.overlap),
+        staleness=options.staleness,
+        server_ranks=options.server_ranks,
+        update_priority=UpdatePriority(options.update_priority),
+        bandwidth_limit=options.bandwidth_limit * 1e6 or TrainOptions.bandwidth_limit,
         threads=options.threads,
         global_batch=options.global_batch,
         seed=options.seed,

@@ -11,7 +11,14 @@ import numpy as np
 
 from pycaffe_dist.config import Action, ExchangeSettings, Overlap
 from pycaffe_dist.errors import ClusterError
-from pycaffe_dist.exchange.base import AUTO, Exchange, Moves, Shipment, candidates
+from pycaffe_dist.exchange.base import (
+    AUTO,
+    Exchange,
+    Moves,
+    Shipment,
+    UpdateExchange,
+    candidates,
+)
 from pycaffe_dist.log import logger
 from pycaffe_dist.runtime.mpi import MPICluster
 from pycaffe_dist.runtime.plan import STATISTICS, Plan, describe, make_plan, shipments
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.runtime.cluster import Cluster
     from pycaffe_dist.runtime.communication import Handle
+    from pycaffe_dist.solvers.updating import Updater
 
 _ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
 
@@ -27,16 +35,34 @@ _ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
 class Engine(abc.ABC):
     """What the solver knows of other ranks' gradients.
 
-    Per iteration: :meth:`gradient_ready` for every parameter during backward, then :meth:`wait` for
-    every parameter.
+    Per iteration: :meth:`begin`, then :meth:`gradient_ready` for every parameter during backward,
+    then :meth:`wait` for every parameter.
     """
 
     @abc.abstractmethod
-    def start(self, parameters: Sequence[Parameter], by_hand: bool = False) -> None:
+    def start(
+        self,
+        parameters: Sequence[Parameter],
+        by_hand: bool = False,
+        updater: Updater | None = None,
+    ) -> None:
         """Prepare for a net's parameters; their values are equal on all ranks already.
 
-        In a loop ``by_hand``, gradients may be sums over any number of backward passes.
+        In a loop ``by_hand``, gradients may be sums over any number of backward passes.  Exchanges
+        that update parameters do what ``updater`` would, and go on from rank 0's history in it.
         """
+
+    def updates(self, parameter: Parameter) -> bool:
+        """Tell whether an exchange updates a parameter, so that the solver must not."""
+        return False
+
+    @property
+    def updates_some(self) -> bool:
+        """Whether there is such a parameter."""
+        return False
+
+    def begin(self, iteration: int, rate: float) -> None:  # noqa: B027 (optional)
+        """Take note of the iteration whose gradients come next, and of its learning rate."""
 
     @abc.abstractmethod
     def gradient_ready(self, parameter: Parameter) -> None:
@@ -44,7 +70,10 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, parameter: Parameter) -> None:
-        """Return when ``parameter.blob.diff`` holds the mean gradient over ranks."""
+        """Return when ``parameter.blob.diff`` holds the mean gradient over ranks.
+
+        Or, if an exchange :meth:`updates` it, when its weights are updated.
+        """
 
     def has_arrived(self, parameter: Parameter) -> bool:
         """Tell whether :meth:`wait` would find all messages of a parameter there."""
@@ -58,6 +87,13 @@ class Engine(abc.ABC):
     def hidden(self) -> str:
         """Say how much of the messages' time was hidden since the last call; empty if unknown."""
         return ""
+
+    def synchronize(self) -> None:  # noqa: B027 (optional)
+        """Give all ranks the same weights, when some may have seen fewer updates than others."""
+
+    def collect_history(self, updater: Updater) -> list[np.ndarray]:
+        """Return all history on rank 0, also that which is elsewhere; all ranks must call it."""
+        return updater.method.history
 
     @abc.abstractmethod
     def mean_statistics(self) -> None:
@@ -75,7 +111,12 @@ class Engine(abc.ABC):
 class LocalEngine(Engine):
     """One rank: its gradient is the mean."""
 
-    def start(self, parameters: Sequence[Parameter], by_hand: bool = False) -> None:
+    def start(
+        self,
+        parameters: Sequence[Parameter],
+        by_hand: bool = False,
+        updater: Updater | None = None,
+    ) -> None:
         """Do nothing."""
 
     def gradient_ready(self, parameter: Parameter) -> None:
@@ -125,6 +166,8 @@ class ExchangeEngine(Engine):
         self._exchange = exchange
         self._settings = settings
         self._exchanges: list[Exchange] = []
+        self._updating: list[UpdateExchange] = []
+        self._updated: set[str] = set()  # the parameters that they update
         self._statistics: list[Parameter] = []
         self._waybills: list[_Waybill] = []
         self._held: list[_Waybill] = []
@@ -138,8 +181,15 @@ class ExchangeEngine(Engine):
         self._asked = dict.fromkeys(_ACTIONS, 0)
         self._done = dict.fromkeys(_ACTIONS, 0)
 
-    def start(self, parameters: Sequence[Parameter], by_hand: bool = False) -> None:
+    def start(
+        self,
+        parameters: Sequence[Parameter],
+        by_hand: bool = False,
+        updater: Updater | None = None,
+    ) -> None:
         """Make, log and prepare the plan; raises ClusterError when a parameter does not fit it."""
+        if updater is not None:
+            self._take_back(updater)
         self.finish()
         cluster, wanted = self._cluster, self._exchange
         kinds = candidates(wanted, self._settings.wire)
@@ -163,6 +213,60 @@ class ExchangeEngine(Engine):
         for exchange in exchanges:
             exchange.prepare([w.shipment for w in self._waybills if w.exchange is exchange])
         cluster.communication.restart_order()
+        self._hand_over(plan, updater)
+
+    def _hand_over(self, plan: Plan, updater: Updater | None) -> None:
+        """Let exchanges that update parameters do so from now on."""
+        used = {row.exchange for row in plan.rows}
+        self._updating = [
+            exchange
+            for exchange in self._exchanges
+            if isinstance(exchange, UpdateExchange) and exchange.type in used
+        ]
+        types = {exchange.type for exchange in self._updating}
+        self._updated = {row.key for row in plan.rows if row.exchange in types}
+        for exchange in self._updating:
+            if updater is None:
+                raise ClusterError(f"--exchange={exchange.type} needs a solver to start from")
+            exchange.take_over(updater)
+
+    def _take_back(self, updater: Updater) -> None:
+        """Give rank 0's updater the history that exchanges hold."""
+        for exchange in self._updating:
+            for (slot, index), array in exchange.collect_history(updater).items():
+                updater.method.slot(index, slot)[...] = array
+
+    def updates(self, parameter: Parameter) -> bool:
+        """Tell whether an exchange updates a parameter, so that the solver must not."""
+        return parameter.key in self._updated
+
+    @property
+    def updates_some(self) -> bool:
+        """Whether there is such a parameter."""
+        return bool(self._updated)
+
+    def begin(self, iteration: int, rate: float) -> None:
+        """Take note of the iteration whose gradients come next, and of its learning rate."""
+        for exchange in self._updating:
+            exchange.begin(iteration, rate)
+
+    def synchronize(self) -> None:
+        """Give all ranks the same weights, when some may have seen fewer updates than others."""
+        for exchange in self._updating:
+            exchange.synchronize()
+
+    def collect_history(self, updater: Updater) -> list[np.ndarray]:
+        """Return all history on rank 0, also that which is elsewhere; all ranks must call it."""
+        elsewhere = [exchange.collect_history(updater) for exchange in self._updating]
+        if self._cluster.rank:
+            return []
+        found = {place: array for arrays in elsewhere for place, array in arrays.items()}
+        method = updater.method
+        return [
+            found[slot, index] if (slot, index) in found else method.slot(index, slot)
+            for slot in range(method.slots)
+            for index in range(len(updater.parameters))
+        ]
 
     def _possible_overlap(self, plan: Plan) -> Overlap:
         """Return the overlap that was asked for, if all exchanges allow it; else log why not."""
@@ -226,6 +330,8 @@ class ExchangeEngine(Engine):
     def wait(self, parameter: Parameter) -> None:
         """Return when ``parameter.blob.diff`` holds the mean gradient; once more does no harm.
 
+        Or, if an exchange :meth:`updates` it, when its weights are updated.
+
         Raises ClusterError when backward has not announced the gradient or one that travels with
         it, and whatever went wrong on the way.
         """
@@ -273,7 +379,9 @@ class ExchangeEngine(Engine):
         asked = self._asked
         if action is not Action.NONE:
             asked[action] += 1
-        agreed = self._cluster.agree_max([asked[action] for action in asked])
+        # What ranks said when the slowest was where this one may leave it behind is there by now.
+        lag = 1 + self._settings.staleness
+        agreed = self._cluster.agree_max([asked[action] for action in asked], lag)
         new = {action for action, count in zip(asked, agreed) if count > self._done[action]}
         self._done.update(zip(asked, agreed.tolist()))
         if Action.SNAPSHOT_AND_STOP in new or len(new) > 1:
@@ -285,6 +393,7 @@ class ExchangeEngine(Engine):
         for exchange in self._exchanges:
             exchange.close()
         self._exchanges, self._waybills, self._held, self._statistics = [], [], [], []
+        self._updating, self._updated = [], set()
         self._of_parameter.clear()
         self._rounds.clear()
         self._unawaited.clear()
@@ -299,6 +408,6 @@ def make_engine(
     """
     settings = settings or ExchangeSettings()
     candidates(exchange, settings.wire)
-    if cluster.size == 1 or not isinstance(cluster, MPICluster):
+    if not isinstance(cluster, MPICluster) or (cluster.size == 1 and not cluster.has_servers):
         return LocalEngine()
     return ExchangeEngine(cluster, exchange, settings)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pycaffe_dist import device
-from pycaffe_dist.config import ExchangeSettings, Overlap, TrainOptions
+from pycaffe_dist.config import ClusterSettings, ExchangeSettings, TrainOptions
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.exchange.serving import serve
 from pycaffe_dist.log import logger
 from pycaffe_dist.runtime import cluster as clusters
 from pycaffe_dist.runtime.cluster import Cluster
@@ -27,8 +30,14 @@ def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
     ``callbacks`` run after every iteration and do not look at parameters.  Raises PcaffeError; on
     several ranks an exception ends the run on all of them.
     """
-    with clusters.detect() as cluster:
+    settings = ClusterSettings(
+        server_ranks=options.server_ranks, bandwidth_limit=options.bandwidth_limit
+    )
+    with clusters.detect(settings) as cluster:
         device.set_threads(options.threads or cluster.threads)
+        if cluster.serves:
+            serve(cluster)
+            return 0
         param = _solver_param(options)
         choose_device(options.gpu, param.solver_mode == caffe_pb2.SolverParameter.GPU)
         snapshot = _find_snapshot(options, param, cluster)
@@ -37,7 +46,11 @@ def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
                 param,
                 cluster,
                 exchange=options.exchange,
-                overlap=options.overlap,
+                settings=ExchangeSettings(
+                    overlap=options.overlap,
+                    staleness=options.staleness,
+                    update_priority=options.update_priority,
+                ),
                 divide_batches=options.global_batch,
                 keep=options.keep,
                 stop_at_nan=options.stop_at_nan,
@@ -66,7 +79,7 @@ def make_solver(
     cluster: Cluster | None = None,
     *,
     exchange: str = TrainOptions.exchange,
-    overlap: Overlap = Overlap.BACKWARD,
+    settings: ExchangeSettings = ExchangeSettings(),  # noqa: B008 (frozen)
     divide_batches: bool = False,
     keep: int = 0,
     stop_at_nan: bool = True,
@@ -74,11 +87,16 @@ def make_solver(
 ) -> Solver:
     """Return a solver of a SolverParameter on this rank; see Solver for what the options mean.
 
+    What ``settings`` say of the solver's own needs is replaced by what ``param`` says of them.
     Without a ``cluster``, under a launcher such as mpirun, it is the one that the launcher started.
     """
     if cluster is None:
         cluster = launched_cluster()
-    settings = ExchangeSettings(passes=max(1, param.iter_size), overlap=overlap)
+    if settings.staleness and param.lr_policy == "plateau":
+        raise UsageError("lr_policy 'plateau' needs the loss of all ranks, so staleness must be 0")
+    settings = replace(
+        settings, passes=max(1, param.iter_size), needs_gradients=_needs_gradients(param)
+    )
     engine = make_engine(cluster, exchange, settings)
     return Solver(
         param,
@@ -89,6 +107,15 @@ def make_solver(
         stop_at_nan=stop_at_nan,
         keep_diffs=keep_diffs,
     )
+
+
+def _needs_gradients(param: Any) -> str:
+    """Say why a solver must see all mean gradients itself; empty if it need not."""
+    if param.clip_gradients >= 0:
+        return "clip_gradients needs the norm of all mean gradients, which no rank has"
+    if param.larc_policy:
+        return "larc_policy needs the norms of whole mean gradients, which no rank has"
+    return ""
 
 
 @functools.cache
@@ -125,6 +152,8 @@ def _log_ranks(cluster: Cluster, solver: Solver) -> None:
         len(set(cluster.hosts)),
         device.threads(),
     )
+    if cluster.owners != tuple(range(cluster.size)):
+        logger.info("%d more rank(s) serve parameters", len(cluster.owners))
     batch = solver.batch_size
     if batch:
         logger.info(

@@ -43,6 +43,10 @@ class Method:
             self._arrays[number, index] = array
         return array
 
+    def holds(self, index: int) -> bool:
+        """Tell whether there is history of parameter ``index``."""
+        return (0, index) in self._arrays
+
     @property
     def history(self) -> list[np.ndarray]:
         """All arrays, slot by slot: the order of Caffe's solver states."""

@@ -64,9 +64,10 @@ class SnapshotWriter:
         self,
         solver: Solver,
         by_rank: list[dict[str, Any]],
+        history: Sequence[np.ndarray],
         periodic: bool,
     ) -> Snapshot:
-        """Copy weights and history, and begin to write them; return where.
+        """Copy weights and ``history``, and begin to write them; return where.
 
         An earlier snapshot is waited for first.  When a ``periodic`` one fails, one line says so.
         """
@@ -80,7 +81,7 @@ class SnapshotWriter:
             iteration=solver.iteration,
             learned_net=files.weights,
             current_step=solver.learning_rate.current_step,
-            history=[copied(array) for array in solver.method.history],
+            history=[copied(array) for array in history],
         )
         about = partial(
             Companion,

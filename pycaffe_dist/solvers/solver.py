@@ -98,6 +98,8 @@ class Solver:
         # How many batches each test net has been asked for by all ranks together.
         self.tested = [0] * len(self.test_nets)
         self.learning_rate = LearningRate(param)
+        self._rate = (-1, 0.0)  # the last iteration whose learning rate was asked for, and that
+        self._has_restored = False
         self._updater = Updater(param, self.net.parameters)
         self.method = self._updater.method
         for paths in param.weights:
@@ -253,7 +255,7 @@ class Solver:
             self._call(self.before_gradients)
             display = bool(param.display) and self.iteration % param.display == 0
             self.net.debug_info = display and param.debug_info
-            self.losses.append(self._forward_backward())
+            self._forward_backward()
             if display:
                 self._display()
             if self.after_gradients:
@@ -307,14 +309,25 @@ class Solver:
         if self._started:
             return
         if self.cluster.size > 1:
+            self.engine.synchronize()
             for layer in self.net.layers:
                 for blob in layer.blobs:
                     self.cluster.broadcast(blob.data)
             resuming.restore_statistics(self, self.resumed_statistics)
             self.resumed_statistics = []
-        self.engine.start(self.net.parameters, by_hand=by_hand)
+        self.engine.start(self.net.parameters, by_hand=by_hand, updater=self._updater)
+        if self._has_restored and self.cluster.size > 1:
+            self._share_history()
+        self._has_restored = False
         self._late = self._late_updates()
         self._started = True
+
+    def _share_history(self) -> None:
+        """Give all ranks rank 0's history of the parameters that every rank updates."""
+        for index, parameter in enumerate(self.net.parameters):
+            if not self.engine.updates(parameter):
+                for number in range(self.method.slots):
+                    self.cluster.broadcast(self.method.slot(index, number))
 
     def _late_updates(self) -> LateUpdates | None:
         """Return what keeps updates until the next forward, if that is wanted and possible."""
@@ -330,16 +343,31 @@ class Solver:
         due = bool(param.test_interval) and self.iteration % param.test_interval == 0
         return due and (self.iteration > 0 or param.test_initialization)
 
-    def _forward_backward(self) -> float:
-        """Accumulate the gradient of iter_size batches; return this rank's mean loss."""
+    def _forward_backward(self) -> None:
+        """Accumulate the gradient of iter_size batches; take note of this rank's mean loss."""
         passes = self.param.iter_size
         loss = 0.0
         for number in range(passes):
             loss += self.net.forward(before_layer=self._late.before_layer if self._late else None)
             self._check_loss(loss)
             last = number == passes - 1
+            if last:
+                self.losses.append(loss / passes)
+                self._begin_updates()
             self.net.backward(on_gradient_ready=self.engine.gradient_ready if last else None)
-        return loss / passes
+
+    def _begin_updates(self) -> None:
+        """Let exchanges that update parameters know what they need for it."""
+        if self.engine.updates_some:
+            self.engine.begin(self.iteration, self._learning_rate())
+
+    def _learning_rate(self) -> float:
+        """Return the learning rate of this iteration."""
+        iteration, rate = self._rate
+        if iteration != self.iteration:
+            rate = self.learning_rate.at(self.iteration, *self._policy_loss())
+            self._rate = self.iteration, rate
+        return rate
 
     def _check_loss(self, loss: float) -> None:
         """Raise NumericError, or warn if training is to go on, when the loss is not finite."""
@@ -362,7 +390,9 @@ class Solver:
         values = [self._smoothed_loss()]
         for name in self.net.outputs:
             values += self.net.blobs[name].data.reshape(-1).tolist()
-        means = self.cluster.mean(np.array(values, np.float64)).tolist()
+        means = self.cluster.mean_on_rank_0(np.array(values, np.float64))
+        if means is None:
+            return
         since, at = self._displayed_at
         now = time.monotonic()
         per_second = (self.iteration - since) / max(now - at, 1e-9)
@@ -375,10 +405,10 @@ class Solver:
             fmt(per_second),
             fmt(round(now - at, 3)),
             self.param.display,
-            fmt(means[0]),
+            fmt(float(means[0])),
         )
         self._displayed_at = (self.iteration, now)
-        testing.log_outputs(self.net, "Train", means[1:])
+        testing.log_outputs(self.net, "Train", means[1:].tolist())
 
     def apply_update(self) -> None:
         """Update the parameters by the diffs that backward, called by hand, has left.
@@ -386,6 +416,7 @@ class Solver:
         On several ranks by their mean; all ranks must call it.  Counts as an iteration.
         """
         self._start(by_hand=True)
+        self._begin_updates()
         for parameter in reversed(self.net.parameters):
             if parameter.receives_gradient:
                 self.engine.gradient_ready(parameter)
@@ -394,13 +425,11 @@ class Solver:
         self.finish_updates()
 
     def _apply_update(self, display: bool) -> None:
-        rate = self.learning_rate.at(self.iteration, *self._policy_loss())
+        rate = self._learning_rate()
         if display:
             logger.info("Iteration %d, lr = %s", self.iteration, fmt(rate))
         clipping = self._clipping_factor() if self.param.clip_gradients >= 0 else 1.0
-        update = partial(
-            self._updater.update, rate=rate, iteration=self.iteration, clipping=clipping
-        )
+        update = partial(self._update, rate=rate, iteration=self.iteration, clipping=clipping)
         if self._late is not None:
             self._late.begin(update)
         else:
@@ -410,8 +439,14 @@ class Solver:
                 update(index)
         if self.net.debug_info:
             self.finish_updates()
-            debug.log_update(self.net.parameters)
+            known = [p for p in self.net.parameters if not self.engine.updates(p)]
+            debug.log_update(known)
         self.iteration += 1
+
+    def _update(self, index: int, rate: float, iteration: int, clipping: float) -> None:
+        """Update a parameter, unless an exchange has done it."""
+        if not self.engine.updates(self.net.parameters[index]):
+            self._updater.update(index, rate, iteration, clipping)
 
     def _policy_loss(self) -> list[float]:
         """Return the loss for the learning-rate policy, if it wants it: the same on all ranks."""
@@ -441,6 +476,7 @@ class Solver:
         """Run every test net for its test_iter batches and log the mean outputs."""
         self._start()
         self.finish_updates()
+        self.engine.synchronize()
         self.engine.mean_statistics()
         # A test that is broken off starts again, with the same batches, when the run is resumed.
         self.before_test = BeforeTest(
@@ -460,12 +496,14 @@ class Solver:
         """
         self._snapshot_at = self.iteration
         self.finish_updates()
+        self.engine.synchronize()
         record = resuming.record(self)
         by_rank = self.cluster.gather_bytes(json.dumps(record).encode())
         self.engine.mean_statistics()
+        history = self.engine.collect_history(self._updater)
         if self.cluster.rank == 0:
             records = [json.loads(data) for data in by_rank]
-            files = self._writer.start(self, records, periodic=not wait)
+            files = self._writer.start(self, records, history, periodic=not wait)
         # The weights' file has the mean over ranks, but the ranks go on with their own, now and
         # when they resume: a run must not depend in its last bits on when snapshots were taken.
         resuming.restore_statistics(self, record["statistics"])
@@ -489,14 +527,15 @@ class Solver:
             counters = np.array([self.iteration, self.learning_rate.current_step], np.int64)
             self.cluster.broadcast(counters)
             self.iteration, self.learning_rate.current_step = counters.tolist()
-            for array in self.method.history:
-                self.cluster.broadcast(array)
         encoded = self.cluster.broadcast_bytes(about.encode() if about else None)
         if encoded:
             resuming.go_on(self, companion.decode(encoded))
             self._losses_go_on = True
         self.before_test = None
-        self._started = False  # the weights, too, must reach the other ranks
+        self._rate = (-1, 0.0)
+        self.engine.finish()
+        self._has_restored = True
+        self._started = False  # weights and history must reach the other ranks
 
     def close(self) -> None:
         """Wait for the last snapshot; stop the nets' threads and the engine."""
