@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from fake_parameters import FakeParameter, inner_products, parameters
 
+from pycaffe_dist.exchange import AUTO, exchange_class, exchange_names
+from pycaffe_dist.exchange.base import Moves
+
 ITERATIONS = 2
+# Those that combine gradients; test_parameter_server.py is for those that update parameters.
+EXCHANGES = [
+    AUTO,
+    *(name for name in exchange_names() if exchange_class(name).moves is not Moves.UPDATE),
+]
 # Small, so that fusing and slicing happen with few elements.
 BUCKET_BYTES = 4 << 10
 SLICE_BYTES = 32 << 10

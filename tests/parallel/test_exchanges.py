@@ -7,12 +7,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from exchange_cases import CASES, ITERATIONS, Case
+from exchange_cases import CASES, EXCHANGES, ITERATIONS, Case
 
-from pycaffe_dist.exchange import AUTO, exchange_names
+from pycaffe_dist.exchange import AUTO
 
 RANKS = (1, 2, 3, 4, 16)
-EXCHANGES = [AUTO, *exchange_names()]
 # MPI does not promise what naive relies on: the same bits everywhere and every time.
 SAME_EVERYWHERE = [name for name in EXCHANGES if name != "naive"]
 # What auto chooses depends on how fast the links and cores were when the run started.

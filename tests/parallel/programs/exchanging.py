@@ -9,10 +9,9 @@ import sys
 import time
 
 import numpy as np
-from exchange_cases import BUCKET_BYTES, CASES, ITERATIONS, SLICE_BYTES, Case
+from exchange_cases import BUCKET_BYTES, CASES, EXCHANGES, ITERATIONS, SLICE_BYTES, Case
 
 from pycaffe_dist.config import ExchangeSettings
-from pycaffe_dist.exchange import AUTO, exchange_names
 from pycaffe_dist.runtime.cluster import detect
 from pycaffe_dist.runtime.engine import ExchangeEngine
 from pycaffe_dist.runtime.mpi import MPICluster
@@ -55,7 +54,7 @@ def main(folder: str, seed: int) -> None:
         lag = np.random.default_rng([seed, cluster.rank])
         found = {
             f"{exchange}/{name}/{key}": mean
-            for exchange in [AUTO, *exchange_names()]
+            for exchange in EXCHANGES
             for name, case in CASES.items()
             for key, mean in run(cluster, exchange, case, lag).items()
         }
