@@ -64,6 +64,10 @@ class FusingExchange(Exchange):
         self._fused: dict[Shipment, np.ndarray] = {}
         self._residuals: dict[Shipment, np.ndarray] = {}
 
+    def prepare(self, shipments: Sequence[Shipment]) -> None:
+        """Have the wire's kernels ready."""
+        self.wire(np.dtype(np.float32))
+
     def group(self, parameters: Sequence[Parameter]) -> list[list[Piece]]:
         """Fuse small parameters and slice large ones."""
         return fuse_and_slice(parameters, self.settings.bucket_bytes, self.settings.slice_bytes)

@@ -104,6 +104,7 @@ class Hierarchical(FusingExchange):
     def prepare(self, shipments: Sequence[Shipment]) -> None:
         """Get shared memory; all ranks together."""
         self.close()
+        super().prepare(shipments)
         if not shipments:
             return
         cluster = cast("MPICluster", self.cluster)

@@ -107,6 +107,7 @@ class OneSided(FusingExchange):
     def prepare(self, shipments: Sequence[Shipment]) -> None:
         """Give every shipment its slots, and get windows for them; all ranks together."""
         self.close()
+        super().prepare(shipments)
         if not shipments:
             return
         sizes = [0] * LANES

@@ -25,6 +25,7 @@ from pycaffe_dist.exchange.base import (
     register,
     start_messages,
 )
+from pycaffe_dist.exchange.wire import WireFormat, wire_format
 from pycaffe_dist.runtime.communication import Task
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class SufficientFactor(Exchange):
 
     moves = Moves.FACTORS
     computes = True
+    compresses = True
 
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):
         super().__init__(cluster, settings)
@@ -86,12 +88,21 @@ class SufficientFactor(Exchange):
     def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
         """Return that of one round in which a rank sends its factors to every other."""
         others = cluster.size - 1
-        nbytes = flops = 0
+        nbytes, flops = 0.0, 0
         for piece in pieces:
             samples, shape = piece.parameter.factor_rows, piece.parameter.shape
-            nbytes += samples * sum(shape) * piece.parameter.blob.dtype.itemsize
+            dtype = piece.parameter.blob.dtype
+            nbytes += self._wire(dtype).nbytes(samples * sum(shape), dtype.itemsize)
             flops += 2 * samples * piece.parameter.blob.count
         return Load(1, nbytes * others, flops * cluster.size, flops)
+
+    def _wire(self, dtype: np.dtype) -> WireFormat:
+        """Return the form in which factors travel.
+
+        What rounding loses of them is lost: it belongs to this iteration's other factor, so that
+        adding it to the next iteration's would be wrong.
+        """
+        return wire_format(self.settings.wire, dtype)
 
     def prepare(self, shipments: Sequence[Shipment]) -> None:
         """Allocate the rows, and ask the layers for factors instead of gradients."""
@@ -123,21 +134,28 @@ class SufficientFactor(Exchange):
         return rows.u.nbytes + rows.v.nbytes
 
     def steps(self, shipment: Shipment) -> Task:
-        """Receive straight into the rows."""
+        """Receive straight into the rows, unless what travels is rounded."""
         rank, ranks = self.cluster.rank, self.cluster.size
         rows = self._rows[shipment]
+        wire = self._wire(rows.u.dtype)
         # Each rank begins with the next one, so that no rank gets all messages at once.
         peers = [(rank + distance) % ranks for distance in range(1, ranks)]
         tags = 2 * shipment.number, 2 * shipment.number + 1
+        # All ranks are to rebuild the gradient from the same numbers, so ours are rounded, too.
+        ours = [wire.settle(array.reshape(-1), None) for array in rows.of(rank)]
+        theirs = [
+            (array.reshape(-1), peer, tag)
+            for peer in reversed(peers)
+            for array, tag in zip(rows.of(peer), tags)
+        ]
+        rooms = [wire.room(array) for array, _, _ in theirs]
         yield start_messages(
             cast("MPICluster", self.cluster).exchange_communicator,
-            [
-                Message(a, peer, tag)
-                for peer in reversed(peers)
-                for a, tag in zip(rows.of(peer), tags)
-            ],
-            [Message(a, peer, tag) for peer in peers for a, tag in zip(rows.of(rank), tags)],
+            [Message(room, peer, tag) for room, (_, peer, tag) in zip(rooms, theirs)],
+            [Message(array, peer, tag) for peer in peers for array, tag in zip(ours, tags)],
         )
+        for room, (array, _, _) in zip(rooms, theirs):
+            wire.unpack(room, array)
 
     def complete(self, shipment: Shipment) -> None:
         """Rebuild the mean gradient."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from pycaffe_dist.config import Wire
@@ -57,6 +59,10 @@ class Rounded(WireFormat):
             self._encode, self._decode = kernels.encode_float16, kernels.decode_float16
         else:
             self._encode, self._decode = kernels.encode_bfloat16, kernels.decode_bfloat16
+        # Kernels that are not compiled yet are so now, not in the thread that moves messages.
+        number = np.zeros(1, np.float32)
+        self.settle(number, number.copy())
+        self.settle(number, None)
 
     def nbytes(self, count: float, itemsize: int) -> float:
         """Return the size of two bytes for each number."""
@@ -86,6 +92,7 @@ class Rounded(WireFormat):
 AS_IT_IS = WireFormat()
 
 
+@functools.cache
 def wire_format(wire: Wire, dtype: np.dtype) -> WireFormat:
     """Return the form in which numbers of ``dtype`` travel: only float32 is ever rounded."""
     if wire is Wire.FLOAT32 or dtype != np.float32:
