@@ -48,7 +48,7 @@ class Storage:
 
 def _storage(dtype: np.dtype) -> Storage:
     """Return memory for arrays of the current device."""
-    here = device.current()
+    here: Any = device.current()
     if not here.is_gpu:
         return Storage(dtype)
     from pycaffe_dist.gpu.mirror import MirroredStorage

@@ -155,6 +155,11 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     __slots__ = ("inner",)
 
+    # What this class has of NumPy's attributes and methods is added below it.
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    astype: Callable[..., DeviceArray]
+
     def __init__(self, inner: np.ndarray):
         self.inner = inner
 

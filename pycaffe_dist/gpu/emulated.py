@@ -89,7 +89,16 @@ class EmulatedGPU(GPU):
     def copy_to_host(self, source: DeviceArray, target: np.ndarray) -> None:
         np.copyto(target.reshape(-1), source.inner.reshape(-1))
 
-    def gemm(self, a, b, c, trans_a=False, trans_b=False, alpha=1.0, beta=0.0) -> None:
+    def gemm(
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
         check_product(a, b, c, trans_a, trans_b)
         left, right = (array.inner.astype(c.dtype, copy=False) for array in (a, b))
         left = np.swapaxes(left, -1, -2) if trans_a else left

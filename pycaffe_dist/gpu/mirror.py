@@ -48,7 +48,7 @@ class MirroredStorage(Storage):
             self._on_device = self._on_device and not write
         view = self._views.get((on_gpu, shape))
         if view is None:
-            buffer = self._array if on_gpu else self._buffer
+            buffer: Any = self._array if on_gpu else self._buffer
             view = self._views[on_gpu, shape] = buffer[:count].reshape(shape)
         return view
 
@@ -67,7 +67,7 @@ class MirroredStorage(Storage):
         if self._array is None:
             make = self._gpu.empty if self._on_host else self._gpu.zeros
             self._array = make(self._capacity, self.dtype)
-        if self._on_host:
+        if self._on_host and self._buffer is not None:
             self._gpu.copy_to_device(self._buffer, self._array)
             self._copied = self._gpu.record()
         self._on_device = True

@@ -30,14 +30,14 @@ def log_forward(net: Net, index: int) -> None:
             "    [Forward] Layer %s, top blob %s data: %g",
             node.name,
             name,
-            _mean_magnitude(blob.data),
+            _mean_magnitude(blob.read_data()),
         )
     for k, blob in enumerate(node.layer.blobs):
         logger.info(
             "    [Forward] Layer %s, param blob %s data: %g",
             node.name,
             _display_name(net, index, k),
-            _mean_magnitude(blob.data),
+            _mean_magnitude(blob.read_data()),
         )
 
 
@@ -50,7 +50,7 @@ def log_backward(net: Net, index: int) -> None:
                 "    [Backward] Layer %s, bottom blob %s diff: %g",
                 node.name,
                 name,
-                _mean_magnitude(blob.diff),
+                _mean_magnitude(blob.read_diff()),
             )
     for k, blob in enumerate(node.layer.blobs):
         if node.layer.param_propagate_down[k]:
@@ -58,7 +58,7 @@ def log_backward(net: Net, index: int) -> None:
                 "    [Backward] Layer %s, param blob %d diff: %g",
                 node.name,
                 k,
-                _mean_magnitude(blob.diff),
+                _mean_magnitude(blob.read_diff()),
             )
 
 
@@ -67,12 +67,12 @@ def first_not_finite(net: Net) -> str:
     for index, node in enumerate(net.nodes):
         what = f"layer '{node.name}' ({node.layer.type})"
         for k, blob in enumerate(node.layer.blobs):
-            if not np.isfinite(blob.data).all():
+            if not np.isfinite(blob.read_data()).all():
                 return f"first in {what}, parameter {_display_name(net, index, k)}"
         if node.bottom:
             net.forward_layer(index)
         for name, blob in zip(node.top_names, node.top):
-            if not np.isfinite(blob.data).all():
+            if not np.isfinite(blob.read_data()).all():
                 return f"first in {what}, blob '{name}'"
     return ""
 
@@ -82,7 +82,7 @@ def log_all_parameters(net: Net) -> None:
     l1 = [0.0, 0.0]
     squares = [0.0, 0.0]
     for parameter in net.parameters:
-        for k, array in enumerate((parameter.blob.data, parameter.blob.diff)):
+        for k, array in enumerate((parameter.blob.read_data(), parameter.blob.read_diff())):
             l1[k] += float(np.abs(array).sum(dtype=np.float64))
             squares[k] += float(np.square(array, dtype=np.float64).sum())
     # Caffe logs this line as an error so that it also shows where info lines do not.
@@ -101,6 +101,6 @@ def log_update(parameters: list[Parameter]) -> None:
             "    [Update] Layer %s, param %s data: %g; diff: %g",
             parameter.layer_name,
             parameter.display_name,
-            _mean_magnitude(parameter.blob.data),
-            _mean_magnitude(parameter.blob.diff),
+            _mean_magnitude(parameter.blob.read_data()),
+            _mean_magnitude(parameter.blob.read_diff()),
         )

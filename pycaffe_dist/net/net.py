@@ -141,15 +141,13 @@ class Net:
                 if index == done:
                     continue
                 if before_layer is not None and self.nodes[index].layer.blobs:
-                    before_layer(index)
-                for hook in self.before_forward:
-                    hook(index)
+                    _on_host([before_layer], index)
+                _on_host(self.before_forward, index)
                 slope = rectified.get(index) if index < last else None
                 self._forward_layer(index, loss, slope)
                 if slope is not None:
                     done = index + 1
-                for hook in self.after_forward:
-                    hook(index)
+                _on_host(self.after_forward, index)
             loss.start_reading()
         return loss
 
@@ -207,14 +205,12 @@ class Net:
         first = len(self.nodes) - 1 if start is None else start
         with devices.use(self.device):
             for index in range(first, end - 1, -1):
-                for hook in self.before_backward:
-                    hook(index)
+                _on_host(self.before_backward, index)
                 self.backward_layer(index)
-                for hook in self.after_backward:
-                    hook(index)
+                _on_host(self.after_backward, index)
                 if on_gradient_ready is not None:
                     for parameter in self._ready_after.get(index, ()):
-                        on_gradient_ready(parameter)
+                        _on_host([on_gradient_ready], parameter)
         if self.debug_info and start is None and end == 0:
             debug.log_all_parameters(self)
 
@@ -286,6 +282,14 @@ class Net:
         """Stop the threads and close the files of all layers."""
         for node in self.nodes:
             node.layer.close()
+
+
+def _on_host(callbacks: list[Callable[[Any], None]], argument: Any) -> None:
+    """Call what finds the blobs' arrays on the host, wherever the net runs."""
+    if callbacks:
+        with devices.use(devices.HOST):
+            for callback in callbacks:
+                callback(argument)
 
 
 def _shapes(blobs: Iterable[Blob]) -> list[tuple[int, ...]]:

@@ -84,7 +84,7 @@ def _with_shared(net: Net, layer: Layer, arrays: Sequence[Any]) -> list[Any]:
     index = net.layer_index(layer.name)
     arrays = [*arrays] + [None] * (len(layer.blobs) - len(arrays))
     return [
-        layer.blobs[k].data if array is None and (index, k) not in owned else array
+        layer.blobs[k].read_data() if array is None and (index, k) not in owned else array
         for k, array in enumerate(arrays)
         if array is not None or (index, k) not in owned
     ]
@@ -107,8 +107,8 @@ def collect(
             caffemodel.LayerWeights(
                 name=node.name,
                 type=node.layer.type,
-                blobs=[copied(blob.data) for blob in blobs],
-                diffs=[copied(blob.diff) for blob in blobs] if write_diff else None,
+                blobs=[copied(blob.read_data()) for blob in blobs],
+                diffs=[copied(blob.read_diff()) for blob in blobs] if write_diff else None,
                 param=node.layer.param,
                 shared=frozenset(k for k in range(len(blobs)) if (number, k) not in owned),
             )

@@ -7,6 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import HOST, Device, use
 from pycaffe_dist.net import Parameter
 from pycaffe_dist.registry import Registry
 
@@ -24,28 +26,30 @@ class Method:
 
     Each of ``parameters`` has ``slots`` arrays of history, zero at first and allocated when they
     are first asked for: one that is updated elsewhere takes no memory here.  ``param`` is the
-    SolverParameter.
+    SolverParameter, ``device`` that of the parameters.
     """
 
     type: ClassVar[str]
     slots: ClassVar[int] = 1
 
-    def __init__(self, param: Any, parameters: Sequence[Parameter]):
+    def __init__(self, param: Any, parameters: Sequence[Parameter], device: Device = HOST):
         self.param = param
         self.parameters = parameters
-        self._arrays: dict[tuple[int, int], np.ndarray] = {}
+        self._device = device
+        self._slots: dict[tuple[int, int], Blob] = {}
 
     def slot(self, index: int, number: int = 0) -> np.ndarray:
-        """Return the history of parameter ``index`` in slot ``number``."""
-        array = self._arrays.get((number, index))
-        if array is None:
-            array = np.zeros_like(self.parameters[index].blob.data)
-            self._arrays[number, index] = array
-        return array
+        """Return the history of parameter ``index`` in slot ``number``, on the current device."""
+        slot = self._slots.get((number, index))
+        if slot is None:
+            weights = self.parameters[index].blob.data
+            with use(self._device):
+                slot = self._slots[number, index] = Blob(weights.shape, weights.dtype)
+        return slot.data
 
     def holds(self, index: int) -> bool:
         """Tell whether there is history of parameter ``index``."""
-        return (0, index) in self._arrays
+        return (0, index) in self._slots
 
     @property
     def history(self) -> list[np.ndarray]:
@@ -59,7 +63,7 @@ class Method:
     def release(self, index: int) -> None:
         """Forget the history of parameter ``index`` and give its memory back."""
         for number in range(self.slots):
-            self._arrays.pop((number, index), None)
+            self._slots.pop((number, index), None)
 
     def update(
         self, index: int, rate: float, regularization: Regularization, iteration: int

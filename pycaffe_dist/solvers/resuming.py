@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pycaffe_dist import device
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import Net
 from pycaffe_dist.snapshot.companion import Companion
@@ -20,7 +21,8 @@ States = dict[str, dict[str, Any]]  # of layers, by name
 
 def states(net: Net) -> States:
     """Return the states of the layers that have one."""
-    found = {node.name: node.layer.state() for node in net.nodes}
+    with device.use(net.device):
+        found = {node.name: node.layer.state() for node in net.nodes}
     return {name: state for name, state in found.items() if state}
 
 
@@ -84,7 +86,8 @@ def _restore(net: Net, saved: Sequence[States]) -> None:
     for node in net.nodes:
         of_layer = [states[node.name] for states in saved if node.name in states]
         if len(of_layer) == len(saved):
-            node.layer.restore(of_layer)
+            with device.use(net.device):
+                node.layer.restore(of_layer)
 
 
 def _log_changes(solver: Solver, about: Companion) -> None:

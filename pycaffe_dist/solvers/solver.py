@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pycaffe_dist import device as devices
 from pycaffe_dist.config import Action
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import NumericError, UsageError
@@ -42,7 +43,8 @@ class BeforeTest(NamedTuple):
 class Solver:
     """Trains the net of a SolverParameter, on this rank of ``cluster``.
 
-    ``engine`` combines gradients across ranks; ``dtype`` is that of the nets;
+    ``engine`` combines gradients across ranks; ``dtype`` is that of the nets; ``device``, the
+    current one if it is not given, is what they and the updates run on;
     ``divide_batches`` reads the prototxt's batch sizes as those of all ranks together; of the
     snapshots, the newest ``keep`` are kept (0: all).  A loss that is NaN or infinite ends the run,
     unless ``stop_at_nan`` is False.  ``keep_diffs`` lets the train net's diffs be read after
@@ -65,11 +67,13 @@ class Solver:
         keep: int = 0,
         stop_at_nan: bool = True,
         keep_diffs: bool = False,
+        device: devices.Device | None = None,
     ):
         logger.info("Initializing solver from parameters: \n%s", text.to_text(param).rstrip())
         self.param = param
         self.cluster = cluster or LocalCluster()
         self.engine = engine or LocalEngine()
+        self.device = device or devices.current()
         self._check_fields()
         self.iteration = 0
         self._created = time.monotonic()
@@ -100,7 +104,7 @@ class Solver:
         self.learning_rate = LearningRate(param)
         self._rate = (-1, 0.0)  # the last iteration whose learning rate was asked for, and that
         self._has_restored = False
-        self._updater = Updater(param, self.net.parameters)
+        self._updater = Updater(param, self.net.parameters, self.device)
         self.method = self._updater.method
         for paths in param.weights:
             self.load_weights(path.strip() for path in paths.split(","))
@@ -162,6 +166,7 @@ class Solver:
             shard=Shard(self.cluster.rank, self.cluster.size, unit),
             places=spec.places,
             keep_diffs=keep_diffs,
+            device=self.device,
         )
 
     def _make_train_net(self, divide_batches: bool, keep_diffs: bool) -> Net:
@@ -347,14 +352,26 @@ class Solver:
         """Accumulate the gradient of iter_size batches; take note of this rank's mean loss."""
         passes = self.param.iter_size
         loss = 0.0
+        # A GPU is given all of backward to do before the host waits for the loss.
+        wait_first = not self.device.is_gpu or self.engine.updates_some
         for number in range(passes):
-            loss += self.net.forward(before_layer=self._late.before_layer if self._late else None)
-            self._check_loss(loss)
             last = number == passes - 1
-            if last:
-                self.losses.append(loss / passes)
-                self._begin_updates()
+            pending = self.net.start_forward(
+                before_layer=self._late.before_layer if self._late else None
+            )
+            if wait_first:
+                loss = self._take_loss(loss + pending.value(), passes if last else 0)
             self.net.backward(on_gradient_ready=self.engine.gradient_ready if last else None)
+            if not wait_first:
+                loss = self._take_loss(loss + pending.value(), passes if last else 0)
+
+    def _take_loss(self, loss: float, passes: int) -> float:
+        """Check a loss, and take note of it if it is the sum over all ``passes``; return it."""
+        self._check_loss(loss)
+        if passes:
+            self.losses.append(loss / passes)
+            self._begin_updates()
+        return loss
 
     def _begin_updates(self) -> None:
         """Let exchanges that update parameters know what they need for it."""
@@ -389,7 +406,7 @@ class Solver:
     def _display(self) -> None:
         values = [self._smoothed_loss()]
         for name in self.net.outputs:
-            values += self.net.blobs[name].data.reshape(-1).tolist()
+            values += self.net.blobs[name].read_data().reshape(-1).tolist()
         means = self.cluster.mean_on_rank_0(np.array(values, np.float64))
         if means is None:
             return
@@ -456,12 +473,13 @@ class Solver:
 
     def _clipping_factor(self) -> float:
         """Return what brings the norm of all gradients (before iter_size) within the limit."""
-        squares = 0.0
+        squares: Any = 0.0  # on a GPU until all are added
         for parameter in reversed(self.net.parameters):
             self.engine.wait(parameter)
-            flat = parameter.blob.diff.reshape(-1)
-            squares += float(np.dot(flat, flat))
-        norm, limit = math.sqrt(squares), self.param.clip_gradients
+            with devices.use(self.device):
+                flat = parameter.blob.diff.reshape(-1)
+                squares = squares + np.dot(flat, flat).astype(np.float64)
+        norm, limit = math.sqrt(float(squares)), self.param.clip_gradients
         if norm <= limit:
             return 1.0
         logger.info(

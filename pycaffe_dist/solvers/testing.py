@@ -49,7 +49,9 @@ def test(solver: Solver, number: int) -> list[float]:
             logger.info("Test interrupted.")
             return []
         sums[0] += net.forward()
-        sums[1:] += np.concatenate([net.blobs[name].data.reshape(-1) for name in net.outputs])
+        sums[1:] += np.concatenate(
+            [net.blobs[name].read_data().reshape(-1) for name in net.outputs]
+        )
     means = (solver.cluster.sum(sums) / total).tolist()
     if solver.param.test_compute_loss:
         logger.info("Test loss: %s", fmt(means[0]))
