@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from itertools import pairwise
 
 import torch
 from torch import distributed, nn
@@ -18,7 +19,7 @@ from torch import distributed, nn
 def inner_products(widths: list[int]) -> nn.Module:
     """Return inner products of these widths, with rectifiers between."""
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:]):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers[:-1])
 

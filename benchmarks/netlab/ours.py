@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from itertools import pairwise
 
 from nets import NETS
 
@@ -26,7 +27,7 @@ def iterations(solver: Solver, count: int) -> list[float]:
     solver.watchers.append(lambda solver: ends.append(time.perf_counter()))
     ends.append(time.perf_counter())
     solver.step(count)
-    return [after - before for before, after in zip(ends, ends[1:])]
+    return [after - before for before, after in pairwise(ends)]
 
 
 def exchanges(solver: Solver, count: int) -> list[float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag
-from pycaffe_dist.config import TrainOptions
+from pycaffe_dist.config import Overlap, TrainOptions
 from pycaffe_dist.errors import UsageError
 
 _BITS = 8
@@ -53,6 +53,13 @@ def add_flags(parser: FlagParser) -> None:
         metavar="NAME",
         help="how gradients are combined over ranks",
     )
+    add_flag(
+        parser,
+        "overlap",
+        default=TrainOptions.overlap.value,
+        choices=[overlap.value for overlap in Overlap],
+        help="until when gradients may travel: see pcaffe train",
+    )
     add_flag(parser, "threads", int, default=0, metavar="N", help="threads; 0 is all cores")
 
 
@@ -67,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"flag --bandwidth needs more than 0, not {options.bandwidth}")
     from pycaffe_dist import device
     from pycaffe_dist.runtime import planning
+    from pycaffe_dist.runtime.choosing import Workload
     from pycaffe_dist.runtime.link import Link
 
     if options.threads:
@@ -79,7 +87,8 @@ def run(options: argparse.Namespace) -> int:
             times = planning.read_times(options.times, net)
         else:
             times = planning.measure_times(net, param, options.iterations)
-        arguments = net, times, imagined, options.exchange, param.iter_size
+        workload = Workload(times, param.iter_size, Overlap(options.overlap))
+        arguments = net, workload, imagined, options.exchange
         print(planning.predict(*arguments)[0])
         print()
         print(planning.curve_table(planning.curve(*arguments)))

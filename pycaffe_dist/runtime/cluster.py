@@ -12,6 +12,7 @@ from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.runtime import launcher
 from pycaffe_dist.runtime.link import Link
+from pycaffe_dist.runtime.simulation import Contention
 
 
 class Cluster(abc.ABC):
@@ -92,6 +93,10 @@ class Cluster(abc.ABC):
     @abc.abstractmethod
     def link(self) -> Link:
         """Return how fast ranks exchange messages; measured at the first call, on all ranks."""
+
+    def contention(self) -> Contention:
+        """Return how messages and computing slow each other down on this rank and the others."""
+        return Contention()
 
     def product_rate(self) -> float:
         """Return the slowest rank's FLOP/s in a matrix product while all ranks compute.

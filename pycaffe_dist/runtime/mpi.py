@@ -20,8 +20,10 @@ from pycaffe_dist.errors import ClusterError, PcaffeError
 from pycaffe_dist.runtime import launcher
 from pycaffe_dist.runtime.cluster import Cluster
 from pycaffe_dist.runtime.communication import CommunicationThread, Handle, Step, Task
-from pycaffe_dist.runtime.link import Link, measure
+from pycaffe_dist.runtime.link import AT_A_TIME, LARGE_BYTES, Link, measure, saturate
 from pycaffe_dist.runtime.pacing import Pace
+from pycaffe_dist.runtime.products import FLOPS, seconds_until
+from pycaffe_dist.runtime.simulation import Contention
 from pycaffe_dist.runtime.windows import Windows
 
 # When several ranks fail for the same reason, only one is to speak: rank 0 goes first, and ends
@@ -30,6 +32,11 @@ _LATER_RANKS_WAIT = 1.0
 _NEXT_RANK_WAITS = 0.1
 _MOST_WAITING_RANKS = 20
 _ABORT_TIMEOUT = 2.0
+# How long links and cores are loaded at once to see what they leave to each other, and with how
+# many messages at most; and the least that is believed.
+_CONTENTION_SECONDS = 0.1
+_MOST_MESSAGES = 48
+_LEAST_SHARE = 0.05
 
 
 class MPICluster(Cluster):
@@ -48,6 +55,7 @@ class MPICluster(Cluster):
         self._mpi = _import_mpi(launch)
         self._closed = False
         self._link: Link | None = None
+        self._contention: Contention | None = None
         self._agreements: deque[Handle] = deque()
         self._settings = settings
         self._node: Any = None
@@ -245,13 +253,39 @@ class MPICluster(Cluster):
     def link(self) -> Link:
         """Return the slowest link between hosts, or between ranks when there is one host."""
         if self._link is None:
-            on_first_host = self.hosts.count(self.hosts[0])
-            shift = on_first_host % self.size or 1 % self.size
-            latency, large = self.max(self._run(measure(self._control, shift), "measuring links"))
+            task = measure(self._control, self._to_next_host)
+            latency, large = self.max(self._run(task, "measuring links"))
             link = Link.between(float(latency), float(large))
             limit = min(link.bandwidth, self._settings.bandwidth_limit)
             self._link = Link(link.latency, limit)
         return self._link
+
+    @property
+    def _to_next_host(self) -> int:
+        """How far away the rank is to which links are measured."""
+        on_first_host = self.hosts.count(self.hosts[0])
+        return on_first_host % self.size or 1 % self.size
+
+    def contention(self) -> Contention:
+        """Return what is left of both rates when all ranks compute and exchange at once.
+
+        Measured at the first call, in a tenth of a second or so: where ranks have few cores, the
+        network's own work slows the kernels down, and they the messages.
+        """
+        if self._contention is None:
+            link, rate = self.link(), self.product_rate()
+            messages = int(_CONTENTION_SECONDS * link.bandwidth / LARGE_BYTES)
+            task = saturate(
+                self._control, self._to_next_host, min(max(messages, AT_A_TIME), _MOST_MESSAGES)
+            )
+            self.barrier()
+            handle = self.communication.submit(task, "measuring contention")
+            product = FLOPS / seconds_until(lambda: handle.done)
+            seconds, nbytes = handle.wait()
+            shares = self.mean(np.array([product / rate, nbytes / seconds / link.bandwidth]))
+            computing, wire = np.clip(shares, _LEAST_SHARE, 1.0).tolist()
+            self._contention = Contention(computing, wire)
+        return self._contention
 
     def abort(self, error: BaseException | str) -> None:
         """End the run on all ranks, with one message that names this rank, its host and ``error``.

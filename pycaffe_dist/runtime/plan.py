@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from pycaffe_dist.config import Overlap
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.base import AUTO, Shipment
+from pycaffe_dist.runtime.choosing import Workload, best_together
+from pycaffe_dist.runtime.shipping import shipments_of
 
 if TYPE_CHECKING:
-    from pycaffe_dist.exchange.base import Exchange, Piece
+    from pycaffe_dist.exchange.base import Exchange
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.runtime.cluster import Cluster
 
@@ -100,21 +102,30 @@ def make_plan(
     exchanges: Sequence[Exchange],
     cluster: Cluster,
     wanted: str = AUTO,
+    workload: Workload | None = None,
 ) -> Plan:
     """Return rank 0's plan, on all ranks.
 
     ``wanted`` is what --exchange says: "auto", or the name of the first of ``exchanges``, which
-    then combines all parameters that it can.  Raises ClusterError when it can combine none, or when
-    this rank's parameters are not those of rank 0.
+    then combines all parameters that it can.  "auto" takes for each parameter what takes the least
+    time on its own, and with rank 0's ``workload`` those that together make the shortest iteration.
+    Raises ClusterError when ``wanted`` can combine no parameter, or when this rank's parameters are
+    not those of rank 0.
     """
     # All ranks measure together, before rank 0 predicts.
     cluster.link()
     if any(exchange.computes for exchange in exchanges):
         cluster.product_rate()
+    if workload is not None:
+        cluster.contention()
     differences = _differences(parameters, exchanges, cluster)
     data = None
     if cluster.rank == 0:
-        rows = [_row(p, exchanges, cluster, wanted, differences) for p in parameters]
+        costs, refusals = _costs(parameters, exchanges, cluster, differences)
+        together: Mapping[str, str] = {}
+        if workload is not None and wanted == AUTO:
+            together = best_together(parameters, exchanges, costs, workload, cluster)
+        rows = [_row(p, costs, refusals, wanted, together) for p in parameters]
         _require_one(wanted, rows)
         data = Plan(tuple(rows)).to_bytes()
     plan = Plan.from_bytes(cluster.broadcast_bytes(data))
@@ -128,30 +139,9 @@ def shipments(
     exchanges: Sequence[Exchange],
     overlap: Overlap = Overlap.BACKWARD,
 ) -> list[tuple[Exchange, Shipment]]:
-    """Return what travels together, and how, in the order in which backward completes it.
-
-    When it may go on during forward, what forward needs first is the most urgent.
-    """
-    # Backward goes through the net from its end; a group is complete with its last member.
-    place = {parameter.key: number for number, parameter in enumerate(reversed(parameters))}
-    groups = [
-        (exchange, tuple(group))
-        for exchange in exchanges
-        for group in exchange.group(
-            [p for p in reversed(parameters) if plan.row(p).exchange == exchange.type]
-        )
-    ]
-    groups.sort(key=lambda pair: max(place[piece.parameter.key] for piece in pair[1]))
-    return [
-        (exchange, Shipment(group, number, _priority(exchange, group, overlap)))
-        for number, (exchange, group) in enumerate(groups)
-    ]
-
-
-def _priority(exchange: Exchange, group: Sequence[Piece], overlap: Overlap) -> int:
-    if exchange.in_order or overlap is Overlap.BACKWARD:
-        return 0
-    return min(layer for piece in group for layer, _ in piece.parameter.sharers)
+    """Return what travels together by a plan, and how: see `shipments_of`."""
+    choice = {row.key: row.exchange for row in plan.rows}
+    return shipments_of(choice, parameters, exchanges, overlap)
 
 
 def describe(cluster: Cluster, exchanges: Sequence[Exchange]) -> str:
@@ -192,28 +182,47 @@ def _differences(
     return found
 
 
-def _row(
-    parameter: Parameter,
+def _costs(
+    parameters: Sequence[Parameter],
     exchanges: Sequence[Exchange],
     cluster: Cluster,
-    wanted: str,
     differences: dict[tuple[str, str], str],
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, str]]]:
+    """Return, by parameter and exchange, the predicted seconds, or the reason why it cannot."""
+    costs: dict[str, dict[str, float]] = {}
+    refusals: dict[str, dict[str, str]] = {}
+    for parameter in parameters:
+        key = parameter.key
+        costs[key], refusals[key] = {}, {}
+        if is_statistics(parameter) or not parameter.receives_gradient:
+            continue
+        for exchange in exchanges:
+            refusal = exchange.supports(parameter, cluster)
+            refusal = refusal or differences.get((exchange.type, key))
+            if refusal is None:
+                costs[key][exchange.type] = exchange.cost(parameter, cluster)
+            else:
+                refusals[key][exchange.type] = refusal
+    return costs, refusals
+
+
+def _row(
+    parameter: Parameter,
+    all_costs: Mapping[str, Mapping[str, float]],
+    refusals: Mapping[str, Mapping[str, str]],
+    wanted: str,
+    together: Mapping[str, str],
 ) -> Row:
-    costs: dict[str, float] = {}
+    costs = dict(all_costs[parameter.key])
     if is_statistics(parameter):
         name, reason = STATISTICS, "running statistics: mean before test and snapshot"
     elif not parameter.receives_gradient:
         name, reason = NOTHING, "has no gradient"
+    elif parameter.key in together and len(costs) > 1:
+        name = together[parameter.key]
+        reason = "least time" if costs[name] <= min(costs.values()) else "hidden behind backward"
     else:
-        refusals: dict[str, str] = {}
-        for exchange in exchanges:
-            refusal = exchange.supports(parameter, cluster)
-            refusal = refusal or differences.get((exchange.type, parameter.key))
-            if refusal is None:
-                costs[exchange.type] = exchange.cost(parameter, cluster)
-            else:
-                refusals[exchange.type] = refusal
-        name, reason = _choose(parameter, wanted, costs, refusals)
+        name, reason = _choose(parameter, wanted, costs, refusals[parameter.key])
     seconds = costs.pop(name, 0.0)
     runner_up = min(costs, key=costs.__getitem__, default="")
     blob = parameter.blob
@@ -232,7 +241,10 @@ def _row(
 
 
 def _choose(
-    parameter: Parameter, wanted: str, costs: dict[str, float], refusals: dict[str, str]
+    parameter: Parameter,
+    wanted: str,
+    costs: Mapping[str, float],
+    refusals: Mapping[str, str],
 ) -> tuple[str, str]:
     """Return the name of a parameter's exchange, and why it is this one."""
     if not costs:

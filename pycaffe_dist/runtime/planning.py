@@ -9,16 +9,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.errors import UsageError, did_you_mean
-from pycaffe_dist.exchange.base import Exchange, Shipment, candidates
+from pycaffe_dist.exchange.base import candidates
 from pycaffe_dist.net import Net
+from pycaffe_dist.runtime.choosing import Times, Workload, predicted
 from pycaffe_dist.runtime.cluster import LocalCluster
 from pycaffe_dist.runtime.link import Link
-from pycaffe_dist.runtime.plan import describe, make_plan, shipments
-from pycaffe_dist.runtime.simulation import Iteration, Transfer, Update, simulate
+from pycaffe_dist.runtime.plan import describe, make_plan
+from pycaffe_dist.runtime.simulation import Iteration
 from pycaffe_dist.schema import text
 from pycaffe_dist.solvers import nets
 from pycaffe_dist.solvers.method import Regularization, method_class
@@ -37,15 +36,6 @@ class Imagined:
     ranks: int
     link: Link
     rate: float | None = None
-
-
-@dataclass(frozen=True)
-class Times:
-    """The seconds that one rank computes per layer, forward and backward, and in all updates."""
-
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    update: float
 
 
 class ImaginedCluster(LocalCluster):
@@ -123,34 +113,25 @@ def read_times(path: str, net: Net) -> Times:
 
 
 def predict(
-    net: Net, times: Times, imagined: Imagined, exchange: str, passes: int = 1
+    net: Net, workload: Workload, imagined: Imagined, exchange: str
 ) -> tuple[str, Iteration]:
     """Return the exchange plan as text, and one iteration on the imagined cluster."""
     cluster = ImaginedCluster(imagined)
-    exchanges = [kind(cluster, ExchangeSettings(passes=passes)) for kind in candidates(exchange)]
-    plan = make_plan(net.parameters, exchanges, cluster, exchange)
-    sent = shipments(plan, net.parameters, exchanges) if imagined.ranks > 1 else []
-    transfers = [_transfer(exchange, shipment, cluster) for exchange, shipment in sent]
-    counts = [parameter.blob.count for parameter in net.parameters]
-    numbers: dict[str, list[int]] = {parameter.key: [] for parameter in net.parameters}
-    for number, (_, shipment) in enumerate(sent):
-        for piece in shipment.pieces:
-            numbers[piece.parameter.key].append(number)
-    updates = [
-        Update(times.update * count / max(1, sum(counts)), tuple(numbers[parameter.key]))
-        for parameter, count in zip(reversed(net.parameters), reversed(counts))
-    ]
-    iteration = simulate(times.forward, times.backward, transfers, updates, passes)
+    settings = ExchangeSettings(passes=workload.passes, overlap=workload.overlap)
+    exchanges = [kind(cluster, settings) for kind in candidates(exchange)]
+    plan = make_plan(net.parameters, exchanges, cluster, exchange, workload)
+    choice = {row.key: row.exchange for row in plan.rows}
+    iteration = predicted(choice, net.parameters, exchanges, workload, cluster)
     return f"Exchange plan for {describe(cluster, exchanges)}:\n{plan.table()}", iteration
 
 
 def curve(
-    net: Net, times: Times, imagined: Imagined, exchange: str, passes: int = 1
+    net: Net, workload: Workload, imagined: Imagined, exchange: str
 ) -> list[tuple[int, Iteration]]:
     """Return one iteration on 1, 2, 4, … ranks and on all of the imagined cluster."""
     counts = [2**power for power in range(imagined.ranks.bit_length()) if 2**power < imagined.ranks]
     return [
-        (ranks, predict(net, times, replace(imagined, ranks=ranks), exchange, passes)[1])
+        (ranks, predict(net, workload, replace(imagined, ranks=ranks), exchange)[1])
         for ranks in [*counts, imagined.ranks]
     ]
 
@@ -176,26 +157,6 @@ def curve_table(iterations: Sequence[tuple[int, Iteration]]) -> str:
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines
     )
-
-
-def _transfer(exchange: Exchange, shipment: Shipment, cluster: ImaginedCluster) -> Transfer:
-    load = exchange.load(shipment.pieces, cluster)
-    link = cluster.link()
-    # Several parameters are complete with the one that backward comes to last.
-    last = min((piece.parameter for piece in shipment.pieces), key=_ready_after)
-    rate = cluster.product_rate() if load.flops else np.inf
-    return Transfer(
-        layer=last.layer_index,
-        after=_ready_after(last) if exchange.during_backward else None,
-        wire=load.nbytes / link.bandwidth,
-        latency=load.messages * link.latency,
-        finish=load.flops / rate,
-        saved=load.saved_flops / rate,
-    )
-
-
-def _ready_after(parameter: Any) -> int:
-    return parameter.ready_after
 
 
 def _timed(function: Any, *arguments: Any) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,6 +13,20 @@ import numpy as np
 SAMPLES, SIDE = 64, 1024
 FLOPS = 2 * SAMPLES * SIDE * SIDE
 REPETITIONS = 4
+
+
+def seconds_until(is_over: Callable[[], bool]) -> float:
+    """Return the median time of the same product, again and again until something is over."""
+    from pycaffe_dist.kernels.gemm import gemm
+
+    factor = np.ones((SAMPLES, SIDE), np.float32)
+    product = np.empty((SIDE, SIDE), np.float32)
+    seconds: list[float] = []
+    while not seconds or not is_over():
+        started = time.perf_counter()
+        gemm(factor, factor, product, trans_a=True)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
 
 
 def measure_seconds() -> float:

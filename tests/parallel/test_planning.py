@@ -7,6 +7,7 @@ import pytest
 from pycaffe_dist.cli.main import main
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.runtime import planning
+from pycaffe_dist.runtime.choosing import Workload
 from pycaffe_dist.runtime.link import Link
 
 SOLVER = """
@@ -41,7 +42,7 @@ def net(solver):
 
 def test_an_iteration_worked_out_by_hand(net, solver):
     times = planning.read_times(str(solver.parent / "times"), net)
-    plan, found = planning.predict(net, times, IMAGINED, "allreduce")
+    plan, found = planning.predict(net, Workload(times), IMAGINED, "allreduce")
     # 111010 floats, of which 3/2 go out at 2.5 million a second: 66.606 ms.  Backward lasts from
     # 3 to 8 ms.  The bucket of small[1], small[0] and large[1] (11010 floats, 6.606 ms) and the
     # 100000 of large[0] (60 ms) are both complete when it ends; the last update takes 1 ms.
@@ -53,7 +54,7 @@ def test_an_iteration_worked_out_by_hand(net, solver):
 
 def test_factors_take_the_place_of_the_large_gradient(net, solver):
     times = planning.read_times(str(solver.parent / "times"), net)
-    plan, found = planning.predict(net, times, IMAGINED, "auto")
+    plan, found = planning.predict(net, Workload(times), IMAGINED, "auto")
     rows = {line.split()[0]: line.split()[3] for line in plan.splitlines()[2:-1]}
     assert rows["large[0]"] == "sufficient_factor"
     assert rows["large[1]"] == rows["small[1]"] == "allreduce"
@@ -65,7 +66,9 @@ def test_factors_take_the_place_of_the_large_gradient(net, solver):
 
 def test_the_curve_ends_at_the_ranks_that_were_asked_for(net, solver):
     times = planning.read_times(str(solver.parent / "times"), net)
-    curve = planning.curve(net, times, planning.Imagined(6, Link(0.0, 1e7), 8e9), "allreduce")
+    curve = planning.curve(
+        net, Workload(times), planning.Imagined(6, Link(0.0, 1e7), 8e9), "allreduce"
+    )
     assert [ranks for ranks, _ in curve] == [1, 2, 4, 6]
     alone, two = curve[0][1], curve[1][1]
     assert (alone.total, alone.wire) == (pytest.approx(9.1101e-3), 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pycaffe_dist.runtime.simulation import Transfer, Update, simulate
+from pycaffe_dist.config import Overlap
+from pycaffe_dist.runtime.simulation import Contention, Transfer, Update, simulate
 
 FORWARD, BACKWARD = [1.0, 2.0, 3.0], [4.0, 5.0, 6.0]
 
@@ -74,3 +75,36 @@ def test_parameters_that_travel_together_finish_once():
 def test_a_parameter_in_slices_waits_for_all_of_them():
     transfers = [Transfer(0, 0, 2, 0), Transfer(0, 0, 2, 0)]
     assert times(transfers, [Update(1, (0, 1))]) == near(26, 22, 4, 4)
+
+
+def test_computing_and_messages_slow_each_other_down():
+    # Layer 2 ends at 12.  From then on both go at half their rates: 8 of wire take 16, until 28,
+    # in which 8 of the 9 are computed; the last one ends at 29.
+    found = times(
+        [Transfer(2, 2, 8, 0)], [Update(1, (0,))], contention=Contention(computing=0.5, wire=0.5)
+    )
+    assert found == near(30, 30, 0, 8)
+
+
+def test_what_sticks_out_may_hide_behind_the_next_forward():
+    # Layer 2's arrives 2 after the end of backward at 21, and the next forward needs it at 24.
+    transfers, updates = [Transfer(2, 2, 11, 0)], [Update(1, (0,), layer=2)]
+    assert times(transfers, updates) == near(24, 22, 2, 11)
+    assert times(transfers, updates, overlap=Overlap.FORWARD) == near(22, 22, 0, 11)
+
+
+def test_the_next_forward_waits_for_its_own_layer_only():
+    # The first holds the wire from 17 to 23, and backward ends at 21.  The most urgent one is there
+    # at 25, layers 0 and 1 end at 28, the other one arrives at 33: 30 from end to end of backward.
+    def total(urgent: int) -> float:
+        transfers = [
+            Transfer(1, 1, 6, 0),
+            Transfer(2, 0, 8, 0, priority=2),
+            Transfer(0, 0, 2, 0, priority=urgent),
+        ]
+        updates = [Update(0, (0,), 1), Update(0, (1,), 2), Update(0, (2,), 0)]
+        return times(transfers, updates, overlap=Overlap.FORWARD)[0]
+
+    assert total(urgent=0) == pytest.approx(30)
+    # In the order of backward the first layer waits until 33.
+    assert total(urgent=2) == pytest.approx(33)
