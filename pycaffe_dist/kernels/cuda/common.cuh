@@ -19,6 +19,15 @@
 // A loop of the threads of a block over n elements.
 #define EACH_THREAD(i, n) (int i = threadIdx.x; i < (n); i += blockDim.x)
 
+// A loop over rows, each of which 1 << shift neighbouring threads (at most a block of them) share,
+// and their loop over its n elements: where a row is too short for a block, and to find a row's
+// place once for many elements.
+#define EACH_ROW(row, rows, shift)                                           \
+  (int row = (blockIdx.x * blockDim.x + threadIdx.x) >> (shift); row < (rows); \
+   row += (gridDim.x * blockDim.x) >> (shift))
+#define EACH_IN_ROW(i, n, shift) \
+  (int i = threadIdx.x & ((1 << (shift)) - 1); i < (n); i += 1 << (shift))
+
 // The type to compute in, where T is the type to store: float for half, else T.
 template <typename T> struct Computing { typedef T type; };
 template <> struct Computing<__half> { typedef float type; };
@@ -41,6 +50,11 @@ __device__ __forceinline__ int floor_power_of_two(int n) {
   int power = 1;
   while (2 * power <= n) power *= 2;
   return power;
+}
+
+// n / d for 0 <= n < 2^31, without a division: `factor` and `bits` are kernels.cuda.division's for d.
+__device__ __forceinline__ int divide(int n, unsigned int factor, int bits) {
+  return int((unsigned long long)(unsigned int)n * factor >> bits);
 }
 
 // The sum of `value` over the threads of a block, which all must call it; all get the sum.  The

@@ -1,0 +1,91 @@
+"""Per-channel shifts, scales and statistics on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycaffe_dist import device
+from pycaffe_dist.kernels.cuda import kernels
+from pycaffe_dist.kernels.cuda.division import division
+
+_cu = kernels("channel_affine")
+
+# A block sums at least this many elements, and there are no more blocks than keep a GPU busy.
+_ELEMENTS_PER_BLOCK = 4096
+_BLOCKS = 2048
+_ROWS_PER_BLOCK = 256
+# Threads of a block that joins the blocks' sums.
+_JOINING_THREADS = 64
+
+
+def affine(x: Any, y: Any, shift: Any, scale: Any, bias: Any) -> None:
+    """See `pycaffe_dist.kernels.channel_affine.affine`."""
+    _cu.affine(x.size, x, y, shift, scale, bias, *_layout(x))
+
+
+def gradient_sums(x: Any, dy: Any, shift: Any, sum_dy: Any, sum_dyx: Any) -> None:
+    """See `pycaffe_dist.kernels.channel_affine.gradient_sums`."""
+    channels = x.shape[1]
+    parts, stretch = _parts(x.shape)
+    if parts == 1:
+        _sums(x, dy, shift, sum_dy, sum_dyx, parts, stretch)
+        return
+    first, second = _scratch(parts, channels)
+    _sums(x, dy, shift, first, second, parts, stretch)
+    totals = first, second, sum_dy, sum_dyx, channels, parts
+    _cu.total_sums.blocks(channels, *totals, threads=_JOINING_THREADS)
+
+
+def statistics(x: Any, mean: Any, variance: Any) -> None:
+    """See `pycaffe_dist.kernels.channel_affine.statistics`."""
+    outer, channels, inner = x.shape
+    parts, stretch = _parts(x.shape)
+    first, second = _scratch(parts, channels)
+    _sums(x, None, None, first, second, parts, stretch)
+    sizes = channels, inner, outer * inner, parts
+    _cu.moments.blocks(
+        channels, x, first, second, mean, variance, *sizes, threads=_JOINING_THREADS
+    )
+
+
+def normalize_gradient(
+    x: Any, dy: Any, dx: Any, shift: Any, scale: Any, offset: Any, slope: Any
+) -> None:
+    """See `pycaffe_dist.kernels.channel_affine.normalize_gradient`."""
+    _cu.normalize_gradient(x.size, x, dy, dx, shift, scale, offset, slope, *_layout(x))
+
+
+def _layout(x: Any) -> tuple[int, ...]:
+    _, channels, inner = x.shape
+    return *division(max(1, inner)), *division(max(1, channels)), channels, x.size
+
+
+def _parts(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return into how many stretches a channel's elements are divided, and their length."""
+    outer, channels, inner = shape
+    count = outer * inner
+    if inner == 1:
+        parts = min(-(-count // _ROWS_PER_BLOCK), max(1, _BLOCKS * 32 // max(1, channels)))
+    else:
+        parts = min(-(-count // _ELEMENTS_PER_BLOCK), max(1, _BLOCKS // max(1, channels)))
+    parts = max(1, parts)
+    return parts, -(-count // parts)
+
+
+def _scratch(parts: int, channels: int) -> tuple[Any, Any]:
+    first, second = device.xp().empty((2, parts, channels))
+    return first, second
+
+
+def _sums(
+    x: Any, dy: Any, shift: Any, first: Any, second: Any, parts: int, stretch: int
+) -> None:
+    outer, channels, inner = x.shape
+    arrays = x, dy, shift, first, second
+    if inner == 1:
+        grid = -(-channels // 32), parts
+        if channels:
+            _cu.sums_of_columns.grid(grid, (32, 8), *arrays, channels, outer, stretch)
+        return
+    sizes = channels, inner, outer * inner, stretch, parts
+    _cu.sums.blocks(channels * parts, *arrays, *division(max(1, inner)), *sizes)

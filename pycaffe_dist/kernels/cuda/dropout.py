@@ -1,0 +1,16 @@
+"""Dropout on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycaffe_dist.kernels.cuda import kernels
+
+_cu = kernels("dropout")
+
+
+def dropout(x: Any, y: Any, key: int, ratio: float) -> None:
+    """See `pycaffe_dist.kernels.dropout.dropout`."""
+    threshold = int(min(ratio * 2.0**32, 2.0**32 - 1))
+    low, high = key % 2**32, key >> 32
+    _cu.dropout(x.size, x, y, low, high, threshold, 1 / (1 - ratio), x.size)

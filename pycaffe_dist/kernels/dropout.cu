@@ -1,0 +1,17 @@
+// Dropout: the same function of key and element number as on the CPU.
+
+__device__ __forceinline__ unsigned int mixed(unsigned int value, unsigned int key) {
+  value ^= key;
+  value = (value ^ value >> 16) * 0x85EBCA6Bu;
+  value = (value ^ value >> 13) * 0xC2B2AE35u;
+  return value ^ value >> 16;
+}
+
+template <typename T>
+__global__ void dropout(const T* x, T* y, unsigned int low, unsigned int high,
+                        unsigned int threshold, Wide<T> scale, int n) {
+  for EACH(i, n) {
+    const bool kept = mixed(mixed(i, low), high) >= threshold;
+    store(y, i, load(x, i) * (kept ? scale : Wide<T>(0)));
+  }
+}
