@@ -44,6 +44,8 @@ def primitives():
 
 
 def parameters(function):
+    # A plan's __new__ takes whatever its __init__ does.
+    function = function.__init__ if inspect.isclass(function) else function
     return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
 

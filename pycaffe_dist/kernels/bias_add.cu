@@ -1,0 +1,60 @@
+// The bias of convolutions and inner products: one parameter for each channel.
+
+// y = y + b, then times slope where that is negative.  A row is a channel of an image; b may be
+// null.
+template <typename T, typename P>
+__global__ void add_bias(T* y, const P* b, Wide<T> slope, int channels, int pixels, int rows,
+                         int shift) {
+  for EACH_ROW(row, rows, shift) {
+    const Wide<T> bias = b ? Wide<T>(b[row % channels]) : Wide<T>(0);
+    const long long start = (long long)row * pixels;
+    for EACH_IN_ROW(p, pixels, shift) {
+      const Wide<T> value = load(y, start + p) + bias;
+      store(y, start + p, value < 0 ? value * slope : value);
+    }
+  }
+}
+
+// The sums of dy over pixels and a part of the images, one block for each part and channel; with
+// `add` they are added to what is there.  1 << shift threads share a row.
+template <typename T, typename P>
+__global__ void channel_sums(const T* dy, P* sums, int images, int channels, int pixels, int parts,
+                             int shift, bool add) {
+  const int lanes = blockDim.x >> shift, lane = threadIdx.x >> shift;
+  for EACH_BLOCK(piece, parts * channels) {
+    const int part = piece / channels, m = piece - part * channels;
+    const int stop = (int)((long long)images * (part + 1) / parts);
+    Wide<T> sum = 0;
+    for (int n = (int)((long long)images * part / parts) + lane; n < stop; n += lanes) {
+      const long long start = (long long)(n * channels + m) * pixels;
+      for EACH_IN_ROW(p, pixels, shift) sum += load(dy, start + p);
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[piece] = (add ? sums[piece] : P(0)) + P(sum);
+  }
+}
+
+// The same where a channel has one pixel: neighbouring threads sum up neighbouring channels.
+template <typename T, typename P>
+__global__ void column_sums(const T* dy, P* sums, int images, int channels, int parts, bool add,
+                            int n) {
+  for EACH(piece, n) {
+    const int part = piece / channels, m = piece - part * channels;
+    const int stop = (int)((long long)images * (part + 1) / parts);
+    Wide<T> sum = 0;
+    for (int i = (int)((long long)images * part / parts); i < stop; i++) {
+      sum += load(dy, (long long)i * channels + m);
+    }
+    sums[piece] = (add ? sums[piece] : P(0)) + P(sum);
+  }
+}
+
+// sums += the sums of all parts, always in the same order.
+template <typename P>
+__global__ void add_parts(const P* parts, P* sums, int count, int n) {
+  for EACH(i, n) {
+    P sum = parts[i];
+    for (int part = 1; part < count; part++) sum += parts[(long long)part * n + i];
+    sums[i] += sum;
+  }
+}

@@ -1,0 +1,62 @@
+"""The bias of convolutions and inner products on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pycaffe_dist import device
+from pycaffe_dist.kernels.cuda import kernels
+from pycaffe_dist.kernels.cuda.rows import row_shift, shape_of_planes, splits
+from pycaffe_dist.kernels.cuda.source import THREADS
+
+_cu = kernels("bias_add")
+
+
+def add_bias(y: Any, b: Any) -> None:
+    """See `pycaffe_dist.kernels.bias_add.add_bias`."""
+    finish(y, b, 1.0)
+
+
+def finish(y: Any, b: Any | None, slope: float) -> None:
+    """Add b, if any, to every pixel of y (N, M, *spatial); then multiply negatives by slope."""
+    images, channels, pixels = shape_of_planes(y)
+    rows, shift = images * channels, row_shift(pixels)
+    _cu.add_bias(rows << shift, y, b, slope, channels, pixels, rows, shift)
+
+
+def bias_gradient(dy: Any, db: Any) -> None:
+    """See `pycaffe_dist.kernels.bias_add.bias_gradient`."""
+    images, channels, pixels = shape_of_planes(dy)
+    if dy.size == 0:
+        return
+    if pixels == 1:
+        # A thread for each sum: of these, too, there should be enough for all multiprocessors.
+        parts = splits(-(-images // 32), -(-channels // THREADS) * 8)
+
+        def sums(out: Any, add: bool) -> None:
+            n = parts * channels
+            _cu.column_sums(n, dy, out, images, channels, parts, add, n)
+    else:
+        parts = splits(images, channels)
+
+        def sums(out: Any, add: bool) -> None:
+            shift = row_shift(pixels)
+            _cu.channel_sums.blocks(
+                parts * channels, dy, out, images, channels, pixels, parts, shift, add
+            )
+
+    sum_in_parts(sums, parts, db)
+
+
+def sum_in_parts(sums: Callable[[Any, bool], None], parts: int, total: Any) -> None:
+    """Add to ``total`` what ``sums(out, add)`` computes in some parts, in a fixed order.
+
+    It gets an array of (parts, *total.shape) to set, or ``total`` to add to.
+    """
+    if parts == 1:
+        sums(total, True)
+        return
+    pieces = device.current_gpu().empty((parts, total.size), total.dtype)
+    sums(pieces, False)
+    _cu.add_parts(total.size, pieces, total, parts, total.size)

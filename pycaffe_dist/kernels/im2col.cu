@@ -1,0 +1,57 @@
+// Unfolding of images into columns and back, for any number of axes.
+//
+// All axes but the last are one here, of rows: `starts` (taps, output rows) gives where the input
+// row begins that a kernel row lies on, or -1 in the padding; `sources` (taps, input rows) gives the
+// output row whose kernel row lies on an input row, or -1; `last` (kernel, columns) gives that for
+// output columns.  An element of columns lies at (channel·taps + tap)·row + image·step + pixel, so
+// that images may follow each other, or lie side by side in one matrix.
+
+// A thread for each channel, image and output pixel, for all taps.
+template <typename T>
+__global__ void im2col(const T* x, T* columns, const int* starts, int first, int images,
+                       int channels, int plane, int width, int rows, int count, int row_taps,
+                       int kernel, int stride, int pad, int dilation, long long row,
+                       long long step, int n) {
+  const int pixels = rows * count;
+  for EACH(i, n) {
+    const int p = i % pixels, which = i / pixels;
+    const int image = which % images, c = which / images;
+    const int r = p / count, left = (p - r * count) * stride - pad;
+    const T* source = x + ((long long)(first + image) * channels + c) * plane;
+    T* target = columns + (long long)c * row_taps * kernel * row + image * step + p;
+    for (int t = 0; t < row_taps; t++) {
+      const int start = starts[t * rows + r];
+      for (int k = 0; k < kernel; k++, target += row) {
+        const int column = left + k * dilation;
+        const bool inside = start >= 0 && (unsigned int)column < (unsigned int)width;
+        store(target, 0, inside ? load(source, start + column) : Wide<T>(0));
+      }
+    }
+  }
+}
+
+// The sum of all columns that a pixel went to; a thread for each pixel.
+template <typename T>
+__global__ void col2im(const T* columns, T* x, const int* sources, const int* last, int first,
+                       int images, int channels, int height, int width, int rows, int count,
+                       int row_taps, int kernel, long long row, long long step, int lines,
+                       int shift) {
+  for EACH_ROW(line, lines, shift) {
+    const int h = line % height, which = line / height;
+    const int c = which % channels, image = which / channels;
+    T* target = x + (((long long)(first + image) * channels + c) * height + h) * width;
+    const T* source = columns + (long long)c * row_taps * kernel * row + image * step;
+    for EACH_IN_ROW(w, width, shift) {
+      Wide<T> sum = 0;
+      for (int t = 0; t < row_taps; t++) {
+        const int r = sources[t * height + h];
+        if (r < 0) continue;
+        for (int k = 0; k < kernel; k++) {
+          const int o = last[k * width + w];
+          if (o >= 0) sum += load(source, (t * kernel + k) * row + r * count + o);
+        }
+      }
+      store(target, w, sum);
+    }
+  }
+}
