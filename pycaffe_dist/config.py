@@ -52,7 +52,8 @@ class TrainOptions:
     ``random_seed``, ``max_time`` None (else seconds) its ``max_time``.  ``stop_at_nan`` lets a loss
     that is NaN or infinite end the run.  ``staleness``, ``server_ranks`` and ``update_priority``
     are those of the parameter server, ``bandwidth_limit`` (bytes per second) that of every rank:
-    see ExchangeSettings and ClusterSettings.
+    see ExchangeSettings and ClusterSettings, also for ``wire`` and ``stall_seconds``.  The weights
+    of all ranks are compared every ``check_interval`` iterations; 0 means never.
     """
 
     solver: str
@@ -69,6 +70,9 @@ class TrainOptions:
     server_ranks: int = 0
     update_priority: UpdatePriority = UpdatePriority.FIFO
     bandwidth_limit: float = math.inf
+    wire: Wire = Wire.FLOAT32
+    check_interval: int = 1000
+    stall_seconds: float = 120.0
     threads: int = 0
     global_batch: bool = False
     seed: int | None = None
@@ -83,12 +87,14 @@ class ClusterSettings:
 
     A rank that has waited for others for ``stall_seconds`` says so, once per operation.  The last
     ``server_ranks`` ranks do not train but serve parameters; without any, all ranks do both.
-    Exchanges send at most ``bandwidth_limit`` bytes per second and rank.
+    Exchanges send at most ``bandwidth_limit`` bytes per second and rank.  ``hosts`` names every
+    rank's host, where the machines' own names do not tell which ranks share one.
     """
 
     stall_seconds: float = 120.0
     server_ranks: int = 0
     bandwidth_limit: float = math.inf
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

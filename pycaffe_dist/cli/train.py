@@ -7,14 +7,24 @@ snapshots.  The effective batch size is the prototxt's times the number of ranks
 from __future__ import annotations
 
 import argparse
+import math
 
 from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, split_list
 from pycaffe_dist.cli.reading import add_reading_flags, use_reading_flags
-from pycaffe_dist.config import Action, Overlap, TrainOptions, UpdatePriority
+from pycaffe_dist.config import Action, Overlap, TrainOptions, UpdatePriority, Wire
 from pycaffe_dist.errors import UsageError
 
 _CAFFE_FLAGS = ("solver", "snapshot", "weights", "gpu", "level", "stage")
 _PARAMETER_SERVER = "parameter_server"
+_NOT_NEGATIVE = (
+    "threads",
+    "keep",
+    "staleness",
+    "server_ranks",
+    "bandwidth_limit",
+    "check_interval",
+    "stall_timeout",
+)
 # Flags that only this exchange reads, with their defaults.
 _FOR_SERVERS = {
     "staleness": TrainOptions.staleness,
@@ -81,6 +91,31 @@ def add_flags(parser: FlagParser) -> None:
     )
     add_flag(
         parser,
+        "wire",
+        default=TrainOptions.wire.value,
+        choices=[wire.value for wire in Wire],
+        help="the form in which gradients travel; of 16 bits, they take half the time, and what "
+        "rounding loses of a gradient is added to the next one",
+    )
+    add_flag(
+        parser,
+        "check_interval",
+        int,
+        default=TrainOptions.check_interval,
+        metavar="N",
+        help="compare the weights of all ranks every N iterations, and end the run when they "
+        "differ; 0 never does, nor does a run with --staleness",
+    )
+    add_flag(
+        parser,
+        "stall_timeout",
+        float,
+        default=TrainOptions.stall_seconds,
+        metavar="SECONDS",
+        help="when a rank has waited this long, it says for which others; 0 never does",
+    )
+    add_flag(
+        parser,
         "threads",
         int,
         default=TrainOptions.threads,
@@ -133,7 +168,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("need a solver definition to train: --solver=FILE")
     if options.snapshot and options.weights and not options.snapshot.startswith("latest"):
         raise UsageError("give a snapshot to resume training or weights to finetune, but not both")
-    for name in ("threads", "keep", "staleness", "server_ranks", "bandwidth_limit"):
+    for name in _NOT_NEGATIVE:
         if getattr(options, name) < 0:
             raise UsageError(f"flag --{name} needs 0 or more, not {getattr(options, name):g}")
     if options.exchange != _PARAMETER_SERVER:
@@ -159,6 +194,9 @@ def run(options: argparse.Namespace) -> int:
         server_ranks=options.server_ranks,
         update_priority=UpdatePriority(options.update_priority),
         bandwidth_limit=options.bandwidth_limit * 1e6 or TrainOptions.bandwidth_limit,
+        wire=Wire(options.wire),
+        check_interval=options.check_interval,
+        stall_seconds=options.stall_timeout or math.inf,
         threads=options.threads,
         global_batch=options.global_batch,
         seed=options.seed,

@@ -116,6 +116,8 @@ def make_plan(
     cluster.link()
     if any(exchange.computes for exchange in exchanges):
         cluster.product_rate()
+    if any(exchange.copies for exchange in exchanges) and len(set(cluster.hosts)) < cluster.size:
+        cluster.copy_rate()
     if workload is not None:
         cluster.contention()
     differences = _differences(parameters, exchanges, cluster)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pycaffe_dist import device
 from pycaffe_dist.config import ClusterSettings, ExchangeSettings, TrainOptions
+from pycaffe_dist.device import HOST, Device, set_threads, threads
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exchange.serving import serve
 from pycaffe_dist.log import logger
 from pycaffe_dist.runtime import cluster as clusters
+from pycaffe_dist.runtime.agreement import WeightCheck
 from pycaffe_dist.runtime.cluster import Cluster
 from pycaffe_dist.runtime.devices import choose_device
 from pycaffe_dist.runtime.engine import make_engine
@@ -31,15 +32,23 @@ def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
     several ranks an exception ends the run on all of them.
     """
     settings = ClusterSettings(
-        server_ranks=options.server_ranks, bandwidth_limit=options.bandwidth_limit
+        stall_seconds=options.stall_seconds,
+        server_ranks=options.server_ranks,
+        bandwidth_limit=options.bandwidth_limit,
     )
     with clusters.detect(settings) as cluster:
-        device.set_threads(options.threads or cluster.threads)
+        set_threads(options.threads or cluster.threads)
         if cluster.serves:
             serve(cluster)
             return 0
         param = _solver_param(options)
-        choose_device(options.gpu, param.solver_mode == caffe_pb2.SolverParameter.GPU)
+        chosen = choose_device(
+            options.gpu,
+            param.solver_mode == caffe_pb2.SolverParameter.GPU,
+            device_id=param.device_id if cluster.size == 1 else 0,
+            local_rank=cluster.local_rank,
+            local_size=cluster.local_size,
+        )
         snapshot = _find_snapshot(options, param, cluster)
         with SignalActions(options.sigint_effect, options.sighup_effect) as actions:
             solver = make_solver(
@@ -48,17 +57,21 @@ def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
                 exchange=options.exchange,
                 settings=ExchangeSettings(
                     overlap=options.overlap,
+                    wire=options.wire,
                     staleness=options.staleness,
                     update_priority=options.update_priority,
                 ),
                 divide_batches=options.global_batch,
                 keep=options.keep,
                 stop_at_nan=options.stop_at_nan,
+                device=chosen,
             )
             try:
                 _log_ranks(cluster, solver)
                 if not snapshot:
                     solver.load_weights(options.weights)
+                if options.check_interval and cluster.size > 1 and not options.staleness:
+                    solver.watchers.append(WeightCheck(options.check_interval))
                 solver.watchers.extend(callbacks)
                 solver.action_source = actions
                 logger.info("Starting Optimization")
@@ -84,6 +97,7 @@ def make_solver(
     keep: int = 0,
     stop_at_nan: bool = True,
     keep_diffs: bool = False,
+    device: Device = HOST,
 ) -> Solver:
     """Return a solver of a SolverParameter on this rank; see Solver for what the options mean.
 
@@ -106,6 +120,7 @@ def make_solver(
         keep=keep,
         stop_at_nan=stop_at_nan,
         keep_diffs=keep_diffs,
+        device=device,
     )
 
 
@@ -126,7 +141,7 @@ def launched_cluster() -> Cluster:
     """
     cluster = clusters.detect()
     if cluster.size > 1:
-        device.set_threads(cluster.threads)
+        set_threads(cluster.threads)
     return cluster
 
 
@@ -150,7 +165,7 @@ def _log_ranks(cluster: Cluster, solver: Solver) -> None:
         "%d ranks on %d host(s), %d thread(s) each",
         cluster.size,
         len(set(cluster.hosts)),
-        device.threads(),
+        threads(),
     )
     if cluster.owners != tuple(range(cluster.size)):
         logger.info("%d more rank(s) serve parameters", len(cluster.owners))
