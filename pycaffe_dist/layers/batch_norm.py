@@ -5,11 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.channel_affine import (
     affine,
     gradient_sums,
     normalize_gradient,
     statistics,
+)
+from pycaffe_dist.kernels.normalization import (
+    add_to_running_sums,
+    gradient_terms,
+    running_statistics,
+    shift_and_scale,
 )
 from pycaffe_dist.layers.base import Layer, is_test, register
 from pycaffe_dist.layers.checking import describe
@@ -17,49 +24,46 @@ from pycaffe_dist.layers.parameters import constant, make_parameters
 
 
 class Normalization:
-    """y = (x - mean)·scale per channel of (outer, channels, inner), and its gradient.
+    """y = (x - shift)·scale per channel of (outer, channels, inner), and its gradient.
 
-    ``mean`` and ``scale`` are vectors of the data's dtype.
+    Shift and scale are vectors of the parameters' dtype: that of the data, but at least float32.
+    ``mean`` and ``variance`` are float64.
     """
 
     def __init__(self, shape: tuple[int, int, int], dtype: np.dtype):
         self.shape = shape
-        channels = shape[1]
-        self.mean, self.variance = np.zeros(channels), np.zeros(channels)
-        self._shift, self._scale, self._zero = (np.zeros(channels, dtype) for _ in range(3))
-        self._sums = np.zeros(channels), np.zeros(channels)
+        channels, dtype = shape[1], np.result_type(dtype, np.float32)
+        self.mean, self.variance = xp().zeros(channels), xp().zeros(channels)
+        self.shift, self.scale, self._zero, self._offset, self._slope = (
+            xp().zeros(channels, dtype) for _ in range(5)
+        )
+        self._sums = xp().zeros(channels), xp().zeros(channels)
 
     def measure(self, x: np.ndarray) -> None:
-        """Set ``mean`` and ``variance``, in float64, to those of x."""
+        """Set ``mean`` and ``variance`` to those of x."""
         statistics(x.reshape(self.shape), self.mean, self.variance)
 
-    def forward(self, x: np.ndarray, y: np.ndarray, scale: np.ndarray) -> None:
-        """Set y to (x - mean)·scale; y may be x."""
-        self._shift[...] = self.mean
-        self._scale[...] = scale
+    def forward(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Set y to (x - shift)·scale; y may be x."""
         source = x.reshape(self.shape)
         target = source if x is y else y.reshape(self.shape)
-        affine(source, target, self._shift, self._scale, self._zero)
+        affine(source, target, self.shift, self.scale, self._zero)
 
     def backward_fixed(self, dy: np.ndarray, dx: np.ndarray) -> None:
-        """Set dx to dy·scale, for a mean and scale that do not depend on x."""
+        """Set dx to dy·scale, for a shift and scale that do not depend on x."""
         source = dy.reshape(self.shape)
         target = source if dx is dy else dx.reshape(self.shape)
-        affine(source, target, self._zero, self._scale, self._zero)
+        affine(source, target, self._zero, self.scale, self._zero)
 
     def backward(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, spread: bool = True) -> None:
-        """Set dx for the mean of x and, if ``spread``, for a scale of 1/its deviation."""
+        """Set dx where the shift is the mean of x and, if ``spread``, the scale 1/its deviation."""
         values, source = x.reshape(self.shape), dy.reshape(self.shape)
         target = source if dx is dy else dx.reshape(self.shape)
-        gradient_sums(values, source, self._shift, *self._sums)
+        gradient_sums(values, source, self.shift, *self._sums)
         count = max(1, self.shape[0] * self.shape[2])
-        offset = (self._sums[0] / count).astype(self._shift.dtype)
-        slope = self._zero
-        if spread:
-            slope = (self._sums[1] / count * self._scale.astype(np.float64) ** 2).astype(
-                self._shift.dtype
-            )
-        normalize_gradient(values, source, target, self._shift, self._scale, offset, slope)
+        terms = self._offset, self._slope
+        gradient_terms(*self._sums, count, self.scale, spread, *terms)
+        normalize_gradient(values, source, target, self.shift, self.scale, *terms)
 
 
 @register("BatchNorm")
@@ -115,29 +119,23 @@ class BatchNorm(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         normalization, x = self._normalization, bottom[0].data
+        statistics = normalization.mean, normalization.variance
+        sums = [blob.data for blob in self.blobs]
         if self._global:
-            weight = float(self.blobs[2].data[0])
-            factor = 1 / weight if weight else 0.0
-            np.multiply(self.blobs[0].data, factor, out=normalization.mean)
-            np.multiply(self.blobs[1].data, factor, out=normalization.variance)
+            running_statistics(*sums, *statistics)
         else:
             normalization.measure(x)
-            self._update_running_sums()
+            keep = self.param.batch_norm_param.moving_average_fraction
+            outer, _, inner = normalization.shape
+            count = outer * inner
+            unbiased = count / (count - 1) if count > 1 else 1.0
+            add_to_running_sums(*statistics, keep, unbiased, *sums)
             if self._copy is not None:
                 np.copyto(self._copy.data, x)
                 x = self._copy.data
         eps = self.param.batch_norm_param.eps
-        normalization.forward(x, top[0].data, 1 / np.sqrt(normalization.variance + eps))
-
-    def _update_running_sums(self) -> None:
-        keep = self.param.batch_norm_param.moving_average_fraction
-        outer, _, inner = self._normalization.shape
-        count = outer * inner
-        unbiased = count / (count - 1) if count > 1 else 1.0
-        for blob, addend in zip(
-            self.blobs, (self._normalization.mean, self._normalization.variance * unbiased, 1.0)
-        ):
-            blob.data[...] = blob.data * keep + addend
+        shift_and_scale(*statistics, eps, normalization.shift, normalization.scale)
+        normalization.forward(x, top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
@@ -173,12 +171,14 @@ class MVN(Layer):
             self._normalization = Normalization(layout, self.context.dtype)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        param = self.param.mvn_param
-        self._normalization.measure(bottom[0].data)
-        scale = np.ones_like(self._normalization.variance)
+        param, normalization = self.param.mvn_param, self._normalization
+        normalization.measure(bottom[0].data)
+        normalization.shift[...] = normalization.mean
         if param.normalize_variance:
-            scale /= np.sqrt(self._normalization.variance) + param.eps
-        self._normalization.forward(bottom[0].data, top[0].data, scale)
+            normalization.scale[...] = 1 / (np.sqrt(normalization.variance) + param.eps)
+        else:
+            normalization.scale.fill(1)
+        normalization.forward(bottom[0].data, top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

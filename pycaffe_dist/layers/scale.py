@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.channel_affine import affine, gradient_sums
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe
@@ -77,8 +78,8 @@ class Scale(Broadcast):
             self._copy.reshape_like(bottom[0])
         else:
             top[0].reshape_like(bottom[0])
-        self._zero = np.zeros(scale.count, self.context.dtype)
-        self._sums = np.zeros(scale.count), np.zeros(scale.count)
+        self._zero = xp().zeros(scale.count, scale.dtype)
+        self._sums = xp().zeros(scale.count), xp().zeros(scale.count)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x = bottom[0].data
@@ -126,8 +127,8 @@ class Bias(Broadcast):
         self._shape = self._lay_out(bottom, bias, self.param.bias_param.axis)
         if bottom[0] is not top[0]:
             top[0].reshape_like(bottom[0])
-        self._zero, self._one = (np.full(bias.count, value, self.context.dtype) for value in (0, 1))
-        self._sums = np.zeros(bias.count), np.zeros(bias.count)
+        self._zero, self._one = (xp().full(bias.count, value, bias.dtype) for value in (0, 1))
+        self._sums = xp().zeros(bias.count), xp().zeros(bias.count)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         bias = (bottom[1] if len(bottom) > 1 else self.blobs[0]).data.reshape(-1)

@@ -43,9 +43,7 @@ def statistics(x: Any, mean: Any, variance: Any) -> None:
     first, second = _scratch(parts, channels)
     _sums(x, None, None, first, second, parts, stretch)
     sizes = channels, inner, outer * inner, parts
-    _cu.moments.blocks(
-        channels, x, first, second, mean, variance, *sizes, threads=_JOINING_THREADS
-    )
+    _cu.moments.blocks(channels, x, first, second, mean, variance, *sizes, threads=_JOINING_THREADS)
 
 
 def normalize_gradient(
@@ -77,9 +75,7 @@ def _scratch(parts: int, channels: int) -> tuple[Any, Any]:
     return first, second
 
 
-def _sums(
-    x: Any, dy: Any, shift: Any, first: Any, second: Any, parts: int, stretch: int
-) -> None:
+def _sums(x: Any, dy: Any, shift: Any, first: Any, second: Any, parts: int, stretch: int) -> None:
     outer, channels, inner = x.shape
     arrays = x, dy, shift, first, second
     if inner == 1:

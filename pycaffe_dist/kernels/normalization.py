@@ -1,0 +1,70 @@
+"""What BatchNorm does with the statistics of its channels: vectors, one value for each channel.
+
+Statistics and sums are float64; running sums, shifts, scales and the gradient's terms are of the
+parameters' dtype.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.kernels import kernel
+
+
+@kernel
+def add_to_running_sums(
+    mean: np.ndarray,
+    variance: np.ndarray,
+    keep: float,
+    unbiased: float,
+    means: np.ndarray,
+    variances: np.ndarray,
+    weight: np.ndarray,
+) -> None:
+    """Multiply the running sums by ``keep`` and add a batch's statistics, of weight (1,) 1.
+
+    The variance is multiplied by ``unbiased`` before.
+    """
+    for total, addend in ((means, mean), (variances, variance * unbiased), (weight, 1.0)):
+        total[...] = total * keep + addend
+
+
+@kernel
+def running_statistics(
+    means: np.ndarray,
+    variances: np.ndarray,
+    weight: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+) -> None:
+    """Set mean and variance to the running sums divided by their weight (1,), or to 0 without."""
+    factor = 1 / float(weight[0]) if weight[0] else 0.0
+    np.multiply(means, factor, out=mean)
+    np.multiply(variances, factor, out=variance)
+
+
+@kernel
+def shift_and_scale(
+    mean: np.ndarray, variance: np.ndarray, eps: float, shift: np.ndarray, scale: np.ndarray
+) -> None:
+    """Set shift to the mean and scale to 1 / sqrt(variance + eps)."""
+    shift[...] = mean
+    scale[...] = 1 / np.sqrt(variance + eps)
+
+
+@kernel
+def gradient_terms(
+    sum_dy: np.ndarray,
+    sum_dyx: np.ndarray,
+    count: int,
+    scale: np.ndarray,
+    spread: bool,
+    offset: np.ndarray,
+    slope: np.ndarray,
+) -> None:
+    """Set what `channel_affine.normalize_gradient` takes off, from `gradient_sums`.
+
+    Means over ``count`` elements; the slope is 0 unless the scale depends on x (``spread``).
+    """
+    offset[...] = sum_dy / count
+    slope[...] = sum_dyx / count * scale.astype(np.float64) ** 2 if spread else 0
