@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pycaffe_dist.cli.flags import FlagParser, add_flag
-from pycaffe_dist.data.options import ON_ERROR, ReadingOptions, set_options
+from pycaffe_dist.data.options import CACHES, ON_ERROR, ReadingOptions, set_options
 from pycaffe_dist.errors import UsageError
 
 
@@ -42,15 +42,36 @@ def add_reading_flags(parser: FlagParser) -> None:
         help="all ranks read one database, each its share; else rank r reads SOURCE_r "
         "(see partition_data)",
     )
+    add_flag(
+        parser,
+        "cache",
+        default=ReadingOptions.cache,
+        choices=CACHES,
+        help="keep databases in memory, once per node: their records as they are, or with images "
+        "decoded",
+    )
+    add_flag(
+        parser,
+        "cache_limit",
+        float,
+        default=0.0,
+        metavar="GIB",
+        help="the most that the cache of one database may take; 0 is half of the memory",
+    )
 
 
 def use_reading_flags(options: argparse.Namespace) -> None:
     """Read data as the flags say from now on; raises UsageError."""
-    for name in ("readers", "decoders"):
+    for name in ("readers", "decoders", "cache_limit"):
         if getattr(options, name) < 0:
             raise UsageError(f"flag --{name} needs 0 or more, not {getattr(options, name)}")
     set_options(
         ReadingOptions(
-            options.readers, options.decoders, options.on_error, options.shared_file_system
+            options.readers,
+            options.decoders,
+            options.on_error,
+            options.shared_file_system,
+            options.cache,
+            options.cache_limit,
         )
     )

@@ -74,6 +74,12 @@ class Datums:
         row = self.table[i]
         return (int(row[CHANNELS]), int(row[HEIGHT]), int(row[WIDTH]))
 
+    def pixels(self, i: int) -> np.ndarray:
+        """Return the image (C, H, W) of record ``i``, which holds one that is not encoded."""
+        row = self.table[i]
+        data = self.records.buffer[row[DATA] : row[DATA] + row[SIZE]]
+        return (data if row[SIZE] else self.floats(i)).reshape(self.shape(i))
+
     def floats(self, i: int) -> np.ndarray:
         """Return the float_data of record ``i``, flat float32."""
         values = np.empty(self.table[i, FLOATS], np.float32)
@@ -124,9 +130,10 @@ class DatumReader:
             if index == here:
                 return self._image(datums, i), datums.label(i)
             other = self._read(self._source.cursor(), index, 1, 1)
-            if not other.table[0, ENCODED]:
-                raise DataError(f"{self.describe(other, 0)} is not encoded")
-            return self._image(other, 0), other.label(0)
+            if other.table[0, ENCODED]:
+                return self._image(other, 0), other.label(0)
+            self.check(other, 0)
+            return other.pixels(0), other.label(0)
 
         here = datums.index(i)
         image, datums.table[i, LABEL] = self._decoders.first_good(image_at, here)

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Callable
 
 from pycaffe_dist.data.partition import partition_name
-from pycaffe_dist.data.sources import Source
+from pycaffe_dist.data.sources import Database
 from pycaffe_dist.data.writers import create_database
 from pycaffe_dist.errors import DataError
 
 
 def write_parts(
-    source: Source,
+    source: Database,
     target: str,
     backend: str,
     parts: int,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pycaffe_dist.data.decoders import Decoders
     from pycaffe_dist.data.prefetch import Loader
     from pycaffe_dist.data.sources import Source
+    from pycaffe_dist.data.sources.cached import RecordCache
+    from pycaffe_dist.data.transformer import Transformer
 
 
 @register("Data")
@@ -27,8 +29,10 @@ class Data(PrefetchingLayer):
     given by the context's shard.  ``data_param.rand_skip`` leaves out fewer than that many records
     at the start, the same number on all ranks; ``data_param.shuffle`` puts the records in a new
     order in every epoch.  Threads read ``data_param.prefetch`` batches ahead; where that is not
-    given 4, or more if they are small.
+    given 4, or more if they are small.  `ReadingOptions.cache` has the records read from memory.
     """
+
+    _cache: RecordCache | None = None
 
     @property
     def batch_size(self) -> int:
@@ -53,7 +57,8 @@ class Data(PrefetchingLayer):
     def make_loaders(self, readers: int, decoders: Decoders) -> Sequence[Loader]:
         from pycaffe_dist.data.loader import DatumLoader
 
-        transformer, source, shard = self.transformer(), self._source(), self.shard
+        transformer, shard = self.transformer(), self.shard
+        source = self._source(transformer, decoders)
         if not options().shared_file_system:
             shard = shard.alone()
         return [
@@ -63,8 +68,15 @@ class Data(PrefetchingLayer):
             for _ in range(readers)
         ]
 
-    def _source(self) -> Source:
+    def close(self) -> None:
+        super().close()
+        if self._cache is not None:
+            self._cache.close()
+
+    def _source(self, transformer: Transformer, decoders: Decoders) -> Source:
+        from pycaffe_dist.data.order import Order
         from pycaffe_dist.data.sources import open_source
+        from pycaffe_dist.data.sources.cached import CachedSource, RecordCache
         from pycaffe_dist.data.sources.shuffled import ShuffledSource
 
         param = self.param.data_param
@@ -72,6 +84,18 @@ class Data(PrefetchingLayer):
         path = param.source
         if not options().shared_file_system:
             path = partition_name(path, self.shard.rank)
+        cached = options().cache
+        if cached != "none":
+            self._cache = self._cache or RecordCache(
+                path,
+                backend,
+                options().cache_bytes(),
+                cached == "images",
+                transformer.color,
+                decoders,
+            )
+            order = Order(self._cache.count, param.shuffle, self.key)
+            return CachedSource(self._cache, order)
         source = open_source(path, backend)
         logger.info("Opened %s %s", backend, path)
         return ShuffledSource(source, self.key) if param.shuffle else source

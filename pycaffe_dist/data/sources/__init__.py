@@ -1,6 +1,6 @@
 """Sources: where data layers find records, one file per kind of storage.
 
-A source module defines ``open_for_reading(path) -> Source``; `open_source` picks it by name.
+A source module defines ``open_for_reading(path) -> Database``; `open_source` picks it by name.
 """
 
 from __future__ import annotations
@@ -101,6 +101,14 @@ class Source(ABC):
         return position % self.count
 
     @abstractmethod
+    def close(self) -> None:
+        """Release files; cursors and records of this source must not be used any more."""
+
+
+class Database(Source):
+    """A source whose records can also be found by their keys."""
+
+    @abstractmethod
     def keys(self) -> Iterator[bytes]:
         """Yield every record's key, once, in order; values are not touched where that is possible.
 
@@ -115,12 +123,8 @@ class Source(ABC):
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every record's key and value, once, in order."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Release files; cursors and records of this source must not be used any more."""
 
-
-def open_source(path: str, backend: str) -> Source:
+def open_source(path: str, backend: str) -> Database:
     """Open the database ``path`` for reading; ``backend`` is "lmdb" or "leveldb".
 
     Raises `DataError` when it is missing, unreadable, of another kind, damaged or empty.

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import plyvel
 
-from pycaffe_dist.data.sources import Cursor, Records, Source
+from pycaffe_dist.data.sources import Cursor, Database, Records
 from pycaffe_dist.errors import DataError
 
 _LEFT_OUT = ("LOCK", "LOG", "LOG.old")
@@ -75,7 +75,7 @@ class _View:
                 os.symlink(file, os.path.join(self._folder, name))
 
 
-class LevelDBSource(Source):
+class LevelDBSource(Database):
     """An open LevelDB; ``path`` is its folder."""
 
     def __init__(self, path: str):

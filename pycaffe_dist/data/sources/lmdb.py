@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import lmdb
 import numpy as np
 
-from pycaffe_dist.data.sources import Cursor, Records, Source
+from pycaffe_dist.data.sources import Cursor, Database, Records
 from pycaffe_dist.errors import DataError
 
 # Values of this size on average are used where they lie; smaller ones are sooner copied.
@@ -65,7 +65,7 @@ def _place(value: memoryview) -> tuple[int, int]:
     return array.__array_interface__["data"][0], array.size
 
 
-class LmdbSource(Source):
+class LmdbSource(Database):
     """An open LMDB; ``path`` is its folder."""
 
     def __init__(self, path: str, environment: _Environment):

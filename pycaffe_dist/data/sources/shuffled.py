@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from pycaffe_dist.data.order import Order
-from pycaffe_dist.data.sources import Cursor, Records, Source
+from pycaffe_dist.data.sources import Cursor, Database, Records, Source
 
 
 class ShuffledSource(Source):
@@ -17,7 +15,7 @@ class ShuffledSource(Source):
     are disjoint shares of each epoch.
     """
 
-    def __init__(self, source: Source, key: int):
+    def __init__(self, source: Database, key: int):
         super().__init__(source.path)
         self._source = source
         self._keys = list(source.keys())
@@ -33,21 +31,16 @@ class ShuffledSource(Source):
     def cursor(self) -> Cursor:
         return _ShuffledCursor(self)
 
-    def keys(self) -> Iterator[bytes]:
-        return iter(self._keys)
-
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        return self._source.items()
-
-    def fetch(self, keys: list[bytes]) -> Records:
-        return self._source.fetch(keys)
-
     def close(self) -> None:
         self._source.close()
 
     def keys_at(self, indices: np.ndarray) -> list[bytes]:
         """Return the keys of the records at stream ``indices``."""
         return [self._keys[number] for number in self._order.numbers(indices)]
+
+    def records(self, keys: list[bytes]) -> Records:
+        """Return the records with these keys."""
+        return self._source.fetch(keys)
 
 
 class _ShuffledCursor(Cursor):
@@ -61,7 +54,7 @@ class _ShuffledCursor(Cursor):
     def read(self, count: int, step: int = 1) -> Records:
         keys = self._source.keys_at(self.position + step * np.arange(count))
         self.position += count * step
-        return self._source.fetch(keys)
+        return self._source.records(keys)
 
     def key(self) -> bytes:
         return self._source.keys_at(np.array([self.position]))[0]

@@ -1,0 +1,105 @@
+"""Memory that the processes of a node share: one of them fills it, the others map it.
+
+The memory has no name in any file system: the process that filled it holds a file that exists in
+memory alone, and the others open it through /proc.  However they end, nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import numpy as np
+
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.log import logger
+
+
+class NodeMemory:
+    """Bytes that ``fill`` has written to a file, in this process or in another one of the node.
+
+    Processes share what has the same ``identity``; the first that asks for it fills it while the
+    others wait.  Should that fail, the next one tries.  ``bytes`` is a read-only uint8 array.
+    """
+
+    def __init__(self, identity: str, fill: Callable[[IO[bytes]], None]):
+        if not hasattr(os, "memfd_create"):
+            raise DataError("sharing memory among the processes of a node needs Linux")
+        tag = hashlib.sha256(f"{socket.gethostname()}\0{identity}".encode()).hexdigest()[:16]
+        self._name = f"pcaffe-{tag}"
+        self._note = os.path.join(tempfile.gettempdir(), f"{self._name}-{os.getuid()}")
+        self._filled = False
+        with _locked(self._note) as note:
+            found = self._find(note.read())
+            self._file = self._make(fill, note) if found is None else found
+        memory = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.bytes = np.frombuffer(memory, np.uint8)
+
+    def close(self) -> None:
+        """Let go of the memory; it is freed when all processes have, and all arrays of it."""
+        if self._filled and not self._file.closed:
+            with _locked(self._note) as note:
+                if note.read() == self._address():
+                    os.unlink(self._note)
+        self._file.close()
+
+    def _address(self) -> str:
+        return f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
+
+    def _find(self, address: str) -> IO[bytes] | None:
+        """Open the memory at ``address``, unless the process that held it has let go of it."""
+        with contextlib.suppress(OSError):
+            if address and os.readlink(address).startswith(f"/memfd:{self._name} "):
+                return open(address, "rb")
+        return None
+
+    def _make(self, fill: Callable[[IO[bytes]], None], note: IO[str]) -> IO[bytes]:
+        self._file = os.fdopen(os.memfd_create(self._name), "w+b", buffering=1 << 20)
+        try:
+            fill(self._file)
+            self._file.flush()
+            note.seek(0)
+            note.truncate()
+            note.write(self._address())
+            note.flush()
+        except BaseException as error:
+            os.unlink(self._note)
+            with contextlib.suppress(OSError):
+                self._file.close()
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM):
+                raise DataError("the machine has no memory left to cache data in") from error
+            raise
+        self._filled = True
+        return self._file
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[IO[str]]:
+    """Open the file ``path``, which may be new, and hold its lock."""
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(path, flags, 0o600), "r+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.info("Waiting for another process of this machine that is caching data")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            # Whoever held it may have removed it.
+            if _same_file(file.fileno(), path):
+                yield file
+                return
+
+
+def _same_file(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
