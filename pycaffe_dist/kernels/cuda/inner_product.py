@@ -1,0 +1,43 @@
+"""Inner products on a GPU: matrix products of cuBLAS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.kernels.cuda.bias_add import add_bias
+from pycaffe_dist.kernels.cuda.gemm import gemm
+
+
+class InnerProduct:
+    """See `pycaffe_dist.kernels.inner_product.InnerProduct`.
+
+    Where x, y and their gradients are float16, parameters are float32.
+    """
+
+    scratch_bytes = 0
+
+    def __init__(self, m: int, n: int, k: int, transposed: bool = False, dtype: Any = np.float32):
+        self.shape = (m, n, k)
+        self.transposed = transposed
+
+    def forward(self, x: Any, w: Any, b: Any | None, y: Any) -> None:
+        """Set y to x·Wᵀ + b."""
+        gemm(x, like(w, x), y, trans_b=not self.transposed)
+        if b is not None:
+            add_bias(y, b)
+
+    def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
+        """Set dx to the gradient with respect to x."""
+        gemm(dy, like(w, dy), dx, trans_b=self.transposed)
+
+    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
+        """Add the gradient with respect to w to dw."""
+        left, right = (x, dy) if self.transposed else (dy, x)
+        gemm(left, right, dw, trans_a=True, beta=1.0)
+
+
+def like(w: Any, x: Any) -> Any:
+    """Return parameters with elements as those of x: a copy where data is float16."""
+    return w if w.dtype == x.dtype else w.astype(x.dtype)
