@@ -53,7 +53,8 @@ class TrainOptions:
     that is NaN or infinite end the run.  ``staleness``, ``server_ranks`` and ``update_priority``
     are those of the parameter server, ``bandwidth_limit`` (bytes per second) that of every rank:
     see ExchangeSettings and ClusterSettings, also for ``wire`` and ``stall_seconds``.  The weights
-    of all ranks are compared every ``check_interval`` iterations; 0 means never.
+    of all ranks are compared every ``check_interval`` iterations; 0 means never.  ``overlap`` says
+    until when gradients may travel, ``timeline`` into which file what all ranks do is written.
     """
 
     solver: str
@@ -66,6 +67,7 @@ class TrainOptions:
     sighup_effect: Action = Action.SNAPSHOT
     exchange: str = "auto"
     overlap: Overlap = Overlap.BACKWARD
+    timeline: str = ""
     staleness: int = 0
     server_ranks: int = 0
     update_priority: UpdatePriority = UpdatePriority.FIFO

@@ -14,7 +14,7 @@ from itertools import pairwise
 from nets import NETS
 
 from pycaffe_dist import device
-from pycaffe_dist.config import Overlap
+from pycaffe_dist.config import ExchangeSettings, Overlap
 from pycaffe_dist.runtime.engine import LocalEngine
 from pycaffe_dist.runtime.trainer import launched_cluster, make_solver
 from pycaffe_dist.schema import caffe_pb2, text
@@ -57,7 +57,7 @@ def main(net: str, way: str, count: int, *settings: str) -> None:
         param,
         cluster,
         exchange="naive" if name == "none" else name,
-        overlap=Overlap(options.get("overlap", "backward")),
+        settings=ExchangeSettings(overlap=Overlap(options.get("overlap", "backward"))),
     )
     if name == "none":
         solver.engine = LocalEngine()

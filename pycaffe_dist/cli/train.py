@@ -56,6 +56,12 @@ def add_flags(parser: FlagParser) -> None:
     )
     add_flag(
         parser,
+        "timeline",
+        metavar="FILE",
+        help="write what every rank does when, in Chrome's trace format (for ui.perfetto.dev)",
+    )
+    add_flag(
+        parser,
         "staleness",
         int,
         default=TrainOptions.staleness,
@@ -190,6 +196,7 @@ def run(options: argparse.Namespace) -> int:
         sighup_effect=Action(options.sighup_effect),
         exchange=options.exchange,
         overlap=Overlap(options.overlap),
+        timeline=options.timeline,
         staleness=options.staleness,
         server_ranks=options.server_ranks,
         update_priority=UpdatePriority(options.update_priority),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from pycaffe_dist.net.parameter import Parameter
 from pycaffe_dist.net.pending import PendingLoss
 from pycaffe_dist.net.rules import filter_layers, kept_layers
 from pycaffe_dist.net.splits import insert_splits
+from pycaffe_dist.runtime.recording import Kind, Record
 from pycaffe_dist.schema import text
 from pycaffe_dist.schema.places import Places
 
@@ -38,7 +40,8 @@ class Net:
     Without ``keep_diffs`` the diffs of most blobs share memory and last only as long as backward
     needs them; those of parameters, of what has a loss weight and of what no layer writes stay.
     ``before_forward``, ``after_forward``, ``before_backward`` and ``after_backward`` hold callbacks
-    that get a layer's index.  Raises NetError or LayerError when the net cannot be built.
+    that get a layer's index; ``record`` is told how long each layer took (on a GPU, how long it
+    took to hand it the work).  Raises NetError or LayerError when the net cannot be built.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Net:
         self.after_forward: list[Hook] = []
         self.before_backward: list[Hook] = []
         self.after_backward: list[Hook] = []
+        self.record: Record | None = None
         self.debug_info: bool = filtered.debug_info
         context = LayerContext(phase=self.phase, dtype=np.dtype(dtype), seed=seed, shard=shard)
         where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}
@@ -144,7 +148,10 @@ class Net:
                     _on_host([before_layer], index)
                 _on_host(self.before_forward, index)
                 slope = rectified.get(index) if index < last else None
+                started = perf_counter()
                 self._forward_layer(index, loss, slope)
+                if self.record is not None:
+                    self.record(Kind.FORWARD, self.nodes[index].name, started, perf_counter())
                 if slope is not None:
                     done = index + 1
                 _on_host(self.after_forward, index)
@@ -206,7 +213,10 @@ class Net:
         with devices.use(self.device):
             for index in range(first, end - 1, -1):
                 _on_host(self.before_backward, index)
+                started = perf_counter()
                 self.backward_layer(index)
+                if self.record is not None:
+                    self.record(Kind.BACKWARD, self.nodes[index].name, started, perf_counter())
                 _on_host(self.after_backward, index)
                 if on_gradient_ready is not None:
                     for parameter in self._ready_after.get(index, ()):

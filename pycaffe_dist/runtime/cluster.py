@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import time
 from types import TracebackType
 from typing import Any
 
@@ -97,6 +98,10 @@ class Cluster(abc.ABC):
     def contention(self) -> Contention:
         """Return how messages and computing slow each other down on this rank and the others."""
         return Contention()
+
+    def clock_ahead(self) -> tuple[float, float]:
+        """Return this rank's time (``time.perf_counter``), and how far it is ahead of rank 0's."""
+        return time.perf_counter(), 0.0
 
     def product_rate(self) -> float:
         """Return the slowest rank's FLOP/s in a matrix product while all ranks compute.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -20,8 +22,17 @@ from pycaffe_dist.exchange.base import (
     candidates,
 )
 from pycaffe_dist.log import logger
+from pycaffe_dist.runtime.choosing import Times, Workload, spared_seconds
 from pycaffe_dist.runtime.mpi import MPICluster
-from pycaffe_dist.runtime.plan import STATISTICS, Plan, describe, make_plan, shipments
+from pycaffe_dist.runtime.plan import (
+    STATISTICS,
+    Plan,
+    describe,
+    known_plan,
+    make_plan,
+    shipments,
+)
+from pycaffe_dist.runtime.recording import Kind, Record
 
 if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
@@ -88,6 +99,24 @@ class Engine(abc.ABC):
         """Say how much of the messages' time was hidden since the last call; empty if unknown."""
         return ""
 
+    def listen(self, record: Record | None) -> None:  # noqa: B027 (optional)
+        """Tell ``record`` of all messages and of waiting for them from now on."""
+
+    @property
+    def can_revise(self) -> bool:
+        """Whether the plan would gain by knowing how long the layers take."""
+        return False
+
+    def revise(self, parameters: Sequence[Parameter], times: Times) -> None:  # noqa: B027
+        """Make the plan anew, between two iterations, knowing how long the layers take."""
+
+    def settle(self) -> bytes:
+        """Return the plan, which is not revised any more; empty if any run makes the same."""
+        return b""
+
+    def settle_on(self, plan: bytes) -> None:  # noqa: B027 (optional)
+        """Use a plan that :meth:`settle` returned, if it fits what :meth:`start` gets."""
+
     def synchronize(self) -> None:  # noqa: B027 (optional)
         """Give all ranks the same weights, when some may have seen fewer updates than others."""
 
@@ -151,11 +180,13 @@ class _Waybill:
     def has_arrived(self) -> bool:
         return self.handle is not None and self.handle.done
 
-    def complete(self) -> None:
-        """Do, once, what follows the messages."""
-        if self.completed < self.round:
-            self.completed = self.round
-            self.exchange.complete(self.shipment)
+    def complete(self) -> bool:
+        """Do, once, what follows the messages; tell whether it was to be done."""
+        if self.completed == self.round:
+            return False
+        self.completed = self.round
+        self.exchange.complete(self.shipment)
+        return True
 
 
 class ExchangeEngine(Engine):
@@ -177,6 +208,10 @@ class ExchangeEngine(Engine):
         self._overlap = Overlap.BACKWARD
         self._waited = 0.0  # for messages, in seconds
         self._reported = (0.0, 0.0)  # what hidden() spoke of: seconds under way, and waited
+        self._record: Record | None = None
+        self._plan: Plan | None = None
+        self._given = b""
+        self._is_settled = False
         # How often this rank was asked for an action, and how often all did it.
         self._asked = dict.fromkeys(_ACTIONS, 0)
         self._done = dict.fromkeys(_ACTIONS, 0)
@@ -198,8 +233,22 @@ class ExchangeEngine(Engine):
             kinds = [kind for kind in kinds if kind.moves is not Moves.FACTORS]
             wanted = wanted if wanted in [kind.type for kind in kinds] else AUTO
         exchanges = [kind(cluster, self._settings) for kind in kinds]
-        plan = make_plan(parameters, exchanges, cluster, wanted)
-        logger.info("Exchange plan for %s:\n%s", describe(cluster, exchanges), plan.table())
+        plan = None
+        if self._given and wanted == self._exchange == AUTO:
+            plan = known_plan(self._given, parameters, exchanges, cluster)
+        origin = " of the snapshot" if plan else ""
+        self._is_settled = bool(plan) or wanted != self._exchange or wanted != AUTO
+        plan = plan or make_plan(parameters, exchanges, cluster, wanted)
+        measured = describe(cluster, exchanges)
+        logger.info("Exchange plan%s for %s:\n%s", origin, measured, plan.table())
+        self._adopt(plan, parameters, exchanges)
+        self._hand_over(plan, updater)
+
+    def _adopt(
+        self, plan: Plan, parameters: Sequence[Parameter], exchanges: list[Exchange]
+    ) -> None:
+        """Prepare to do what a plan says, from the next gradient on."""
+        self._plan = plan
         self._exchanges = exchanges
         self._statistics = [p for p in parameters if plan.row(p).exchange == STATISTICS]
         self._overlap = self._possible_overlap(plan)
@@ -212,8 +261,48 @@ class ExchangeEngine(Engine):
                 self._rounds[key] = 0
         for exchange in exchanges:
             exchange.prepare([w.shipment for w in self._waybills if w.exchange is exchange])
-        cluster.communication.restart_order()
-        self._hand_over(plan, updater)
+        self._cluster.communication.restart_order()
+
+    @property
+    def can_revise(self) -> bool:
+        """Whether "auto" has a choice, and has not settled on it."""
+        choices = self._plan.rows if self._plan else ()
+        return not self._is_settled and any(row.runner_up for row in choices)
+
+    def revise(self, parameters: Sequence[Parameter], times: Times) -> None:
+        """Choose again, by the simulated iteration, and settle on that; nothing is under way."""
+        before, cluster = self._plan, self._cluster
+        full = [*times.backward]
+        for waybill in self._waybills:
+            layer = waybill.shipment.pieces[0].parameter.layer_index
+            full[layer] += spared_seconds(waybill.exchange, waybill.shipment, cluster)
+        times = replace(times, backward=tuple(full))
+        workload = Workload(times, self._settings.passes, self._settings.overlap)
+        kinds = candidates(self._exchange, self._settings.wire)
+        exchanges = [kind(cluster, self._settings) for kind in kinds]
+        plan = make_plan(parameters, exchanges, cluster, self._exchange, workload)
+        self._is_settled = True
+        if before is not None and plan.choice == before.choice:
+            logger.info("Exchange plan: it stays, now that the layers' times are known")
+            return
+        self.finish()
+        logger.info("Exchange plan, now that the layers' times are known:\n%s", plan.table())
+        self._adopt(plan, parameters, exchanges)
+
+    def settle(self) -> bytes:
+        """Return the plan of "auto", which is not revised any more; else nothing."""
+        self._is_settled = True
+        return self._plan.to_bytes() if self._plan and self._exchange == AUTO else b""
+
+    def settle_on(self, plan: bytes) -> None:
+        """Use a plan of "auto", if it fits, at the next start."""
+        self._given = plan
+
+    def listen(self, record: Record | None) -> None:
+        """Tell ``record`` of all messages and of waiting for them from now on."""
+        self._record = record
+        told = partial(record, Kind.EXCHANGE) if record else None
+        self._cluster.communication.on_exchange = told
 
     def _hand_over(self, plan: Plan, updater: Updater | None) -> None:
         """Let exchanges that update parameters do so from now on."""
@@ -343,14 +432,19 @@ class ExchangeEngine(Engine):
                     f"waiting for the gradient of {key}, but backward has not made that of "
                     f"{', '.join(sorted(waybill.missing))}"
                 )
-            self._wait(waybill.handle)
-            waybill.complete()
+            self._wait(waybill.handle, key)
+            started = perf_counter()
+            if waybill.complete() and self._record is not None:
+                self._record(Kind.REBUILD, key, started, perf_counter())
         self._unawaited.discard(key)
 
-    def _wait(self, handle: Handle) -> None:
+    def _wait(self, handle: Handle, key: str) -> None:
         started = perf_counter()
         handle.wait()
-        self._waited += perf_counter() - started
+        ended = perf_counter()
+        self._waited += ended - started
+        if self._record is not None:
+            self._record(Kind.WAIT, key, started, ended)
 
     def _release(self) -> None:
         """Start what waited for the end of backward, in the same order on all ranks."""

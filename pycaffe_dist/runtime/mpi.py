@@ -18,6 +18,7 @@ from pycaffe_dist import log
 from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.errors import ClusterError, PcaffeError
 from pycaffe_dist.runtime import launcher
+from pycaffe_dist.runtime.clocks import compare
 from pycaffe_dist.runtime.cluster import Cluster
 from pycaffe_dist.runtime.communication import CommunicationThread, Handle, Step, Task
 from pycaffe_dist.runtime.link import AT_A_TIME, LARGE_BYTES, Link, measure, saturate
@@ -286,6 +287,10 @@ class MPICluster(Cluster):
             computing, wire = np.clip(shares, _LEAST_SHARE, 1.0).tolist()
             self._contention = Contention(computing, wire)
         return self._contention
+
+    def clock_ahead(self) -> tuple[float, float]:
+        """Return this rank's time (``time.perf_counter``), and how far it is ahead of rank 0's."""
+        return self._run(compare(self._control), "comparing clocks")
 
     def abort(self, error: BaseException | str) -> None:
         """End the run on all ranks, with one message that names this rank, its host and ``error``.

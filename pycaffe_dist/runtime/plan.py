@@ -56,6 +56,11 @@ class Plan:
                 return row
         raise ClusterError(f"parameter {parameter.key} has no row in the exchange plan")
 
+    @property
+    def choice(self) -> dict[str, str]:
+        """The name in the column of exchanges, by the parameter's key."""
+        return {row.key: row.exchange for row in self.rows}
+
     def table(self) -> str:
         """Return the rows as aligned text, with a heading and the sum."""
         lines = [("parameter", "shape", "KiB", "exchange", "ms", "runner-up", "ms", "reason")]
@@ -135,6 +140,26 @@ def make_plan(
     return plan
 
 
+def known_plan(
+    data: bytes, parameters: Sequence[Parameter], exchanges: Sequence[Exchange], cluster: Cluster
+) -> Plan | None:
+    """Return a plan that was made before, the same on all ranks, or None if it does not fit."""
+    plan = Plan.from_bytes(data)
+    refused = [
+        parameter.key
+        for parameter in parameters
+        for exchange in exchanges
+        if plan.choice.get(parameter.key) == exchange.type
+        and exchange.supports(parameter, cluster) is not None
+    ]
+    known = {exchange.type for exchange in exchanges} | {STATISTICS, NOTHING}
+    try:
+        _check(plan, parameters)
+    except ClusterError:
+        return None
+    return plan if not refused and set(plan.choice.values()) <= known else None
+
+
 def shipments(
     plan: Plan,
     parameters: Sequence[Parameter],
@@ -142,8 +167,7 @@ def shipments(
     overlap: Overlap = Overlap.BACKWARD,
 ) -> list[tuple[Exchange, Shipment]]:
     """Return what travels together by a plan, and how: see `shipments_of`."""
-    choice = {row.key: row.exchange for row in plan.rows}
-    return shipments_of(choice, parameters, exchanges, overlap)
+    return shipments_of(plan.choice, parameters, exchanges, overlap)
 
 
 def describe(cluster: Cluster, exchanges: Sequence[Exchange]) -> str:

@@ -120,8 +120,7 @@ def predict(
     settings = ExchangeSettings(passes=workload.passes, overlap=workload.overlap)
     exchanges = [kind(cluster, settings) for kind in candidates(exchange)]
     plan = make_plan(net.parameters, exchanges, cluster, exchange, workload)
-    choice = {row.key: row.exchange for row in plan.rows}
-    iteration = predicted(choice, net.parameters, exchanges, workload, cluster)
+    iteration = predicted(plan.choice, net.parameters, exchanges, workload, cluster)
     return f"Exchange plan for {describe(cluster, exchanges)}:\n{plan.table()}", iteration
 
 

@@ -18,6 +18,7 @@ from pycaffe_dist.runtime.cluster import Cluster
 from pycaffe_dist.runtime.devices import choose_device
 from pycaffe_dist.runtime.engine import make_engine
 from pycaffe_dist.runtime.signals import SignalActions
+from pycaffe_dist.runtime.timeline import Timeline
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.snapshots import resolve
@@ -74,8 +75,13 @@ def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
                     solver.watchers.append(WeightCheck(options.check_interval))
                 solver.watchers.extend(callbacks)
                 solver.action_source = actions
+                timeline = Timeline(options.timeline, cluster) if options.timeline else None
+                if timeline is not None:
+                    solver.listen(timeline)
                 logger.info("Starting Optimization")
                 solver.solve(snapshot)
+                if timeline is not None:
+                    timeline.write()
             finally:
                 solver.close()
     return 0

@@ -24,7 +24,8 @@ class Companion:
     checksums of the two files that this one belongs to.  ``batch`` is the number of samples of an
     iteration on all ``ranks`` together, ``tested`` how many batches each test net has had.
     ``learning_rate`` is the policy's state; ``by_rank`` holds what each rank wrote about itself:
-    its losses and the states of the layers of its nets.
+    its losses and the states of the layers of its nets.  ``plan`` is the exchange plan, in JSON, if
+    a resumed run might make another one.
     """
 
     iteration: int
@@ -37,6 +38,7 @@ class Companion:
     tested: list[int]
     learning_rate: dict[str, Any]
     by_rank: list[dict[str, Any]]
+    plan: str = ""
 
     def encode(self) -> bytes:
         """Return the contents of the file."""

@@ -74,6 +74,7 @@ def go_on(solver: Solver, about: Companion) -> None:
         mine = about.by_rank[solver.cluster.rank]
         solver.losses.extend(mine["losses"])
         solver.resumed_statistics = mine["statistics"]
+        solver.engine.settle_on(about.plan.encode())
         solver.tested[: len(about.tested)] = about.tested[: len(solver.tested)]
     else:
         losses = [record["losses"] for record in about.by_rank]

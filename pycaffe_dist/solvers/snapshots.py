@@ -93,6 +93,7 @@ class SnapshotWriter:
             tested=list(solver.before_test.tested if solver.before_test else solver.tested),
             learning_rate=solver.learning_rate.state(),
             by_rank=by_rank,
+            plan=solver.engine.settle().decode(),
         )
         job = partial(self._write, files, solver.net.name, layers, state, about)
         self._background.start(partial(self._reporting, job) if periodic else job)

@@ -21,10 +21,12 @@ from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net, debug
 from pycaffe_dist.runtime.cluster import Cluster, LocalCluster
 from pycaffe_dist.runtime.engine import Engine, LocalEngine
+from pycaffe_dist.runtime.recording import Kind, Record
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import companion
 from pycaffe_dist.solvers import nets, resuming, snapshots, testing
 from pycaffe_dist.solvers.late_updates import LateUpdates
+from pycaffe_dist.solvers.layer_times import LayerTimes
 from pycaffe_dist.solvers.lr_policy import LearningRate
 from pycaffe_dist.solvers.updating import Updater
 
@@ -96,6 +98,8 @@ class Solver:
         self._started = False
         self._by_hand = False
         self._late: LateUpdates | None = None
+        self._listeners: list[Record] = []
+        self._layer_times: LayerTimes | None = None
         self.seed = self._agree_on_seed()
         self.net = self._make_train_net(divide_batches, keep_diffs)
         self.test_nets = self._make_test_nets()
@@ -277,6 +281,8 @@ class Solver:
             self._call(self.after_iteration)
             for watcher in self.watchers:
                 watcher(self)
+            if self._layer_times is not None and self._layer_times.end_iteration():
+                self._revise_plan(self._layer_times)
             if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):
                 self.stopping = True
                 break
@@ -287,6 +293,30 @@ class Solver:
             self.finish_updates()
         for callback in callbacks:
             callback(self)
+
+    def listen(self, record: Record, wanted: bool = True) -> None:
+        """Tell ``record`` what takes time from now on, or do so no more."""
+        (self._listeners.append if wanted else self._listeners.remove)(record)
+        told = self._tell if self._listeners else None
+        self.net.record = told
+        self.engine.listen(told)
+
+    def _tell(self, kind: Kind, name: str, started: float, ended: float) -> None:
+        for listener in self._listeners:
+            listener(kind, name, started, ended)
+
+    def _revise_plan(self, layer_times: LayerTimes) -> None:
+        """Let the engine choose exchanges anew, knowing how long this run's layers take."""
+        self._stop_measuring()
+        if self.engine.can_revise:
+            self.finish_updates()
+            times = layer_times.times(self.net, self.cluster)
+            self.engine.revise(self.net.parameters, times)
+
+    def _stop_measuring(self) -> None:
+        if self._layer_times is not None:
+            self.listen(self._layer_times, wanted=False)
+            self._layer_times = None
 
     def finish_updates(self) -> None:
         """Make the updates that were left to the next forward; the weights may then be used."""
@@ -325,6 +355,10 @@ class Solver:
             self._share_history()
         self._has_restored = False
         self._late = self._late_updates()
+        self._stop_measuring()
+        if self.engine.can_revise:
+            self._layer_times = LayerTimes()
+            self.listen(self._layer_times)
         self._started = True
 
     def _share_history(self) -> None:
@@ -462,8 +496,13 @@ class Solver:
 
     def _update(self, index: int, rate: float, iteration: int, clipping: float) -> None:
         """Update a parameter, unless an exchange has done it."""
-        if not self.engine.updates(self.net.parameters[index]):
-            self._updater.update(index, rate, iteration, clipping)
+        parameter = self.net.parameters[index]
+        if self.engine.updates(parameter):
+            return
+        started = time.perf_counter()
+        self._updater.update(index, rate, iteration, clipping)
+        if self._listeners:
+            self._tell(Kind.UPDATE, parameter.key, started, time.perf_counter())
 
     def _policy_loss(self) -> list[float]:
         """Return the loss for the learning-rate policy, if it wants it: the same on all ranks."""
@@ -514,6 +553,7 @@ class Solver:
         """
         self._snapshot_at = self.iteration
         self.finish_updates()
+        self.engine.settle()  # a resumed run goes on with the same plan
         self.engine.synchronize()
         record = resuming.record(self)
         by_rank = self.cluster.gather_bytes(json.dumps(record).encode())
