@@ -13,11 +13,12 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.errors import DeviceError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # More chunks than threads, so that a thread that loses its core for a while holds up little.
 CHUNKS_PER_THREAD = 4
@@ -37,13 +38,18 @@ class Device:
     @property
     def xp(self) -> Any:
         """The module that makes and handles this device's arrays."""
-        return np
+        import numpy
+
+        return numpy
 
     def enter(self) -> Any:
         """Prepare the calling thread; return what `leave` needs to undo it."""
 
     def leave(self, before: Any) -> None:
         """Undo what `enter` did."""
+
+    def synchronize(self) -> None:
+        """Let the calling thread wait until the device has done all that it was given."""
 
 
 HOST = Device()
@@ -77,7 +83,8 @@ def xp() -> Any:
 
 def to_numpy(array: Any) -> np.ndarray:
     """Return an array of the current device as one of the host: a copy, if it is a GPU's."""
-    return array if isinstance(array, np.ndarray) else current_gpu().to_host(array)
+    on_gpu = hasattr(array, "__cuda_array_interface__")
+    return current_gpu().to_host(array) if on_gpu else array
 
 
 class use:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pycaffe_dist import net as core
 from pycaffe_dist.api import batching
-from pycaffe_dist.api.process import process
+from pycaffe_dist.api.process import chosen_device, process
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import ArgumentError, UsageError, did_you_mean
 from pycaffe_dist.layers import Layer
@@ -53,7 +53,8 @@ class Net:
         weights = given.get("weights", weights)
         param, places = text.read_net_with_places(os.fspath(network_file))
         param = with_state(param, phase, level, tuple(stages or ()))
-        self._adopt(core.Net(param, seed=process.seed, places=places))
+        device = chosen_device()
+        self._adopt(core.Net(param, seed=process.seed, places=places, device=device))
         if weights:
             self.copy_from(weights)
 

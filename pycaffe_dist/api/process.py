@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 
 from pycaffe_dist import log as logs
+from pycaffe_dist.device import HOST, Device
 from pycaffe_dist.errors import DeviceError, UsageError
 from pycaffe_dist.runtime import launcher
 
@@ -17,6 +18,9 @@ class Process:
     """The process's settings, as Caffe's own are: one set, changed by the functions below."""
 
     seed: int | None = None
+    # Whether nets and solvers made from now on run on a GPU, and on which.
+    on_gpu: bool = False
+    device_id: int = 0
     # install_as_caffe(cpu=True): programs that ask for a GPU get the CPU.
     cpu_instead: bool = False
 
@@ -25,30 +29,48 @@ process = Process()
 
 
 def set_mode_cpu() -> None:
-    """Compute on the CPU, as pcaffe does anyway."""
+    """Let nets and solvers made from now on run on the CPU, as they do at first."""
+    process.on_gpu = False
 
 
 def set_mode_gpu() -> None:
-    """Ask for a GPU; raises DeviceError, since there are no GPU kernels in this version.
+    """Let nets and solvers made from now on run on a GPU; raises DeviceError when there is none.
 
-    Programs run by ``python -m pycaffe_dist.as_caffe --cpu`` go on on the CPU.
+    Those that are there stay where they are.  Programs run by
+    ``python -m pycaffe_dist.as_caffe --cpu`` go on on the CPU.
     """
     if process.cpu_instead:
         logs.logger.warning("set_mode_gpu: computing on the CPU, as asked for by --cpu")
         return
-    raise DeviceError(
-        "this version of pcaffe computes on CPUs only; call set_mode_cpu(), or run the program by "
-        "python -m pycaffe_dist.as_caffe --cpu"
-    )
+    from pycaffe_dist.gpu.finding import count
+
+    try:
+        count()
+    except DeviceError as error:
+        raise DeviceError(
+            f"{error}; call set_mode_cpu(), or run the program by python -m pycaffe_dist.as_caffe "
+            "--cpu"
+        ) from None
+    process.on_gpu = True
 
 
 def set_device(device_id: int) -> None:
-    """Choose the GPU that set_mode_gpu would use; it has no effect on the CPU.
+    """Choose the GPU that set_mode_gpu uses; it has no effect on the CPU.
 
     Raises UsageError for a negative number.
     """
     if device_id < 0:
         raise UsageError(f"set_device needs a device number of 0 or more, not {device_id}")
+    process.device_id = device_id
+
+
+def chosen_device() -> Device:
+    """Return the device that mode and number lead to; raises DeviceError when it is not there."""
+    if not process.on_gpu:
+        return HOST
+    from pycaffe_dist.gpu.finding import open_gpu
+
+    return open_gpu(process.device_id)
 
 
 def set_random_seed(seed: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pycaffe_dist.api.net import Net
-from pycaffe_dist.api.process import process, show_log
+from pycaffe_dist.api.process import chosen_device, process, show_log
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.schema import text
 from pycaffe_dist.solvers import Solver as CoreSolver
@@ -33,7 +33,9 @@ class Solver:
             param.type = self.method
         if param.random_seed < 0 and process.seed is not None:
             param.random_seed = process.seed
-        self._solver: CoreSolver = make_solver(param, launched_cluster(), keep_diffs=True)
+        self._solver: CoreSolver = make_solver(
+            param, launched_cluster(), keep_diffs=True, device=chosen_device()
+        )
         # A loop of the program's own may call forward before the solver itself starts.
         self._take_weights_of_rank_0()
         self.net = Net.of(self._solver.net)

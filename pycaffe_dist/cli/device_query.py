@@ -14,7 +14,7 @@ from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags
 from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.log import logger
 
-_PACKAGES = ("numpy", "numba", "llvmlite", "protobuf", "lmdb", "plyvel", "h5py", "mpi4py", "cupy")
+_PACKAGES = ("numpy", "numba", "llvmlite", "protobuf", "lmdb", "plyvel", "h5py", "mpi4py")
 # The widest first.
 _SIMD_LEVELS = ("avx512f", "avx2", "avx", "sse4_2", "neon", "asimd")
 
@@ -52,32 +52,25 @@ def _proc_cpuinfo() -> str:
 
 
 def _gpus(wanted: str) -> Iterator[str]:
+    from pycaffe_dist.gpu.finding import count, open_gpu
+    from pycaffe_dist.runtime.devices import gpu_numbers
+
     try:
-        import cupy
-
-        count = cupy.cuda.runtime.getDeviceCount()
-        missing = "no CUDA device was found"
-    except ImportError:
-        count, missing = 0, "CuPy is not installed (pip install 'pycaffe-dist[gpu]')"
-    except Exception as error:  # CuPy raises what CUDA says, from any of its modules
-        count, missing = 0, f"CUDA does not answer: {error}"
-    numbers = range(count) if wanted in ("", "all") else [_number(n) for n in wanted.split(",")]
-    if not numbers:
-        yield f"GPUs:               none: {missing}"
-    for number in numbers:
-        if number not in range(count):
-            found = f"the {count} here count from 0" if count else missing
-            raise DeviceError(f"there is no GPU {number}: {found}")
-        properties = cupy.cuda.runtime.getDeviceProperties(number)
-        name, memory = properties["name"].decode(), properties["totalGlobalMem"] / 2**30
-        version = f"{properties['major']}.{properties['minor']}"
-        yield f"GPU {number}:              {name}, {memory:.1f} GiB, compute capability {version}"
-
-
-def _number(text: str) -> int:
-    if not text.strip().isdigit():
-        raise DeviceError(f"a GPU is given by its number, not by '{text}'")
-    return int(text)
+        known = count()
+    except DeviceError as error:
+        if wanted not in ("", "all"):
+            raise DeviceError(f"there is no GPU {wanted}: {error}") from None
+        yield f"GPUs:               none: {error}"
+        return
+    for number in range(known) if wanted in ("", "all") else gpu_numbers(wanted):
+        gpu = open_gpu(number)
+        memory = gpu.memory()
+        yield (
+            f"GPU {number}:              {gpu.name}, {memory.total / 2**30:.1f} GiB of which "
+            f"{memory.free / 2**30:.1f} are free, compute capability {gpu.capability}"
+        )
+    for line in open_gpu(0).libraries():
+        yield f"                    {line}"
 
 
 def _mpi() -> Iterator[str]:

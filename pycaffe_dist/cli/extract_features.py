@@ -41,9 +41,9 @@ def run(options: argparse.Namespace) -> int:
 
     names, targets = split_list(options.blobs), split_list(options.targets)
     _check(options, names, targets)
-    choose_device(options.device_id if options.device == "GPU" else "")
+    chosen = choose_device(options.device_id if options.device == "GPU" else "")
     param, places = text.read_net_with_places(options.model)
-    net = Net(with_state(param, caffe_pb2.TEST, 0, ()), places=places)
+    net = Net(with_state(param, caffe_pb2.TEST, 0, ()), places=places, device=chosen)
     try:
         net.load_weights(options.weights)
         for name in names:

@@ -9,10 +9,16 @@ from pycaffe_dist.cli.flags import split_list
 
 if TYPE_CHECKING:
     from pycaffe_dist.data.partition import Shard
+    from pycaffe_dist.device import Device
     from pycaffe_dist.net import Net
 
 
-def open_net(options: argparse.Namespace, phase: int, shard: Shard | None = None) -> Net:
+def open_net(
+    options: argparse.Namespace,
+    phase: int,
+    shard: Shard | None = None,
+    device: Device | None = None,
+) -> Net:
     """Build the net of ``--model`` in ``phase``, at ``--level`` and in the ``--stage`` stages."""
     from pycaffe_dist.data.partition import Shard
     from pycaffe_dist.net import Net
@@ -21,4 +27,4 @@ def open_net(options: argparse.Namespace, phase: int, shard: Shard | None = None
 
     param, places = text.read_net_with_places(options.model)
     param = with_state(param, phase, options.level, split_list(options.stage))
-    return Net(param, shard=shard or Shard(), places=places)
+    return Net(param, shard=shard or Shard(), places=places, device=device)

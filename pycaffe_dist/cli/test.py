@@ -41,8 +41,11 @@ def run(options: argparse.Namespace) -> int:
 
     with detect() as cluster:
         set_threads(cluster.threads)
-        choose_device(options.gpu)
-        net = open_net(options, caffe_pb2.TEST, Shard(cluster.rank, cluster.size, "batch"))
+        chosen = choose_device(
+            options.gpu, local_rank=cluster.local_rank, local_size=cluster.local_size
+        )
+        shard = Shard(cluster.rank, cluster.size, "batch")
+        net = open_net(options, caffe_pb2.TEST, shard, device=chosen)
         try:
             for path in split_list(options.weights):
                 net.load_weights(path)
@@ -62,7 +65,7 @@ def _score(net: Net, iterations: int, cluster: Cluster) -> np.ndarray:
     scores = np.zeros((iterations, 1 + len(names)))
     for batch in range(cluster.rank, iterations, cluster.size):
         loss = net.forward()
-        values = [net.blobs[name].data.reshape(-1) for name in net.outputs]
+        values = [net.blobs[name].read_data().reshape(-1) for name in net.outputs]
         scores[batch] = np.concatenate([[loss], *values])
         if cluster.size == 1:
             _log_batch(batch, names, scores[batch])

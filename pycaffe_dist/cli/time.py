@@ -43,8 +43,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.threads:
         device.set_threads(options.threads)
-    choose_device(options.gpu)
-    net = open_net(options, caffe_pb2.TEST if options.phase == "TEST" else caffe_pb2.TRAIN)
+    chosen = choose_device(options.gpu)
+    phase = caffe_pb2.TEST if options.phase == "TEST" else caffe_pb2.TRAIN
+    net = open_net(options, phase, device=chosen)
     try:
         _measure(net, options.iterations)
     finally:
@@ -65,8 +66,8 @@ def _measure(net: Net, iterations: int) -> None:
     for iteration in range(1, iterations + 1):
         at = perf_counter()
         net.clear_parameter_diffs()
-        _add_times(forward, net.forward_layer, range(len(names)))
-        _add_times(backward, net.backward_layer, reversed(range(len(names))))
+        _add_times(forward, net, net.forward_layer, range(len(names)))
+        _add_times(backward, net, net.backward_layer, reversed(range(len(names))))
         passed = fmt(_milliseconds(perf_counter() - at))
         logger.info("Iteration: %d forward-backward time: %s ms.", iteration, passed)
     total = perf_counter() - start
@@ -85,11 +86,14 @@ def _measure(net: Net, iterations: int) -> None:
     logger.info("*** Benchmark ends ***")
 
 
-def _add_times(times: list[float], run: Callable[[int], object], layers: Iterable[int]) -> None:
+def _add_times(
+    times: list[float], net: Net, run: Callable[[int], object], layers: Iterable[int]
+) -> None:
     """Run the layers one by one, adding the seconds each takes to ``times``."""
     for index in layers:
         at = perf_counter()
         run(index)
+        net.device.synchronize()
         times[index] += perf_counter() - at
 
 

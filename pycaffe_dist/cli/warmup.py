@@ -37,10 +37,10 @@ def run(options: argparse.Namespace) -> int:
 
     if options.threads:
         device.set_threads(options.threads)
-    choose_device(options.gpu)
-    start = perf_counter()
-    _run_phase(options, caffe_pb2.TRAIN)
-    _run_phase(options, caffe_pb2.TEST)
+    with device.use(choose_device(options.gpu)):
+        start = perf_counter()
+        _run_phase(options, caffe_pb2.TRAIN)
+        _run_phase(options, caffe_pb2.TEST)
     seconds = fmt(round(perf_counter() - start, 2))
     logger.info("Ready after %s s: kernels are kept in %s", seconds, caching.cache_directory())
     return 0
@@ -63,9 +63,11 @@ def _run_phase(options: argparse.Namespace, phase: int) -> None:
 
 def _update(parameter: Parameter) -> None:
     """Run every solver method on a parameter whose values matter to nobody."""
+    from pycaffe_dist import device
     from pycaffe_dist.schema import caffe_pb2
     from pycaffe_dist.solvers.method import Regularization, method_class, method_types
 
     for name in method_types():
-        method = method_class(name)(caffe_pb2.SolverParameter(type=name), [parameter])
+        param = caffe_pb2.SolverParameter(type=name)
+        method = method_class(name)(param, [parameter], device.current())
         method.update(0, 0.0, Regularization(1.0, 0.0, 0.0), 0)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pycaffe_dist.device import Device
+from pycaffe_dist.errors import DeviceError
 
 
 class Memory(NamedTuple):
@@ -133,6 +134,10 @@ class GPU(Device):
         """Let the host wait for an event."""
         raise NotImplementedError
 
+    def is_reached(self, event: Any) -> bool:
+        """Tell whether an event is reached."""
+        raise NotImplementedError
+
     def synchronize_stream(self) -> None:
         """Let the host wait for the current stream."""
         raise NotImplementedError
@@ -141,6 +146,21 @@ class GPU(Device):
         """Let the host wait for all streams."""
         raise NotImplementedError
 
+    def libraries(self) -> list[str]:
+        """Return the libraries that it works through, with their versions."""
+        raise NotImplementedError
+
     def memory(self) -> Memory:
         """Return the figures of the GPU's memory."""
         raise NotImplementedError
+
+
+def check_product(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool) -> None:
+    """Raise DeviceError unless op(a)·op(b) fits c."""
+    m, k = a.shape[-2:][::-1] if trans_a else a.shape[-2:]
+    depth, n = b.shape[-2:][::-1] if trans_b else b.shape[-2:]
+    if k != depth or c.shape[-2:] != (m, n):
+        raise DeviceError(f"gemm: {(m, k)} times {(depth, n)} does not give {c.shape}")
+    for array in (a, b, c):
+        if not array.flags.c_contiguous:
+            raise DeviceError("gemm needs contiguous arrays")

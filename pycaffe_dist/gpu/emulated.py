@@ -20,7 +20,7 @@ import numpy as np
 
 from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.arrays import ArrayModule, DeviceArray, guards_are_intact
-from pycaffe_dist.gpu.base import GPU, Memory
+from pycaffe_dist.gpu.base import GPU, Memory, check_product
 from pycaffe_dist.kernels import caching
 from pycaffe_dist.kernels.cuda.source import Signature, Source, c_type, common
 
@@ -122,11 +122,17 @@ class EmulatedGPU(GPU):
     def synchronize_event(self, event: None) -> None:
         """Do nothing: everything is done at once."""
 
+    def is_reached(self, event: None) -> bool:
+        return True
+
     def synchronize_stream(self) -> None:
         """Do nothing: everything is done at once."""
 
     def synchronize(self) -> None:
         """Do nothing: everything is done at once."""
+
+    def libraries(self) -> list[str]:
+        return [f"emulated by {compiler()}"]
 
     def memory(self) -> Memory:
         return Memory(0, 0, 0, 0)
@@ -152,17 +158,6 @@ class EmulatedGPU(GPU):
                     raise DeviceError(f"{signature.name}: wrote beside one of its arrays")
 
         return launch
-
-
-def check_product(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool) -> None:
-    """Raise DeviceError unless op(a)·op(b) fits c."""
-    m, k = a.shape[-2:][::-1] if trans_a else a.shape[-2:]
-    depth, n = b.shape[-2:][::-1] if trans_b else b.shape[-2:]
-    if k != depth or c.shape[-2:] != (m, n):
-        raise DeviceError(f"gemm: {(m, k)} times {(depth, n)} does not give {c.shape}")
-    for array in (a, b, c):
-        if not array.flags.c_contiguous:
-            raise DeviceError("gemm needs contiguous arrays")
 
 
 def _argument(arg: Any) -> np.ndarray:

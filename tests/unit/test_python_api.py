@@ -1,5 +1,6 @@
 """The Python API, used as pycaffe's users use it."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import pycaffe_dist as caffe
 from pycaffe_dist.errors import DeviceError, UsageError
+from pycaffe_dist.gpu import finding
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "solver"
 
@@ -152,9 +154,11 @@ def test_snapshot_and_restore(monkeypatch, tmp_path):
     np.testing.assert_array_equal(again.net.params["ip1"][0].data, solver.net.params["ip1"][0].data)
 
 
-def test_modes():
+def test_modes(monkeypatch):
     caffe.set_mode_cpu()
-    with pytest.raises(DeviceError, match="CPU"):
+    finding.count.cache_clear()
+    monkeypatch.setitem(sys.modules, "cupy", None)  # it cannot be imported
+    with pytest.raises(DeviceError, match=r"needs CuPy.*call set_mode_cpu"):
         caffe.set_mode_gpu()
 
 

@@ -1,0 +1,65 @@
+"""The GPUs that this process may use; CuPy is imported when the first of them is asked for."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from pycaffe_dist.errors import DeviceError
+from pycaffe_dist.gpu.base import GPU
+
+# A number of emulated GPUs, in place of the real ones: to find errors where there is no GPU.
+EMULATE = "PCAFFE_EMULATE_GPU"
+
+
+def emulated_gpus() -> int:
+    """Return how many GPUs the host is to play; 0 for the real ones."""
+    wanted = os.environ.get(EMULATE, "")
+    if wanted and not wanted.isdecimal():
+        raise DeviceError(f"{EMULATE} must be a number of GPUs, found '{wanted}'")
+    return int(wanted or 0)
+
+
+@functools.cache
+def count() -> int:
+    """Return the number of GPUs; raises DeviceError with the reason when there is none."""
+    if emulated_gpus():
+        return emulated_gpus()
+    try:
+        import cupy
+    except ImportError as error:
+        missing = getattr(error, "name", None) == "cupy"
+        raise DeviceError(
+            "a GPU needs CuPy: pip install 'pycaffe-dist[gpu]'"
+            if missing
+            else f"CuPy cannot be used: {_first_line(error)}"
+        ) from None
+    try:
+        found = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(f"there is no usable GPU: {_first_line(error)}") from None
+    if not found:
+        raise DeviceError("there is no GPU that CUDA shows to this process")
+    return found
+
+
+@functools.cache
+def open_gpu(index: int) -> GPU:
+    """Return GPU ``index``, always the same object; raises DeviceError when there is none."""
+    number = count()
+    if not 0 <= index < number:
+        raise DeviceError(f"there is no GPU {index}; known are 0 to {number - 1}")
+    if emulated_gpus():
+        from pycaffe_dist.gpu.emulated import EmulatedGPU
+
+        return EmulatedGPU(index)
+    try:
+        from pycaffe_dist.gpu.real import RealGPU
+
+        return RealGPU(index)
+    except ImportError as error:  # CuPy itself is there, but not CUDA's libraries
+        raise DeviceError(f"CUDA's libraries cannot be loaded: {_first_line(error)}") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

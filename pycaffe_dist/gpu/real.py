@@ -1,0 +1,183 @@
+"""A real GPU, through CuPy: its arrays, NVRTC for the kernels, cuBLAS for matrix products."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cupy
+import cupyx
+import numpy as np
+from cupy.cuda import runtime
+from cupy_backends.cuda.libs import cublas
+
+from pycaffe_dist.gpu.base import GPU, Memory, check_product
+from pycaffe_dist.kernels.cuda.source import Signature, Source, common
+
+# A loop over elements gets this many blocks of 256 threads for each multiprocessor at most: all
+# that can be resident, a few times over.
+_BLOCKS_PER_MULTIPROCESSOR = 32
+_STREAMS = ("compute", "copy", "exchange")
+_ALIGNMENT = 64
+
+_CUDA_TYPES = {
+    "float16": runtime.CUDA_R_16F,
+    "float32": runtime.CUDA_R_32F,
+    "float64": runtime.CUDA_R_64F,
+}
+
+
+class RealGPU(GPU):
+    """GPU ``index`` of those that CUDA shows to this process.
+
+    Its streams do not wait for CUDA's default stream, nor for each other.
+    """
+
+    def __init__(self, index: int):
+        super().__init__()
+        self.index = index
+        self._device = cupy.cuda.Device(index)
+        properties = runtime.getDeviceProperties(index)
+        self.name = properties["name"].decode()
+        self.capability = self._device.compute_capability
+        self.most_blocks = _BLOCKS_PER_MULTIPROCESSOR * properties["multiProcessorCount"]
+        with self._device:
+            self._streams = {name: cupy.cuda.Stream(non_blocking=True) for name in _STREAMS}
+        self._modules: dict[Any, cupy.RawModule] = {}
+
+    @property
+    def xp(self) -> Any:
+        """CuPy."""
+        return cupy
+
+    def enter(self) -> contextlib.ExitStack:
+        """Make this GPU and its compute stream CuPy's current ones in the calling thread."""
+        stack = contextlib.ExitStack()
+        stack.enter_context(self._device)
+        stack.enter_context(self._streams["compute"])
+        return stack
+
+    def leave(self, before: contextlib.ExitStack) -> None:
+        """Go back to the GPU and the stream of before."""
+        before.close()
+
+    def host_zeros(self, count: int, dtype: Any) -> np.ndarray:
+        # Pinned memory comes in pages, and vector kernels may read a little past the end.
+        dtype = np.dtype(dtype)
+        slack = _ALIGNMENT // dtype.itemsize
+        return cupyx.zeros_pinned(count + slack, dtype)[:count]
+
+    def copy_to_device(self, source: np.ndarray, target: Any) -> None:
+        target.reshape(-1).set(source.reshape(-1))
+
+    def copy_to_host(self, source: Any, target: np.ndarray) -> None:
+        source.reshape(-1).get(out=target.reshape(-1), blocking=False)
+
+    def stream(self, name: str) -> Any:
+        return self._streams[name]
+
+    def record(self) -> Any:
+        event = cupy.cuda.Event(disable_timing=True)
+        event.record()
+        return event
+
+    def wait(self, event: Any) -> None:
+        cupy.cuda.get_current_stream().wait_event(event)
+
+    def synchronize_event(self, event: Any) -> None:
+        event.synchronize()
+
+    def is_reached(self, event: Any) -> bool:
+        return event.done
+
+    def synchronize_stream(self) -> None:
+        cupy.cuda.get_current_stream().synchronize()
+
+    def synchronize(self) -> None:
+        self._device.synchronize()
+
+    def libraries(self) -> list[str]:
+        found = [
+            f"CuPy {cupy.__version__}",
+            f"CUDA driver {_version(runtime.driverGetVersion())}",
+            f"CUDA runtime {_version(runtime.runtimeGetVersion())}",
+        ]
+        with contextlib.suppress(ImportError):
+            import cudnn
+
+            found.append(f"cuDNN {cudnn.backend_version()} (front end {cudnn.__version__})")
+        return found
+
+    def memory(self) -> Memory:
+        with self._device:
+            pool = cupy.get_default_memory_pool()
+            free, total = runtime.memGetInfo()
+            return Memory(pool.used_bytes(), pool.total_bytes(), free, total)
+
+    def function(
+        self, source: Source, signature: Signature, binding: Mapping[str, np.dtype]
+    ) -> Callable[..., None]:
+        key = source.path, tuple(binding.items())
+        if key not in self._modules:
+            self._modules[key] = cupy.RawModule(
+                code=f'{common()}\n#line 1 "{source.path.name}"\n{source.text}',
+                options=("--std=c++17",),
+                name_expressions=tuple(
+                    dict.fromkeys(each.instance(binding) for each in source.signatures.values())
+                ),
+            )
+        kernel = self._modules[key].get_function(signature.instance(binding))
+
+        def launch(grid: tuple, block: tuple, args: tuple, shared: int) -> None:
+            kernel(grid, block, args, shared_mem=shared)
+
+        return launch
+
+    def gemm(
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        check_product(a, b, c, trans_a, trans_b)
+        m, n = c.shape[-2:]
+        k = a.shape[-2] if trans_a else a.shape[-1]
+        if not c.size:
+            return
+        if k == 0:
+            c *= beta
+            return
+        wide = np.float64 if c.dtype == np.float64 else np.float32
+        factors = np.array([alpha, beta], wide)
+        # cuBLAS counts along columns: it is asked for cᵀ = op(b)ᵀ·op(a)ᵀ.
+        left = b.data.ptr, _CUDA_TYPES[b.dtype.name], b.shape[-1]
+        right = a.data.ptr, _CUDA_TYPES[a.dtype.name], a.shape[-1]
+        out = c.data.ptr, _CUDA_TYPES[c.dtype.name], n
+        head = cupy.cuda.device.get_cublas_handle(), int(trans_b), int(trans_a), n, m, k
+        ones, zeros = factors.ctypes.data, factors.ctypes.data + factors.itemsize
+        tail = self._compute_type(wide), cublas.CUBLAS_GEMM_DEFAULT
+        if c.ndim == 2:
+            cublas.gemmEx(*head, ones, *left, *right, zeros, *out, *tail)
+            return
+        strides = [array.shape[-2] * array.shape[-1] if array.ndim > 2 else 0 for array in (b, a)]
+        cublas.gemmStridedBatchedEx(
+            *(*head, ones, *left, strides[0], *right, strides[1]),
+            *(zeros, *out, m * n, len(c), *tail),
+        )
+
+    def _compute_type(self, wide: Any) -> int:
+        if wide is np.float64:
+            return cublas.CUBLAS_COMPUTE_64F
+        if self.use_tf32 and int(self.capability) >= 80:
+            return cublas.CUBLAS_COMPUTE_32F_FAST_TF32
+        return cublas.CUBLAS_COMPUTE_32F
+
+
+def _version(number: int) -> str:
+    """Return CUDA's number of a version as text: 12090 is 12.9."""
+    return f"{number // 1000}.{number % 1000 // 10}"
