@@ -149,8 +149,16 @@ def label_loss(
 
 @kernel
 def label_loss_gradient(
-    probability: np.ndarray, label: np.ndarray, ignore: int, scale: float, dx: np.ndarray
+    probability: np.ndarray,
+    label: np.ndarray,
+    ignore: int,
+    weight: float,
+    normalizer: np.ndarray,
+    dx: np.ndarray,
 ) -> None:
-    """Set dx to scale·(probability - [class is the label]), and to 0 where labels are ignored."""
-    args = probability, label, ignore, dx.dtype.type(scale), dx
+    """Set dx to weight / normalizer·(probability - [class is the label]), 0 for ignored labels.
+
+    ``normalizer`` is (1,), float64.
+    """
+    args = probability, label, ignore, dx.dtype.type(weight / normalizer[0]), dx
     parallel_for(_loss_gradient, dx.shape[0], *args, grain=_grain(dx))

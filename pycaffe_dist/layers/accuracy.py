@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import xp
+from pycaffe_dist.kernels.labels import class_counts, label_hits
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe
 from pycaffe_dist.layers.loss import LabelLayout, checked_labels
@@ -42,15 +44,14 @@ class Accuracy(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         labels, counted = checked_labels(self, bottom, self._layout, self._ignore)
         scores = self._layout.scores(bottom[0].data)
-        own = np.take_along_axis(scores, labels[:, None, :], axis=1)
-        better = np.count_nonzero(scores >= own, axis=1) - 1
-        right = (better < self._top_k) & counted
-        top[0].data[...] = np.count_nonzero(right) / max(1, int(counted.sum()))
+        right = xp().empty(labels.shape, bool)
+        label_hits(scores, labels, counted, self._top_k, right)
+        top[0].data[...] = np.count_nonzero(right) / np.maximum(np.count_nonzero(counted), 1)
         if len(top) > 1:
-            classes = self._layout.classes
-            hits = np.bincount(labels[right], minlength=classes)
-            seen = np.bincount(labels[counted], minlength=classes)
-            np.divide(hits, np.maximum(seen, 1), out=top[1].data, casting="unsafe")
+            hits, seen = (xp().empty(self._layout.classes, np.int64) for _ in range(2))
+            class_counts(labels, right, hits)
+            class_counts(labels, counted, seen)
+            top[1].data[...] = hits / np.maximum(seen, 1)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if any(propagate_down):
@@ -117,4 +118,4 @@ def _largest(x: np.ndarray, count: int, axis: int) -> np.ndarray:
     if count == 1:
         return size - 1 - np.argmax(flipped, axis=axis, keepdims=True)
     order = np.argsort(-flipped, axis=axis, kind="stable")
-    return size - 1 - np.take(order, range(count), axis=axis)
+    return size - 1 - order[(slice(None),) * axis + (slice(count),)]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from pycaffe_dist import device
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import NetError
+from pycaffe_dist.kernels.labels import class_numbers, first_wrong
+from pycaffe_dist.kernels.softmax import NO_LABEL
 from pycaffe_dist.layers.base import Layer
 
 
@@ -65,6 +71,39 @@ def mismatch(layer: Layer, bottom: list[Blob], first: int, second: int, need: st
     return layer.error(
         f"bottoms {describe(layer, bottom, first)} and {describe(layer, bottom, second)} {need}"
     )
+
+
+def report(wrong: Any, error: Callable[[int, float], Exception]) -> None:
+    """Raise ``error(position, value)`` where ``wrong``, see `kernels.labels`, names a value.
+
+    On a GPU it is raised when the host next waits for results.
+    """
+
+    def check(wrong: np.ndarray) -> None:
+        found = first_wrong(wrong)
+        if found is not None:
+            raise error(*found)
+
+    here = device.current()
+    if here.is_gpu:
+        device.current_gpu().check_later(wrong, check)
+    else:
+        check(wrong)
+
+
+def checked_indices(
+    values: Any, limit: int, whole: bool, error: Callable[[int, float], Exception]
+) -> Any:
+    """Return values as integers from 0 to ``limit`` - 1; ``whole``: fractions are wrong.
+
+    Raises ``error(position, value)``, see `report`, for a wrong one.
+    """
+    xp = device.xp()
+    indices, counted = xp.empty(values.shape, np.int64), xp.empty(values.shape, bool)
+    wrong = xp.empty(1, np.uint64)
+    class_numbers(values, limit, NO_LABEL, whole, indices, counted, wrong)
+    report(wrong, error)
+    return indices
 
 
 def require_no_gradient(layer: Layer, propagate_down: list[bool], *indices: int) -> None:

@@ -11,7 +11,12 @@ from pycaffe_dist.kernels.bias_add import bias_gradient
 from pycaffe_dist.kernels.inner_product import InnerProduct as InnerProductPlan
 from pycaffe_dist.kernels.scatter import gather, scatter_add
 from pycaffe_dist.layers.base import Layer, register
-from pycaffe_dist.layers.checking import axis_of, describe, require_no_gradient
+from pycaffe_dist.layers.checking import (
+    axis_of,
+    checked_indices,
+    describe,
+    require_no_gradient,
+)
 from pycaffe_dist.layers.parameters import Spec, make_parameters
 
 
@@ -111,16 +116,15 @@ class Embed(Layer):
         top[0].reshape(*bottom[0].shape, self.param.embed_param.num_output)
 
     def _indices(self, bottom: list[Blob]) -> np.ndarray:
-        values = bottom[0].data.reshape(-1)
-        rows = len(self.blobs[0].data)
-        indices = values.astype(np.intp)
-        wrong = np.flatnonzero((values < 0) | (values >= rows) | (indices != values))
-        if wrong.size:
-            raise self.error(
-                f"needs whole numbers from 0 to {rows - 1}, found {values[wrong[0]]:g} as element "
-                f"{wrong[0]} of bottom {describe(self, bottom, 0)}"
+        rows, where = self.blobs[0].shape[0], describe(self, bottom, 0)
+
+        def error(index: int, value: float) -> Exception:
+            return self.error(
+                f"needs whole numbers from 0 to {rows - 1}, found {value:g} as element {index} of "
+                f"bottom {where}"
             )
-        return indices
+
+        return checked_indices(bottom[0].data.reshape(-1), rows, True, error)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         y = top[0].data.reshape(-1, top[0].shape[-1])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import xp
 from pycaffe_dist.errors import PcaffeError
 from pycaffe_dist.kernels.softmax import softmax_forward
 from pycaffe_dist.layers.base import Arity, Need, register
@@ -37,7 +40,7 @@ class HingeLoss(Loss):
         margins, _ = self._margins(bottom)
         if self._squared:
             margins *= margins
-        return float(margins.sum(dtype=np.float64)) / len(margins)
+        return margins.sum(dtype=np.float64) / len(margins)
 
     def gradient(self, bottom: list[Blob], weight: float) -> None:
         margins, signs = self._margins(bottom)
@@ -65,7 +68,7 @@ class MultinomialLogisticLoss(Loss):
 
     def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
         own, _ = self._probabilities(bottom)
-        return -float(np.log(own).sum(dtype=np.float64)) / len(own)
+        return -np.log(own).sum(dtype=np.float64) / len(own)
 
     def gradient(self, bottom: list[Blob], weight: float) -> None:
         own, labels = self._probabilities(bottom)
@@ -92,8 +95,8 @@ class InfogainLoss(Loss):
         self._ignore = loss_param.ignore_label if loss_param.HasField("ignore_label") else None
         self._normalization = normalization_of(loss_param)
         self._probability = self.new_blob()
-        self._normalizer = 1.0
-        self._gain = np.empty(0)
+        self._normalizer: Any = 1.0
+        self._gain = xp().empty(0)
         if len(bottom) < 3:
             self._gain = self._read_gain()
 
@@ -107,7 +110,7 @@ class InfogainLoss(Loss):
             message = read_blob(source)
         except (OSError, PcaffeError) as error:
             raise self.error(f"cannot read the matrix: {error}") from None
-        return np.array(message.data or message.double_data, self.context.dtype)
+        return xp().array(message.data or message.double_data, self.context.dtype)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -128,7 +131,7 @@ class InfogainLoss(Loss):
         labels, counted = checked_labels(self, bottom, self._layout, self._ignore)
         gain = bottom[2].data if len(bottom) > 2 else self._gain
         rows = gain.reshape(self._layout.classes, -1)[labels]
-        rows[~counted] = 0
+        np.copyto(rows, 0, where=~counted[:, :, None])
         return np.moveaxis(rows, 2, 1), counted
 
     def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
@@ -141,9 +144,9 @@ class InfogainLoss(Loss):
         logs *= rows
         if len(top) > 1:
             np.copyto(top[1].data, self._probability.data)
-        valid = int(np.count_nonzero(counted))
+        valid = np.count_nonzero(counted)
         self._normalizer = normalizer(self._normalization, layout.outer, counted.size, valid)
-        return -float(logs.sum(dtype=np.float64)) / self._normalizer
+        return -logs.sum(dtype=np.float64) / self._normalizer
 
     def gradient(self, bottom: list[Blob], weight: float) -> None:
         layout = self._layout

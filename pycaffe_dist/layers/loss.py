@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from pycaffe_dist import device
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import xp
+from pycaffe_dist.kernels.labels import class_numbers
+from pycaffe_dist.kernels.softmax import NO_LABEL
 from pycaffe_dist.layers.base import Arity, Layer
-from pycaffe_dist.layers.checking import describe, mismatch, require_no_gradient, require_same_batch
+from pycaffe_dist.layers.checking import (
+    describe,
+    mismatch,
+    report,
+    require_no_gradient,
+    require_same_batch,
+)
 from pycaffe_dist.schema import caffe_pb2
 
 FULL = caffe_pb2.LossParameter.FULL
@@ -28,7 +38,7 @@ class Loss(Layer):
     is_loss = True
 
     def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
-        """Return the loss."""
+        """Return the loss; on a GPU it may be an array without axes."""
         raise NotImplementedError
 
     def gradient(self, bottom: list[Blob], weight: float) -> None:
@@ -66,13 +76,23 @@ def normalization_of(param: Any, default: int = VALID) -> int:
     return default
 
 
-def normalizer(mode: int, batch: int, full: int, valid: int) -> float:
+def divisor_of(mode: int, batch: int, full: int) -> int:
+    """Return what a summed loss is divided by, or 0 where the labels that count are counted.
+
+    ``batch`` counts samples, ``full`` all labels.
+    """
+    divisors: dict[int, int] = {FULL: full, VALID: 0, BATCH_SIZE: batch}
+    return divisors.get(mode, 1)
+
+
+def normalizer(mode: int, batch: int, full: int, valid: Any) -> Any:
     """Return what a summed loss is divided by: at least 1, as in Caffe.
 
-    ``batch`` counts samples, ``full`` all labels and ``valid`` those that are not ignored.
+    ``valid`` counts the labels that are not ignored; on a GPU it is an array without axes, and then
+    the result may be one.
     """
-    divisors: dict[int, int] = {FULL: full, VALID: valid, BATCH_SIZE: batch}
-    return float(max(1, divisors.get(mode, 1)))
+    divisor = divisor_of(mode, batch, full)
+    return float(max(1, divisor)) if divisor or mode != VALID else np.maximum(valid, 1.0)
 
 
 class LabelLayout:
@@ -105,14 +125,20 @@ class LabelLayout:
         return array.reshape(self.outer, self.inner)
 
 
-def wrong_label(layer: Layer, bottom: list[Blob], layout: LabelLayout, index: int) -> Exception:
-    """Return the error for the label with flat ``index``: it is none of the classes."""
-    sample = index // max(1, bottom[1].count // bottom[1].shape[0])
-    value = bottom[1].data.reshape(-1)[index]
-    return layer.error(
-        f"label {value:g} of sample {sample} in bottom {describe(layer, bottom, 1)} is none of the "
-        f"{layout.classes} classes (0 to {layout.classes - 1})"
-    )
+def wrong_label(
+    layer: Layer, bottom: list[Blob], layout: LabelLayout
+) -> Callable[[int, float], Exception]:
+    """Return what makes the error for a label, by flat index and value, that is no class."""
+    each = max(1, bottom[1].count // bottom[1].shape[0])
+    where = describe(layer, bottom, 1)
+
+    def error(index: int, value: float) -> Exception:
+        return layer.error(
+            f"label {value:g} of sample {index // each} in bottom {where} is none of the "
+            f"{layout.classes} classes (0 to {layout.classes - 1})"
+        )
+
+    return error
 
 
 def checked_labels(
@@ -120,15 +146,12 @@ def checked_labels(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return labels (outer, inner) as integers, ignored ones as 0, and which of them count.
 
-    Raises LayerError for a label that is none of the classes.
+    Raises LayerError, on a GPU later, for a label that is none of the classes.
     """
     labels = layout.labels(bottom[1].data)
-    with np.errstate(invalid="ignore"):
-        classes = labels.astype(np.intp)
-    counted = np.ones(classes.shape, bool) if ignore is None else classes != ignore
-    outside = np.flatnonzero(counted & ((classes < 0) | (classes >= layout.classes)))
-    if outside.size:
-        raise wrong_label(layer, bottom, layout, int(outside[0]))
-    if ignore is not None:
-        classes[~counted] = 0
+    classes, counted = xp().empty(labels.shape, np.int64), xp().empty(labels.shape, bool)
+    wrong = xp().empty(1, np.uint64)
+    ignored = NO_LABEL if ignore is None else ignore
+    class_numbers(labels, layout.classes, ignored, False, classes, counted, wrong)
+    report(wrong, wrong_label(layer, bottom, layout))
     return classes, counted

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from pycaffe_dist.blob import Blob
@@ -21,7 +23,7 @@ class EuclideanLoss(Loss):
 
     def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
         difference = bottom[0].data.reshape(-1) - bottom[1].data.reshape(-1)
-        return float(np.square(difference).sum(dtype=np.float64)) / bottom[0].shape[0] / 2
+        return np.square(difference).sum(dtype=np.float64) / bottom[0].shape[0] / 2
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Both bottoms may be predictions."""
@@ -45,7 +47,7 @@ class SigmoidCrossEntropyLoss(Loss):
         if self.param.loss_param.HasField("ignore_label"):
             self._ignore = self.param.loss_param.ignore_label
         self._normalization = normalization_of(self.param.loss_param, BATCH_SIZE)
-        self._normalizer = 1.0
+        self._normalizer: Any = 1.0
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -60,13 +62,14 @@ class SigmoidCrossEntropyLoss(Loss):
         losses = np.log1p(np.exp(-np.abs(x)))
         losses += np.maximum(x, 0)
         losses -= x * target
-        valid, ignored = x.size, self._ignored(target)
+        valid: Any = x.size
+        ignored = self._ignored(target)
         if ignored is not None:
-            losses[ignored] = 0
-            valid -= int(np.count_nonzero(ignored))
+            np.copyto(losses, 0, where=ignored)
+            valid = x.size - np.count_nonzero(ignored)
         batch = bottom[0].shape[0]
         self._normalizer = normalizer(self._normalization, batch, x.size, valid)
-        return float(losses.sum(dtype=np.float64)) / self._normalizer
+        return losses.sum(dtype=np.float64) / self._normalizer
 
     def gradient(self, bottom: list[Blob], weight: float) -> None:
         target, dx = bottom[1].data.reshape(-1), bottom[0].diff.reshape(-1)
@@ -75,7 +78,7 @@ class SigmoidCrossEntropyLoss(Loss):
         dx *= weight / self._normalizer
         ignored = self._ignored(target)
         if ignored is not None:
-            dx[ignored] = 0
+            np.copyto(dx, 0, where=ignored)
 
 
 @register("ContrastiveLoss")
@@ -117,7 +120,7 @@ class ContrastiveLoss(Loss):
         else:
             apart = np.maximum(param.margin - np.sqrt(squares), 0) ** 2
         total = np.where(similar, squares, apart).sum(dtype=np.float64)
-        return float(total) / bottom[0].shape[0] / 2
+        return total / bottom[0].shape[0] / 2
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         """The similarities have no gradient."""

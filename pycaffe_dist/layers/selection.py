@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.kernels.scatter import scatter_add
+from pycaffe_dist.kernels.scatter import gather, scatter_add
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import (
+    checked_indices,
     describe,
     require_axes,
     require_no_gradient,
@@ -90,17 +91,19 @@ class BatchReindex(Layer):
         top[0].reshape(bottom[1].shape[0], *bottom[0].shape[1:])
 
     def _indices(self, bottom: list[Blob]) -> np.ndarray:
-        values, batch = bottom[1].data, bottom[0].shape[0]
-        wrong = np.flatnonzero(~((values >= 0) & (values < batch)))
-        if wrong.size:
-            raise self.error(
-                f"index {values[wrong[0]]:g} at {wrong[0]} of bottom {describe(self, bottom, 1)} "
-                f"is no sample of bottom {describe(self, bottom, 0)}"
+        names = describe(self, bottom, 1), describe(self, bottom, 0)
+
+        def error(index: int, value: float) -> Exception:
+            return self.error(
+                f"index {value:g} at {index} of bottom {names[0]} is no sample of bottom {names[1]}"
             )
-        return values.astype(np.intp)
+
+        return checked_indices(bottom[1].data, bottom[0].shape[0], False, error)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        np.take(bottom[0].data, self._indices(bottom), axis=0, out=top[0].data)
+        samples = bottom[0].data.reshape(bottom[0].shape[0], -1)
+        chosen = top[0].data.reshape(top[0].shape[0], -1)
+        gather(samples, self._indices(bottom), chosen)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         require_no_gradient(self, propagate_down, 1)

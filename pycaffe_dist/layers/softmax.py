@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import xp
+from pycaffe_dist.kernels.labels import total_loss
 from pycaffe_dist.kernels.softmax import (
     NO_LABEL,
     label_loss,
@@ -13,8 +15,8 @@ from pycaffe_dist.kernels.softmax import (
     softmax_forward,
 )
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
-from pycaffe_dist.layers.checking import axis_of
-from pycaffe_dist.layers.loss import LabelLayout, Loss, normalization_of, normalizer, wrong_label
+from pycaffe_dist.layers.checking import axis_of, report
+from pycaffe_dist.layers.loss import LabelLayout, Loss, divisor_of, normalization_of, wrong_label
 
 
 @register("Softmax")
@@ -53,7 +55,8 @@ class SoftmaxWithLoss(Loss):
         self._ignore = param.ignore_label if param.HasField("ignore_label") else NO_LABEL
         self._normalization = normalization_of(param)
         self._probability = self.new_blob()
-        self._normalizer = 1.0
+        # The loss and what it was divided by; the first wrong label.
+        self._total, self._wrong = xp().ones(2), xp().zeros(1, np.uint64)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -63,26 +66,22 @@ class SoftmaxWithLoss(Loss):
         if len(top) > 1:
             top[1].reshape_like(bottom[0])
         outer = self._layout.outer
-        self._losses, self._valid = np.empty(outer, np.float64), np.empty(outer, np.int64)
-        self._wrong = np.empty(outer, np.int64)
+        self._losses = xp().empty(outer)
+        self._valid, self._wrong_at = xp().empty(outer, np.int64), xp().empty(outer, np.int64)
 
     def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
         layout = self._layout
         probability = layout.scores(self._probability.data)
         softmax_forward(layout.scores(bottom[0].data), probability)
         labels = layout.labels(bottom[1].data)
-        results = self._losses, self._valid, self._wrong
+        results = self._losses, self._valid, self._wrong_at
         label_loss(probability, labels, self._ignore, *results)
-        if self._wrong.max(initial=-1) >= 0:
-            first = int(np.argmax(self._wrong >= 0))
-            index = first * layout.inner + int(self._wrong[first])
-            raise wrong_label(self, bottom, layout, index)
+        divisor = divisor_of(self._normalization, layout.outer, layout.outer * layout.inner)
+        total_loss(*results, labels, divisor, self._total, self._wrong)
+        report(self._wrong, wrong_label(self, bottom, layout))
         if len(top) > 1:
             np.copyto(top[1].data, self._probability.data)
-        full = layout.outer * layout.inner
-        valid = int(self._valid.sum())
-        self._normalizer = normalizer(self._normalization, layout.outer, full, valid)
-        return self._losses.sum() / self._normalizer
+        return self._total[0]
 
     def gradient(self, bottom: list[Blob], weight: float) -> None:
         layout = self._layout
@@ -90,6 +89,7 @@ class SoftmaxWithLoss(Loss):
             layout.scores(self._probability.data),
             layout.labels(bottom[1].data),
             self._ignore,
-            weight / self._normalizer,
+            weight,
+            self._total[1:],
             layout.scores(bottom[0].diff),
         )

@@ -1,0 +1,100 @@
+"""Labels as class numbers, how often predictions hit them, and the totals of their losses.
+
+Labels are floats and cut to integers, as in Caffe.  What is wrong with them goes to ``wrong``, one
+unsigned 64-bit number that a GPU need not wait for: the least position in its upper half, the bits
+of the value there, as float32, in the lower one, or `NOTHING_WRONG`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.kernels import kernel
+
+NOTHING_WRONG = 2**64 - 1
+
+
+def first_wrong(wrong: np.ndarray) -> tuple[int, float] | None:
+    """Return position and value of what ``wrong`` (1,) of the host holds, or None."""
+    code = int(wrong[0])
+    if code == NOTHING_WRONG:
+        return None
+    return code >> 32, float(np.uint32(code % 2**32).view(np.float32))
+
+
+def _code(bad: np.ndarray, values: np.ndarray) -> int:
+    places = np.flatnonzero(bad)
+    if not places.size:
+        return NOTHING_WRONG
+    value = np.float32(values.reshape(-1)[places[0]])
+    return int(places[0]) << 32 | int(value.view(np.uint32))
+
+
+@kernel
+def class_numbers(
+    values: np.ndarray,
+    limit: int,
+    ignore: int,
+    whole: bool,
+    numbers: np.ndarray,
+    counted: np.ndarray,
+    wrong: np.ndarray,
+) -> None:
+    """Set numbers (int64) to the values cut to integers, 0 for ignored ones and wrong ones.
+
+    Right are 0 to ``limit`` - 1, with ``whole`` only without a fraction.  ``counted`` (bool) tells
+    which are not equal to ``ignore``.
+    """
+    with np.errstate(invalid="ignore"):
+        np.copyto(numbers, values, casting="unsafe")
+        bad = (numbers < 0) | (numbers >= limit)
+        if whole:
+            bad |= numbers != values
+    np.not_equal(numbers, ignore, out=counted)
+    bad &= counted
+    wrong[0] = _code(bad, values)
+    numbers[bad | ~counted] = 0
+
+
+@kernel
+def total_loss(
+    losses: np.ndarray,
+    valid: np.ndarray,
+    wrong_at: np.ndarray,
+    labels: np.ndarray,
+    divisor: int,
+    total: np.ndarray,
+    wrong: np.ndarray,
+) -> None:
+    """Set total (2,) to the sum of losses (outer) over a normalizer, and to that normalizer.
+
+    It is ``divisor``, or where that is 0 the sum of ``valid`` (outer, int64), and at least 1.
+    ``wrong_at`` (outer, int64) is -1 or the inner index of a wrong one of labels (outer, inner).
+    """
+    total[1] = max(1, divisor or int(valid.sum()))
+    total[0] = losses.sum() / total[1]
+    wrong[0] = NOTHING_WRONG
+    rows = np.flatnonzero(wrong_at >= 0)
+    if rows.size:
+        bad = np.zeros(labels.shape, bool)
+        bad[rows[0], wrong_at[rows[0]]] = True
+        wrong[0] = _code(bad, labels)
+
+
+@kernel
+def label_hits(
+    scores: np.ndarray, numbers: np.ndarray, counted: np.ndarray, top_k: int, hits: np.ndarray
+) -> None:
+    """Set hits (outer, inner) to whether fewer than top_k other classes reach the label's score.
+
+    Scores are (outer, classes, inner), ``numbers`` the labels; what is not counted is no hit.
+    """
+    own = np.take_along_axis(scores, numbers[:, None, :], axis=1)
+    better = np.count_nonzero(scores >= own, axis=1) - 1
+    np.logical_and(better < top_k, counted, out=hits)
+
+
+@kernel
+def class_counts(numbers: np.ndarray, chosen: np.ndarray, counts: np.ndarray) -> None:
+    """Set counts (classes, int64) to how often each class is among the chosen numbers."""
+    counts[...] = np.bincount(numbers[chosen], minlength=len(counts))
