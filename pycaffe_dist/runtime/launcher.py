@@ -16,7 +16,13 @@ _SIZE_VARIABLES = {
     "MV2_COMM_WORLD_SIZE": "MVAPICH's mpirun",
     "SLURM_STEP_NUM_TASKS": "Slurm's srun",
 }
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
+_RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+)
 # Open MPI reads these when it starts.  A process of ours never waits inside MPI, but MPI_Init does.
 _OPEN_MPI = {
     "mpi_yield_when_idle": "1",

@@ -12,7 +12,7 @@ from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.runtime import launcher
 from pycaffe_dist.runtime.cluster import LocalCluster, detect
 
-VARIABLES = [*launcher._SIZE_VARIABLES, "PMIX_RANK", "OMPI_LIBDIR_LOC"]
+VARIABLES = [*launcher._SIZE_VARIABLES, *launcher._RANK_VARIABLES, "OMPI_LIBDIR_LOC"]
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +39,21 @@ def test_launchers_are_found(monkeypatch, environment, size):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert launcher.find().size == size
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank"),
+    [
+        ({}, 0),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}, 2),
+        # Slurm's srun may have started the daemons of mpirun, which start the ranks.
+        ({"OMPI_COMM_WORLD_RANK": "3", "SLURM_PROCID": "1"}, 3),
+    ],
+)
+def test_the_rank_is_known_before_mpi_starts(monkeypatch, environment, rank):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert launcher.rank() == rank
 
 
 @pytest.mark.parametrize(
