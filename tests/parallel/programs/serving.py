@@ -1,0 +1,102 @@
+"""Usage: serving.py FOLDER SERVERS STALENESS: every solver method, every case of exchange_cases.
+
+Rank r of those that train writes FOLDER/r.npz: the weights after each iteration, by the parameter
+server (``ours``) and by updates of its own with the mean gradients of allreduce (``theirs``); then
+the history, as rank 0 collects it.  The last SERVERS ranks serve only.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+from exchange_cases import BUCKET_BYTES, CASES, ITERATIONS, SLICE_BYTES, Case
+from fake_parameters import FakeParameter
+
+from pycaffe_dist.config import ClusterSettings, ExchangeSettings
+from pycaffe_dist.exchange.serving import serve
+from pycaffe_dist.runtime.cluster import detect
+from pycaffe_dist.runtime.engine import ExchangeEngine
+from pycaffe_dist.runtime.mpi import MPICluster
+from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.solvers import method_types
+from pycaffe_dist.solvers.updating import Updater
+
+RATE = 0.01
+RUNS = [("mixed", kind) for kind in method_types()]
+RUNS += [(name, "Adam") for name in CASES if name != "mixed"]
+
+
+def start(
+    cluster: MPICluster, exchange: str, case: Case, kind: str, staleness: int
+) -> tuple[ExchangeEngine, list[FakeParameter], Updater]:
+    settings = ExchangeSettings(
+        bucket_bytes=BUCKET_BYTES, slice_bytes=SLICE_BYTES, staleness=staleness
+    )
+    parameters = case.parameters()
+    rng = np.random.default_rng(0)
+    for number, parameter in enumerate(parameters):
+        parameter.blob.data[...] = rng.standard_normal(parameter.shape)
+        parameter.lr_mult, parameter.decay_mult = 1.0 + number % 2, 1.0 - number % 2
+    param = caffe_pb2.SolverParameter(type=kind, momentum=0.9, weight_decay=0.01, delta=1e-3)
+    if kind in ("AdaGrad", "RMSProp"):
+        param.momentum = 0.0
+    updater = Updater(param, parameters)
+    # History of a run before this one.
+    for index in range(len(parameters)):
+        for slot in range(updater.method.slots):
+            array = updater.method.slot(index, slot)
+            array[...] = rng.random(array.shape)
+    engine = ExchangeEngine(cluster, exchange, settings)
+    engine.start(parameters, updater=updater)
+    return engine, parameters, updater
+
+
+def train(cluster: MPICluster, exchange: str, case: Case, kind: str, staleness: int) -> dict:
+    engine, parameters, updater = start(cluster, exchange, case, kind, staleness)
+    found = {}
+    for iteration in range(ITERATIONS):
+        engine.begin(iteration, RATE)
+        for parameter, gradient in zip(parameters, case.gradients(cluster.rank, iteration)):
+            parameter.blob.diff[...] = gradient
+        for parameter, factors in zip(
+            parameters[len(case.shapes) :], case.factors(cluster.rank, iteration)
+        ):
+            parameter.run_backward(*factors)
+        order = parameters[::-1]
+        if case.shuffled:
+            np.random.default_rng(cluster.rank).shuffle(order)
+        for parameter in order:
+            engine.gradient_ready(parameter)
+        for index, parameter in enumerate(parameters):
+            engine.wait(parameter)
+            if not engine.updates(parameter):
+                updater.update(index, RATE, iteration)
+            found[f"{iteration}/{index}"] = parameter.blob.data.copy()
+        time.sleep(1e-3 * cluster.rank)
+    engine.synchronize()
+    for index, parameter in enumerate(parameters):
+        found[f"end/{index}"] = parameter.blob.data.copy()
+        assert updater.method.holds(index) != engine.updates(parameter)
+    for number, array in enumerate(engine.collect_history(updater)):
+        found[f"history/{number}"] = array
+    engine.finish()
+    return found
+
+
+def main(folder: str, servers: int, staleness: int) -> None:
+    with detect(ClusterSettings(server_ranks=servers)) as cluster:
+        assert isinstance(cluster, MPICluster)
+        if cluster.serves:
+            serve(cluster)
+            return
+        arrays = {}
+        for name, kind in RUNS:
+            for side, exchange in (("ours", "parameter_server"), ("theirs", "allreduce")):
+                for key, array in train(cluster, exchange, CASES[name], kind, staleness).items():
+                    arrays[f"{side}/{name}/{kind}/{key}"] = array
+        np.savez(f"{folder}/{cluster.rank}.npz", **arrays)
+
+
+main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
