@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist import device
+from pycaffe_dist.device import Device
 from pycaffe_dist.errors import NetError
 
 # Vector kernels may read up to this many bytes past an array's end; the storage covers them.
@@ -27,6 +28,18 @@ class Storage:
         self.dtype = dtype
         self._buffer: np.ndarray | None = None
         self.generation: float = 0
+
+    @property
+    def device(self) -> Device:
+        """The GPU that the memory is mirrored on, or the host."""
+        return device.HOST
+
+    def stage(self) -> None:
+        """Begin to copy to the host what will be asked for there next."""
+
+    def is_staged(self) -> bool:
+        """Tell whether asking for it on the host would not have to wait."""
+        return True
 
     def flat(self, count: int) -> np.ndarray:
         """Return the first ``count`` elements, growing the buffer when it is too small."""
@@ -119,6 +132,19 @@ class Blob:
             view = self._diff_view = self._diff.array(self.shape, self.count)
             self._diff_generation = self._diff.generation
         return view
+
+    @property
+    def device(self) -> Device:
+        """The GPU that the blob was made for, or the host."""
+        return self._data.device
+
+    def stage_diff(self) -> None:
+        """Begin to copy the diff to the host, if it is on a GPU, for an exchange to use there."""
+        self._diff.stage()
+
+    def diff_is_staged(self) -> bool:
+        """Tell whether the diff is on the host, so that nobody waits who asks for it there."""
+        return self._diff.is_staged()
 
     def read_data(self) -> np.ndarray:
         """Return the values for reading only: where they lie on another device, they stay valid."""

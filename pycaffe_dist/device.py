@@ -48,6 +48,10 @@ class Device:
     def leave(self, before: Any) -> None:
         """Undo what `enter` did."""
 
+    def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Return an undefined array on the host, of memory that copies to this device fast."""
+        return HOST.xp.empty(shape, dtype)
+
     def synchronize(self) -> None:
         """Let the calling thread wait until the device has done all that it was given."""
 
@@ -85,6 +89,19 @@ def to_numpy(array: Any) -> np.ndarray:
     """Return an array of the current device as one of the host: a copy, if it is a GPU's."""
     on_gpu = hasattr(array, "__cuda_array_interface__")
     return current_gpu().to_host(array) if on_gpu else array
+
+
+def from_numpy(array: np.ndarray) -> Any:
+    """Return a contiguous host array on the current device: itself, or a copy on a GPU.
+
+    The copy is made in the order of the current stream: until then ``array`` must stay as it is.
+    """
+    here: Any = current()
+    if not here.is_gpu:
+        return array
+    copy = here.empty(array.shape, array.dtype)
+    here.copy_to_device(array, copy)
+    return copy
 
 
 class use:

@@ -12,6 +12,7 @@ import numpy as np
 
 from pycaffe_dist.config import ExchangeSettings, Wire
 from pycaffe_dist.errors import ClusterError, PcaffeError
+from pycaffe_dist.exchange.arrival import wait_for
 from pycaffe_dist.registry import Registry
 from pycaffe_dist.runtime.communication import Step
 
@@ -161,12 +162,18 @@ class Exchange(abc.ABC):
         """Start to combine a shipment across ranks; ``order`` counts all shipments of a run."""
         cluster = cast("MPICluster", self.cluster)
         return cluster.communication.submit(
-            self.steps(shipment),
+            self.steps_on_host(shipment),
             f"exchange {self.type} of {shipment.name}",
             order=order,
             nbytes=self.bytes_under_way(shipment),
             priority=shipment.priority,
         )
+
+    def steps_on_host(self, shipment: Shipment) -> Task:
+        """Do the ``steps`` once the gradients, if a GPU made them, are on the host."""
+        blobs = [piece.parameter.blob for piece in shipment.pieces]
+        yield from wait_for(lambda: all(b.diff_is_staged() for b in blobs), self.cluster.rank)
+        yield from self.steps(shipment)
 
     def bytes_under_way(self, shipment: Shipment) -> int:
         """Return how much is on its way while a shipment travels."""

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from pycaffe_dist.config import ExchangeSettings
+from pycaffe_dist.device import from_numpy, use
 from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.exchange.arrival import Copies, wait_for
 from pycaffe_dist.exchange.base import (
     Exchange,
     Load,
@@ -40,10 +42,12 @@ class _Rows:
 
     def __init__(self, parameter: Parameter, ranks: int):
         self.samples = parameter.factor_rows
-        u, v = parameter.shape
+        blob, (u, v) = parameter.blob, parameter.shape
         self.u, self.v = (
-            np.empty((ranks * self.samples, columns), parameter.blob.dtype) for columns in (u, v)
+            blob.device.host_array((ranks * self.samples, columns), blob.dtype)
+            for columns in (u, v)
         )
+        self.copies = Copies(blob.device)  # of this rank's factors, in this iteration
 
     def of(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """Return one rank's factors."""
@@ -118,14 +122,16 @@ class SufficientFactor(Exchange):
         factors = parameter.factors()
         if factors is None:
             raise ClusterError(f"{parameter.key}: its factors are asked for before any backward")
-        for mine, factor in zip(self._rows[shipment].of(self.cluster.rank), factors):
+        rows = self._rows[shipment]
+        rows.copies = Copies(parameter.blob.device)
+        for mine, factor in zip(rows.of(self.cluster.rank), factors):
             if mine.shape != factor.shape:
                 raise ClusterError(
                     f"{parameter.key}: the exchange plan is for factors of {mine.shape[0]} "
                     f"samples, but backward had {factor.shape[0]}; batches that change need "
                     "--exchange=allreduce"
                 )
-            mine[...] = factor
+            rows.copies.start(factor, mine)
         return super().submit(shipment, order)
 
     def bytes_under_way(self, shipment: Shipment) -> int:
@@ -138,6 +144,7 @@ class SufficientFactor(Exchange):
         rank, ranks = self.cluster.rank, self.cluster.size
         rows = self._rows[shipment]
         wire = self._wire(rows.u.dtype)
+        yield from wait_for(rows.copies.arrived, rank)
         # Each rank begins with the next one, so that no rank gets all messages at once.
         peers = [(rank + distance) % ranks for distance in range(1, ranks)]
         tags = 2 * shipment.number, 2 * shipment.number + 1
@@ -162,7 +169,9 @@ class SufficientFactor(Exchange):
         parameter = shipment.pieces[0].parameter
         rows = self._rows[shipment]
         if parameter.blob.count:
-            mean_of_products(rows.u, rows.v, self.cluster.size, parameter.blob.diff)
+            with use(parameter.blob.device):
+                factors = from_numpy(rows.u), from_numpy(rows.v)
+                mean_of_products(*factors, self.cluster.size, parameter.blob.diff)
 
     def close(self) -> None:
         """Give the layers their gradients back."""

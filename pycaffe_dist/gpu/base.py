@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -64,6 +65,9 @@ class GPU(Device):
     def host_zeros(self, count: int, dtype: Any) -> np.ndarray:
         """Return flat zeros on the host, in memory that copies can overlap with (pinned)."""
         raise NotImplementedError
+
+    def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return self.host_zeros(math.prod(shape), dtype).reshape(shape)
 
     def copy_to_device(self, source: np.ndarray, target: Any) -> None:
         """Enqueue a copy of a host array on the current stream; both are contiguous, of one size.

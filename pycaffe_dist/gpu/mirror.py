@@ -19,7 +19,16 @@ class MirroredStorage(Storage):
     given for writing makes its side the only valid one; reading leaves both valid.
     """
 
-    __slots__ = ("_array", "_capacity", "_copied", "_gpu", "_on_device", "_on_host", "_views")
+    __slots__ = (
+        "_array",
+        "_capacity",
+        "_copied",
+        "_gpu",
+        "_on_device",
+        "_on_host",
+        "_staged",
+        "_views",
+    )
 
     def __init__(self, dtype: np.dtype, gpu: GPU):
         super().__init__(dtype)
@@ -30,7 +39,25 @@ class MirroredStorage(Storage):
         self._array: Any = None
         self._on_host = self._on_device = False  # which sides are valid: before first use, neither
         self._copied: Any = None  # the event behind the last copy from the host's side
+        self._staged: Any = None  # the event behind a copy to the host that was begun ahead
         self._views: dict[tuple[bool, tuple[int, ...]], Any] = {}
+
+    @property
+    def device(self) -> GPU:
+        return self._gpu
+
+    def stage(self) -> None:
+        if self._on_host or not self._on_device:
+            return
+        with device.use(self._gpu):
+            written = self._gpu.record()
+            with self._gpu.stream("exchange"):
+                self._gpu.wait(written)
+                self._gpu.copy_to_host(self._array, self._host_side())
+                self._staged = self._gpu.record()
+
+    def is_staged(self) -> bool:
+        return self._staged is None or self._gpu.is_reached(self._staged)
 
     def array(self, shape: tuple[int, ...], count: int, write: bool = True) -> Any:
         on_gpu = device.current().is_gpu
@@ -39,10 +66,12 @@ class MirroredStorage(Storage):
             self._capacity = count
             self._array = self._buffer = None
             self._on_host = self._on_device = False
+            self._staged = None
             self._views.clear()
         if on_gpu:
             self._move_to_device()
-            self._on_host = self._on_host and not write
+            if write:
+                self._on_host, self._staged = False, None
         else:
             self._move_to_host()
             self._on_device = self._on_device and not write
@@ -59,7 +88,7 @@ class MirroredStorage(Storage):
         if buffer.size != self._capacity:
             self._capacity, self._array = buffer.size, None
         self._views.clear()
-        self._on_host, self._on_device = True, False
+        self._on_host, self._on_device, self._staged = True, False, None
 
     def _move_to_device(self) -> None:
         if self._on_device:
@@ -77,13 +106,20 @@ class MirroredStorage(Storage):
         self._finish_copy()
         if self._on_host:
             return
-        if self._buffer is None:
-            self._buffer = self._gpu.host_zeros(self._capacity, self.dtype)
-        if self._on_device:
+        target = self._host_side()
+        if self._staged is not None:
+            self._gpu.synchronize_event(self._staged)
+            self._staged = None
+        elif self._on_device:
             with device.use(self._gpu):
-                self._gpu.copy_to_host(self._array, self._buffer)
+                self._gpu.copy_to_host(self._array, target)
                 self._gpu.synchronize_stream()
         self._on_host = True
+
+    def _host_side(self) -> np.ndarray:
+        if self._buffer is None:
+            self._buffer = self._gpu.host_zeros(self._capacity, self.dtype)
+        return self._buffer
 
     def _finish_copy(self) -> None:
         if self._copied is not None:

@@ -398,6 +398,8 @@ class ExchangeEngine(Engine):
             raise ClusterError(f"the gradient of {key} is ready twice in one iteration")
         self._unawaited.add(key)
         self._rounds[key] += 1
+        if not parameter.as_factors:
+            parameter.blob.stage_diff()
         for waybill in self._of_parameter[key]:
             waybill.missing.discard(key)
             if not waybill.missing:

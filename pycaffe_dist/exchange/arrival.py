@@ -1,0 +1,44 @@
+"""Copies from a GPU to the host, which exchanges wait for without blocking their thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.device import Device, use
+from pycaffe_dist.runtime.communication import Step, Task
+
+
+def wait_for(arrived: Any, rank: int) -> Task:
+    """Let a task of ``rank`` go on when ``arrived()`` is true."""
+    if not arrived():
+        yield Step([], late=lambda: () if arrived() else (rank,))
+
+
+class Copies:
+    """Copies of arrays of ``device`` to the host, made while that goes on computing."""
+
+    def __init__(self, device: Device):
+        self._device: Any = device
+        # What is copied, with the event behind it: the device's memory must last as long.
+        self._under_way: list[tuple[Any, Any]] = []
+
+    def start(self, source: Any, target: np.ndarray) -> None:
+        """Begin to copy what ``source`` holds when the device has come this far."""
+        gpu = self._device
+        if not gpu.is_gpu:
+            target[...] = source
+            return
+        with use(gpu):
+            # The source may be overwritten by the next layer's backward.
+            kept = source.copy()
+            made = gpu.record()
+            with gpu.stream("exchange"):
+                gpu.wait(made)
+                gpu.copy_to_host(kept, target)
+                self._under_way.append((kept, gpu.record()))
+
+    def arrived(self) -> bool:
+        """Tell whether all copies have been made."""
+        return all(self._device.is_reached(event) for _, event in self._under_way)
