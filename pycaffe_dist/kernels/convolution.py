@@ -21,6 +21,7 @@ from pycaffe_dist.kernels.jit.products import FlatProduct
 from pycaffe_dist.kernels.jit.rows import WIDEST_KERNEL, RowConvolution
 from pycaffe_dist.kernels.jit.target import Target, target
 from pycaffe_dist.kernels.jit.weights import WeightGradient
+from pycaffe_dist.kernels.jit.winograd import WinogradConvolution, suits
 
 __all__ = ["Convolution", "ConvolutionGeometry", "add_bias", "bias_gradient"]
 
@@ -90,7 +91,7 @@ class Convolution:
 
 
 class _ByRows:
-    """Any kernel of few columns: the row kernel and the weight-gradient kernel.
+    """Any kernel of few columns: the row kernel or minimal filtering, and the weight gradient.
 
     Each direction is planned at its first use: a net's first layer needs no data gradient.
     """
@@ -99,12 +100,16 @@ class _ByRows:
         self._plan = plan
 
     @functools.cached_property
-    def _forward(self) -> RowConvolution:
-        return RowConvolution(*self._plan, backward=False)
+    def _forward(self) -> RowConvolution | WinogradConvolution:
+        return self._direction(backward=False)
 
     @functools.cached_property
-    def _data(self) -> RowConvolution:
-        return RowConvolution(*self._plan, backward=True)
+    def _data(self) -> RowConvolution | WinogradConvolution:
+        return self._direction(backward=True)
+
+    def _direction(self, backward: bool) -> RowConvolution | WinogradConvolution:
+        way = WinogradConvolution if suits(*self._plan, backward) else RowConvolution
+        return way(*self._plan, backward)
 
     @functools.cached_property
     def _weights(self) -> WeightGradient:

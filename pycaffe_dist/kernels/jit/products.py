@@ -135,6 +135,7 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, kernels, sizes):
                     add if k == 0 else 1,
                     last,
                 )
+    scratch[0] = 0  # a later use keeps what ``panels`` points to from being freed
 
 
 class FlatProduct:
