@@ -45,7 +45,7 @@ stepsize: 5 display: 1 average_loss: 7 max_iter: 11 snapshot: 4 solver_mode: CPU
 test_iter: 3 test_interval: 3 snapshot_prefix: '%s' %s
 """
 LAST = "_iter_11"
-# auto chooses by what it measures, so that two runs may differ in rounding.
+# auto chooses by what it measures, so that two runs may differ in rounding (but not a resumed one).
 EXCHANGE = "--exchange=allreduce"
 
 
@@ -68,8 +68,11 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def train(folder: Path, prefix: str, ranks: int, *flags: str, solver: str = "") -> str:
-    (folder / f"{prefix}.solver").write_text(SOLVER % (prefix, solver))
+def train(
+    folder: Path, prefix: str, ranks: int, *flags: str, solver: str = "", every: int = 4
+) -> str:
+    text = SOLVER.replace("snapshot: 4", f"snapshot: {every}")
+    (folder / f"{prefix}.solver").write_text(text % (prefix, solver))
     return run(ranks, ["train", f"--solver={prefix}.solver", EXCHANGE, *flags], folder)
 
 
@@ -120,6 +123,17 @@ def test_bit_for_bit(folder, ranks, solver):
     again = losses(resumed)
     assert "test 6" in again and "10" in again and "3" not in again
     assert again == {key: value for key, value in whole.items() if key in again}
+
+
+@pytest.mark.parametrize("at", [2, 8])
+def test_what_auto_has_chosen_goes_on_in_a_resumed_run(folder, at):
+    """Before it knows how long the layers take, and after."""
+    whole = train(folder, "whole", 2, "--exchange=auto", every=at)
+    assert ("now that the layers' times are known" in whole) == (at == 8)
+    state = f"--snapshot=whole_iter_{at}.solverstate"
+    resumed = train(folder, "resumed", 2, "--exchange=auto", state, every=at)
+    assert "Exchange plan of the snapshot" in resumed
+    assert_same_bits(folder, "whole", "resumed")
 
 
 def test_stopping_anywhere_does_not_show(folder):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import lmdb
@@ -177,6 +179,25 @@ def test_iter_size_and_a_global_batch(folder):
     one = train(folder, "passes_one", SHARED, 1, 2 * BATCH, extra="iter_size: 2")
     two = train(folder, "passes_two", SHARED, 2, 2 * BATCH, "--global_batch", extra="iter_size: 2")
     assert_equal(two, one)
+
+
+def test_a_timeline_shows_all_ranks_on_one_clock(folder):
+    train(folder, "timed", LENET, 2, BATCH, f"--timeline={folder / 'timeline.json'}")
+    events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    for rank in (0, 1):
+        found = Counter(span["cat"] for span in spans if span["pid"] == rank)
+        assert found["forward"] >= 9 * ITERATIONS and found["backward"] == 9 * ITERATIONS
+        assert found["update"] == 8 * ITERATIONS and found["exchange"] > 0
+    # An exchange ends on one rank when the other has begun it.
+    first, second = (
+        [span for span in spans if span["pid"] == rank and span["cat"] == "exchange"]
+        for rank in (0, 1)
+    )
+    for mine, theirs in zip(first[-20:], second[-20:]):
+        slack = 1000
+        assert mine["ts"] < theirs["ts"] + theirs["dur"] + slack
+        assert theirs["ts"] < mine["ts"] + mine["dur"] + slack
 
 
 @pytest.mark.parametrize("exchange", ["allreduce", "sufficient_factor"])
