@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import to_numpy, xp
 from pycaffe_dist.kernels.bias_add import bias_gradient
 from pycaffe_dist.kernels.gemm import gemm
 from pycaffe_dist.kernels.inner_product import InnerProduct
@@ -94,7 +95,7 @@ class Recurrent(Layer):
         for blob in top[1:]:
             blob.reshape(*state)
         if not self._last or self._last[0].shape != state[1:]:
-            self._last = [np.zeros(state[1:], self.context.dtype) for _ in range(self.states)]
+            self._last = [xp().zeros(state[1:], self.context.dtype) for _ in range(self.states)]
         self._make_scratch(steps, streams)
 
     def _make_scratch(self, steps: int, streams: int) -> None:
@@ -115,7 +116,8 @@ class Recurrent(Layer):
 
     def state(self) -> dict[str, Any]:
         """Return the last states, with which the next batch begins, as texts of their bytes."""
-        return {"last": [base64.b64encode(state.tobytes()).decode() for state in self._last]}
+        last = [to_numpy(state) for state in self._last]
+        return {"last": [base64.b64encode(state.tobytes()).decode() for state in last]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Begin the next batch with these states, unless there are now other streams."""
@@ -125,7 +127,7 @@ class Recurrent(Layer):
         ]
         if [values.size for values in last] == [mine.size for mine in self._last]:
             for mine, values in zip(self._last, last):
-                mine[...] = values.reshape(mine.shape)
+                mine[...] = xp().asarray(values.reshape(mine.shape))
 
     def _first_states(self, bottom: list[Blob]) -> list[np.ndarray]:
         if not self._exposed():
@@ -139,10 +141,10 @@ class Recurrent(Layer):
         self._input_plan.forward(x, self.blobs[0].data, self.blobs[1].data, flat)
         if self._static:
             fixed = np.empty_like(gates[0])
-            gemm(self._static_input(bottom), self.blobs[2].data, fixed, trans_b=True)
+            gemm(self._static_input(bottom), self._weights(2), fixed, trans_b=True)
             gates += fixed
         self._states = self._first_states(bottom)
-        weights = np.ascontiguousarray(self.blobs[self._hidden_weights].data.T)
+        weights = xp().ascontiguousarray(self._weights(self._hidden_weights).T)
         for step in range(len(gates)):
             np.multiply(self._states[0], bottom[1].data[step][:, None], out=self._before.data[step])
             gemm(self._before.data[step], weights, gates[step], beta=1.0)
@@ -156,7 +158,7 @@ class Recurrent(Layer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         require_no_gradient(self, propagate_down, 1)
         dgates = self._gates.diff
-        weights = self.blobs[self._hidden_weights].data
+        weights = self._weights(self._hidden_weights)
         dstates = [np.zeros_like(state) for state in self._last]
         for index, blob in enumerate(top[1:]):
             dstates[index][...] = blob.diff[0]
@@ -195,10 +197,14 @@ class Recurrent(Layer):
             self._input_plan.backward_data(flat, self.blobs[0].data, dx)
         if self._static and propagate_down[2]:
             dx = bottom[2].diff.reshape(bottom[2].shape[0], -1)
-            gemm(dgates.sum(axis=0), self.blobs[2].data, dx)
+            gemm(dgates.sum(axis=0), self._weights(2), dx)
         for index, dstate in enumerate(dstates[: self._exposed()], 2 + self._static):
             if propagate_down[index]:
                 bottom[index].diff[0] = dstate
+
+    def _weights(self, index: int) -> np.ndarray:
+        """Return a matrix of parameters in the dtype of the data, which may be narrower."""
+        return xp().asarray(self.blobs[index].data, self.context.dtype)
 
     def _static_input(self, bottom: list[Blob]) -> np.ndarray:
         return bottom[2].data.reshape(bottom[2].shape[0], -1)

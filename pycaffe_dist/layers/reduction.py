@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.reduction import MAGNITUDE, PLAIN, SQUARE, reduce_rows
 from pycaffe_dist.layers.base import Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of
 from pycaffe_dist.schema import caffe_pb2
@@ -36,14 +37,9 @@ class Reduction(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         operation = self.param.reduction_param.operation
+        power = {ASUM: MAGNITUDE, SUMSQ: SQUARE}.get(operation, PLAIN)
         x, y = bottom[0].data.reshape(self._shape), top[0].data.reshape(-1)
-        if operation == ASUM:
-            x = np.absolute(x)
-        if operation == SUMSQ:
-            np.einsum("nd,nd->n", x, x, out=y)
-        else:
-            np.sum(x, axis=1, out=y)
-        y *= self._coefficient
+        reduce_rows(x, power, self._coefficient, y)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:

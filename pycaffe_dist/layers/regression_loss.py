@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.exponential import sigmoid
+from pycaffe_dist.kernels.reduction import SQUARE, reduce_rows
 from pycaffe_dist.layers.base import Arity, register
 from pycaffe_dist.layers.checking import describe, require_no_gradient, require_same_count
 from pycaffe_dist.layers.loss import BATCH_SIZE, Loss, normalization_of, normalizer
@@ -109,7 +111,8 @@ class ContrastiveLoss(Loss):
         """Return the differences (N, C), their squared lengths (N), and which are similar (N)."""
         shape = bottom[0].shape[0], -1
         difference = bottom[0].data.reshape(shape) - bottom[1].data.reshape(shape)
-        squares = np.einsum("nc,nc->n", difference, difference)
+        squares = xp().empty(len(difference), difference.dtype)
+        reduce_rows(difference, SQUARE, 1.0, squares)
         return difference, squares, np.trunc(bottom[2].data.reshape(-1)) != 0
 
     def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
