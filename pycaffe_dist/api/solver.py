@@ -8,6 +8,7 @@ from typing import Any
 
 from pycaffe_dist.api.net import Net
 from pycaffe_dist.api.process import chosen_device, process, show_log
+from pycaffe_dist.config import ExchangeSettings, TrainOptions
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.schema import text
 from pycaffe_dist.solvers import Solver as CoreSolver
@@ -19,12 +20,15 @@ class Solver:
     """A solver: ``net`` is its train net, ``test_nets`` those it tests.
 
     Under mpirun every rank makes the same solver, gradients are averaged over ranks, and rank 0
-    logs and writes snapshots.  Making one starts Caffe's log on standard error.
+    logs and writes snapshots.  Making one starts Caffe's log on standard error.  ``exchange`` and
+    ``staleness`` are what `pcaffe train` has as flags.
     """
 
     method: str | None = None
 
-    def __init__(self, solver_file: _Path):
+    def __init__(
+        self, solver_file: _Path, *, exchange: str = TrainOptions.exchange, staleness: int = 0
+    ):
         from pycaffe_dist.runtime.trainer import launched_cluster, make_solver
 
         show_log()
@@ -34,7 +38,12 @@ class Solver:
         if param.random_seed < 0 and process.seed is not None:
             param.random_seed = process.seed
         self._solver: CoreSolver = make_solver(
-            param, launched_cluster(), keep_diffs=True, device=chosen_device()
+            param,
+            launched_cluster(),
+            exchange=exchange,
+            settings=ExchangeSettings(staleness=staleness),
+            keep_diffs=True,
+            device=chosen_device(),
         )
         # A loop of the program's own may call forward before the solver itself starts.
         self._take_weights_of_rank_0()
@@ -157,10 +166,13 @@ _CLASSES = {
 }
 
 
-def get_solver(solver_file: _Path) -> Solver:
-    """Return a solver of the type that the file names."""
+def get_solver(
+    solver_file: _Path, *, exchange: str = TrainOptions.exchange, staleness: int = 0
+) -> Solver:
+    """Return a solver of the type that the file names; see `Solver`."""
     method = text.read_solver(os.fspath(solver_file)).type
-    return _CLASSES.get(method, Solver)(solver_file)
+    kind = _CLASSES.get(method, Solver)
+    return kind(solver_file, exchange=exchange, staleness=staleness)
 
 
 class NCCL:

@@ -503,7 +503,12 @@ def make_engine(
     Raises ClusterError when there is no ``exchange`` of that name, or not with these settings.
     """
     settings = settings or ExchangeSettings()
-    candidates(exchange, settings.wire)
+    kind, *_ = candidates(exchange, settings.wire)
+    if settings.staleness < 0 or (settings.staleness and kind.moves is not Moves.UPDATE):
+        raise ClusterError(
+            f"staleness {settings.staleness} with exchange {exchange}: it must be 0, or more with "
+            "parameter_server"
+        )
     if not isinstance(cluster, MPICluster) or (cluster.size == 1 and not cluster.has_servers):
         return LocalEngine()
     return ExchangeEngine(cluster, exchange, settings)

@@ -296,7 +296,9 @@ def _require_one(wanted: str, rows: Sequence[Row]) -> None:
     moved = [row for row in rows if row.exchange not in (STATISTICS, NOTHING)]
     if wanted == AUTO or not moved or any(row.exchange == wanted for row in moved):
         return
-    reasons = _in_words((row.key, row.reason.removeprefix(f"{wanted}: ")) for row in moved)
+    found = [(row.key, row.reason.removeprefix(f"{wanted}: ")) for row in moved]
+    of_all = {reason for _, reason in found}
+    reasons = of_all.pop() if len(of_all) == 1 else _in_words(found)
     raise ClusterError(f"--exchange={wanted} can combine no parameter of this net: {reasons}")
 
 

@@ -247,6 +247,11 @@ class Solver:
     def step(self, iterations: int) -> None:
         """Run ``iterations`` iterations, or fewer if asked to stop; raises NumericError on NaN."""
         self._start(by_hand=False)
+        if self.after_gradients and self.engine.updates_some:
+            raise UsageError(
+                "functions that are to see the mean gradients (add_callback's second one) need "
+                "an exchange that brings them; parameter_server brings weights"
+            )
         param = self.param
         stop_at = self.iteration + iterations
         if not self._losses_go_on:
