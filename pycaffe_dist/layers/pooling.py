@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.pooling import (
     PoolingGeometry,
     average_pool_backward,
@@ -16,6 +17,7 @@ from pycaffe_dist.kernels.pooling import (
     stochastic_pool_forward,
     stochastic_pool_mean,
 )
+from pycaffe_dist.kernels.uniform import uniform
 from pycaffe_dist.layers.base import Arity, Layer, Need, is_test, register
 from pycaffe_dist.layers.checking import describe, output_of, require_axes
 from pycaffe_dist.schema import caffe_pb2
@@ -32,11 +34,11 @@ class Pool:
         self._method = method
         self._geometry = geometry
         self._layer = layer
-        self._mask = np.empty(0, np.int32)
+        self._mask = xp().empty(0, np.int32)
 
     def _mask_for(self, y: np.ndarray) -> np.ndarray:
         if self._mask.dtype != np.int32 or self._mask.shape != y.shape:
-            self._mask = np.empty(y.shape, np.int32)
+            self._mask = xp().empty(y.shape, np.int32)
         return self._mask
 
     def forward(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None = None) -> None:
@@ -49,7 +51,9 @@ class Pool:
         elif is_test(self._layer.phase):
             stochastic_pool_mean(x, y, self._geometry)
         else:
-            draws = self._layer.random.random(y.shape, y.dtype)  # type: ignore[attr-defined]
+            draws = xp().empty(y.shape, np.float64 if y.dtype == np.float64 else np.float32)
+            random: np.random.Generator = self._layer.random  # type: ignore[attr-defined]
+            uniform(draws, int(random.integers(2**64, dtype=np.uint64)))
             stochastic_pool_forward(x, draws, y, self._mask_for(y), self._geometry)
 
     def backward(self, dy: np.ndarray, dx: np.ndarray) -> None:

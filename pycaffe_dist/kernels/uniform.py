@@ -1,0 +1,36 @@
+"""Uniform random numbers, each a function of a key and of where it stands."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.device import parallel_for
+from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.compiling import jit
+
+ELEMENTS_PER_CHUNK = 1 << 14
+
+
+@jit
+def _mix(value):
+    # The finaliser of splitmix64 (Steele, Lea and Flood, 2014).
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@jit
+def _uniform(begin, end, out, key, step):
+    for i in range(begin, end):
+        bits = _mix(key + np.uint64(i + 1) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+        out[i] = out.dtype.type(bits) * step
+
+
+@kernel
+def uniform(out: np.ndarray, key: int) -> None:
+    """Set out (float32 or float64) to numbers in [0, 1), multiples of 2^-24.
+
+    The same 64-bit key gives the same numbers, on every device.
+    """
+    flat, step = out.reshape(-1), out.dtype.type(2.0**-24)
+    parallel_for(_uniform, out.size, flat, np.uint64(key), step, grain=ELEMENTS_PER_CHUNK)
