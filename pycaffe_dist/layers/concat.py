@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.columns import put_columns, take_columns
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe, mismatch
 
@@ -21,10 +23,9 @@ def _named_axis(layer: Layer, bottom: list[Blob], param: Any, old_field: str) ->
     return axis_of(layer, bottom, getattr(param, old_field), old_field)
 
 
-def _parts(array: np.ndarray, axis: int, limits: list[int]) -> list[np.ndarray]:
-    """Return the views between successive limits along ``axis``."""
-    before = (slice(None),) * axis
-    return [array[(*before, slice(*pair))] for pair in itertools.pairwise(limits)]
+def _matrix(array: np.ndarray, axis: int) -> np.ndarray:
+    """Return the array with the axes before ``axis``, and it and the rest, joined to one each."""
+    return array.reshape(math.prod(array.shape[:axis]), math.prod(array.shape[axis:]))
 
 
 @register("Concat")
@@ -44,18 +45,21 @@ class Concat(Layer):
                     self, bottom, 0, index, f"need the same shape but for the joined axis {axis}"
                 )
         sizes = [blob.shape[axis] for blob in bottom]
-        self._limits = [0, *itertools.accumulate(sizes)]
+        inner = math.prod(shape[axis + 1 :])
+        # Where the bottoms begin in what _matrix makes of the top.
+        self._begins = [inner * end for end in (0, *itertools.accumulate(sizes))]
         top[0].reshape(*shape[:axis], sum(sizes), *shape[axis + 1 :])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        for blob, part in zip(bottom, _parts(top[0].data, self._axis, self._limits)):
-            np.copyto(part, blob.data)
+        whole = _matrix(top[0].data, self._axis)
+        for blob, begin in zip(bottom, self._begins):
+            put_columns(_matrix(blob.data, self._axis), whole, begin)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        parts = _parts(top[0].diff, self._axis, self._limits)
-        for blob, part, wanted in zip(bottom, parts, propagate_down):
+        whole = _matrix(top[0].diff, self._axis)
+        for blob, begin, wanted in zip(bottom, self._begins, propagate_down):
             if wanted:
-                np.copyto(blob.diff, part)
+                take_columns(whole, begin, _matrix(blob.diff, self._axis))
 
 
 @register("Slice")
@@ -75,8 +79,8 @@ class Slice(Layer):
                 raise self.error(
                     f"needs {len(top) - 1} slice_point for {len(top)} tops, found {len(points)}"
                 )
-            self._limits = [0, *points, size]
-            if any(low >= high for low, high in itertools.pairwise(self._limits)):
+            limits = [0, *points, size]
+            if any(low >= high for low, high in itertools.pairwise(limits)):
                 raise self.error(
                     f"needs rising slice points between 0 and {size}, the size of axis {axis} of "
                     f"bottom {describe(self, bottom, 0)}, found {points}"
@@ -87,18 +91,23 @@ class Slice(Layer):
                     f"cannot cut axis {axis} of bottom {describe(self, bottom, 0)} into "
                     f"{len(top)} equal parts"
                 )
-            self._limits = [size // len(top) * index for index in range(len(top) + 1)]
-        for blob, (low, high) in zip(top, itertools.pairwise(self._limits)):
+            limits = [size // len(top) * index for index in range(len(top) + 1)]
+        for blob, (low, high) in zip(top, itertools.pairwise(limits)):
             blob.reshape(*shape[:axis], high - low, *shape[axis + 1 :])
+        inner = math.prod(shape[axis + 1 :])
+        # Where the tops begin in what _matrix makes of the bottom.
+        self._begins = [inner * limit for limit in limits]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        for blob, part in zip(top, _parts(bottom[0].data, self._axis, self._limits)):
-            np.copyto(blob.data, part)
+        whole = _matrix(bottom[0].data, self._axis)
+        for blob, begin in zip(top, self._begins):
+            take_columns(whole, begin, _matrix(blob.data, self._axis))
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
-            for blob, part in zip(top, _parts(bottom[0].diff, self._axis, self._limits)):
-                np.copyto(part, blob.diff)
+            whole = _matrix(bottom[0].diff, self._axis)
+            for blob, begin in zip(top, self._begins):
+                put_columns(_matrix(blob.diff, self._axis), whole, begin)
 
 
 @register("Tile")

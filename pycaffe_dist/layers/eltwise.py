@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.kernels.elementwise import blockwise
+from pycaffe_dist.device import xp
+from pycaffe_dist.kernels.eltwise import maximum, maximum_gradient, product, weighted_sum
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import require_same_shape
 from pycaffe_dist.schema import caffe_pb2
@@ -45,7 +46,7 @@ class Eltwise(Layer):
         if param.coeff and param.operation != SUM:
             raise self.error("takes coeff for SUM only")
         self._coefficients = list(param.coeff) or [1.0] * len(bottom)
-        self._winner = np.empty(0, np.int32)
+        self._winner = xp().empty(0, np.int32)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for index in range(1, len(bottom)):
@@ -53,26 +54,17 @@ class Eltwise(Layer):
         top[0].reshape_like(bottom[0])
         is_max = self.param.eltwise_param.operation == MAX
         if is_max and self._winner.shape != bottom[0].shape:
-            self._winner = np.empty(bottom[0].shape, np.int32)
+            self._winner = xp().empty(bottom[0].shape, np.int32)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         operation = self.param.eltwise_param.operation
         values = [blob.data for blob in bottom]
         if operation == PROD:
-            blockwise(_product, top[0].data, *values)
+            product(top[0].data, values)
         elif operation == SUM:
-            blockwise(self._sum, top[0].data, *values)
+            weighted_sum(top[0].data, values, self._coefficients)
         else:
-            blockwise(_maximum, top[0].data, self._winner, *values)
-
-    def _sum(self, y: np.ndarray, *values: np.ndarray) -> None:
-        first, second, *others = (
-            value if coefficient == 1 else value * coefficient
-            for value, coefficient in zip(values, self._coefficients)
-        )
-        np.add(first, second, out=y)
-        for other in others:
-            y += other
+            maximum(top[0].data, self._winner, values)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         operation = self.param.eltwise_param.operation
@@ -83,31 +75,13 @@ class Eltwise(Layer):
                 continue
             dx = bottom[index].diff
             if operation == SUM:
-                np.multiply(dy, self._coefficients[index], out=dx)
+                weighted_sum(dx, [dy], self._coefficients[index : index + 1])
             elif operation == MAX:
-                np.multiply(dy, self._winner == index, out=dx)
+                maximum_gradient(dy, self._winner, index, dx)
             elif self.param.eltwise_param.stable_prod_grad:
                 others = [blob.data for k, blob in enumerate(bottom) if k != index]
-                blockwise(_product, dx, dy, *others)
+                product(dx, [dy, *others])
             else:
                 with np.errstate(all="ignore"):
                     np.divide(top[0].data, bottom[index].data, out=dx)
                 dx *= dy
-
-
-def _product(y: np.ndarray, first: np.ndarray, second: np.ndarray, *others: np.ndarray) -> None:
-    np.multiply(first, second, out=y)
-    for other in others:
-        y *= other
-
-
-def _maximum(
-    y: np.ndarray, winner: np.ndarray, first: np.ndarray, second: np.ndarray, *others: np.ndarray
-) -> None:
-    """As in Caffe, the second wins against an equal first, later ones must be larger."""
-    winner[...] = ~(first > second)
-    np.copyto(y, np.where(winner, second, first))
-    for index, other in enumerate(others, 2):
-        larger = other > y
-        winner[larger] = index
-        np.copyto(y, other, where=larger)

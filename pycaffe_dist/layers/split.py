@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.kernels.elementwise import blockwise
+from pycaffe_dist.kernels.eltwise import weighted_sum
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 
 
@@ -29,16 +27,7 @@ class Split(Layer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
-            blockwise(_sum, bottom[0].diff, *(blob.diff for blob in top))
-
-
-def _sum(total: np.ndarray, first: np.ndarray, *others: np.ndarray) -> None:
-    if not others:
-        np.copyto(total, first)
-        return
-    np.add(first, others[0], out=total)
-    for other in others[1:]:
-        total += other
+            weighted_sum(bottom[0].diff, [blob.diff for blob in top], [1.0] * len(top))
 
 
 @register("Silence")

@@ -1,0 +1,48 @@
+"""Sums, products and maxima of arrays on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pycaffe_dist.kernels.cuda import kernels
+
+_cu = kernels("eltwise")
+# Operands of a kernel.
+_MOST = 4
+
+
+def weighted_sum(y: Any, values: Sequence[Any], coefficients: Sequence[float]) -> None:
+    """See `pycaffe_dist.kernels.eltwise.weighted_sum`."""
+    values, factors = list(values), list(coefficients)
+    while True:
+        missing = max(0, _MOST - len(values))
+        arrays = *values[:_MOST], *[None] * missing
+        _cu.weighted_sum(y.size, y, *arrays, *factors[:_MOST], *[0.0] * missing, y.size)
+        if len(values) <= _MOST:
+            return
+        values, factors = [y, *values[_MOST:]], [1.0, *factors[_MOST:]]
+
+
+def product(y: Any, values: Sequence[Any]) -> None:
+    """See `pycaffe_dist.kernels.eltwise.product`."""
+    values = list(values)
+    while True:
+        missing = max(0, _MOST - len(values))
+        _cu.product(y.size, y, *values[:_MOST], *[None] * missing, y.size)
+        if len(values) <= _MOST:
+            return
+        values = [y, *values[_MOST:]]
+
+
+def maximum(y: Any, winner: Any, values: Sequence[Any]) -> None:
+    """See `pycaffe_dist.kernels.eltwise.maximum`."""
+    first, second, *others = values
+    _cu.maximum(y.size, y, winner, first, second, y.size)
+    for index, other in enumerate(others, 2):
+        _cu.larger(y.size, y, winner, other, index, y.size)
+
+
+def maximum_gradient(dy: Any, winner: Any, index: int, dx: Any) -> None:
+    """See `pycaffe_dist.kernels.eltwise.maximum_gradient`."""
+    _cu.maximum_gradient(dx.size, dy, winner, index, dx, dx.size)

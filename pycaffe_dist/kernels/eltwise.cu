@@ -1,0 +1,50 @@
+// Sums, products and maxima of arrays of one size; of four at a time, those behind the first may be
+// left out.
+
+template <typename T>
+__global__ void weighted_sum(T* y, const T* a, const T* b, const T* c, const T* d, Wide<T> fa,
+                             Wide<T> fb, Wide<T> fc, Wide<T> fd, int n) {
+  for EACH(i, n) {
+    Wide<T> sum = load(a, i) * fa;
+    if (b) sum += load(b, i) * fb;
+    if (c) sum += load(c, i) * fc;
+    if (d) sum += load(d, i) * fd;
+    store(y, i, sum);
+  }
+}
+
+template <typename T>
+__global__ void product(T* y, const T* a, const T* b, const T* c, const T* d, int n) {
+  for EACH(i, n) {
+    Wide<T> result = load(a, i) * load(b, i);
+    if (c) result *= load(c, i);
+    if (d) result *= load(d, i);
+    store(y, i, result);
+  }
+}
+
+// The winner between two, and between it and a later one.
+template <typename T>
+__global__ void maximum(T* y, int* winner, const T* a, const T* b, int n) {
+  for EACH(i, n) {
+    const Wide<T> first = load(a, i), second = load(b, i);
+    winner[i] = !(first > second);
+    store(y, i, first > second ? first : second);
+  }
+}
+
+template <typename T>
+__global__ void larger(T* y, int* winner, const T* a, int index, int n) {
+  for EACH(i, n) {
+    const Wide<T> value = load(a, i);
+    if (value > load(y, i)) {
+      winner[i] = index;
+      store(y, i, value);
+    }
+  }
+}
+
+template <typename T>
+__global__ void maximum_gradient(const T* dy, const int* winner, int index, T* dx, int n) {
+  for EACH(i, n) store(dx, i, winner[i] == index ? load(dy, i) : Wide<T>(0));
+}
