@@ -10,6 +10,24 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.activation import relu_backward, relu_forward
 from pycaffe_dist.kernels.elementwise import blockwise
 from pycaffe_dist.kernels.exponential import sigmoid
+from pycaffe_dist.kernels.neurons import (
+    absolute_gradient,
+    bnll_forward,
+    bnll_gradient,
+    clip_gradient,
+    elu_forward,
+    elu_gradient,
+    exp_forward,
+    exp_gradient,
+    log_forward,
+    log_gradient,
+    power_forward,
+    power_gradient,
+    sigmoid_gradient,
+    swish_forward,
+    swish_gradient,
+    tanh_gradient,
+)
 from pycaffe_dist.layers.base import Layer, Need, register
 
 
@@ -103,8 +121,7 @@ class Sigmoid(Neuron):
         sigmoid(x, y)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        factor = values - values * values
-        np.multiply(dy, factor, out=dx)
+        sigmoid_gradient(values, dy, dx)
 
 
 @register("TanH")
@@ -118,9 +135,7 @@ class TanH(Neuron):
         np.tanh(x, out=y)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        factor = values * values
-        np.subtract(1, factor, out=factor)
-        np.multiply(dy, factor, out=dx)
+        tanh_gradient(values, dy, dx)
 
 
 @register("Power")
@@ -140,23 +155,14 @@ class Power(Neuron):
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
         if self._power == 0 or self._scale == 0:
             y[...] = np.power(np.float64(self._shift), self._power)
-            return
-        np.multiply(x, self._scale, out=y)
-        y += self._shift
-        if self._power != 1:
-            np.power(y, self._power, out=y)
+        else:
+            power_forward(x, y, self._power, self._scale, self._shift)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        factor = self._power * self._scale
-        if not self.backward_needs_bottom:
-            np.multiply(dy, factor, out=dx)
-            return
-        slope = values * self._scale
-        slope += self._shift
-        if self._power != 2:
-            np.power(slope, self._power - 1, out=slope)
-        slope *= factor
-        np.multiply(dy, slope, out=dx)
+        if self.backward_needs_bottom:
+            power_gradient(values, dy, dx, self._power, self._scale, self._shift)
+        else:
+            np.multiply(dy, self._power * self._scale, out=dx)
 
 
 @register("AbsVal")
@@ -169,7 +175,7 @@ class AbsVal(Neuron):
         np.absolute(x, out=y)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        np.multiply(dy, np.sign(values), out=dx)
+        absolute_gradient(values, dy, dx)
 
 
 @register("BNLL")
@@ -177,12 +183,10 @@ class BNLL(Neuron):
     """y = log(1 + e^x), the binomial normal log likelihood."""
 
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
-        np.logaddexp(x, 0, out=y)
+        bnll_forward(x, y)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        factor = np.empty_like(values)
-        sigmoid(values, factor)
-        np.multiply(dy, factor, out=dx)
+        bnll_gradient(values, dy, dx)
 
 
 @register("Clip")
@@ -196,8 +200,7 @@ class Clip(Neuron):
         np.clip(x, self._low, self._high, out=y)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        inside = (values >= self._low) & (values <= self._high)
-        np.multiply(dy, inside, out=dx)
+        clip_gradient(values, dy, dx, self._low, self._high)
 
 
 @register("ELU")
@@ -208,22 +211,10 @@ class ELU(Neuron):
         self._alpha = self.param.elu_param.alpha
 
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
-        negative = np.minimum(x, 0)
-        np.exp(negative, out=negative)
-        negative -= 1
-        negative *= self._alpha
-        np.maximum(x, 0, out=y)
-        y += negative
+        elu_forward(x, y, self._alpha)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        slope = np.minimum(values, 0)
-        np.exp(slope, out=slope)
-        if self._alpha != 1:
-            negative = (values <= 0).astype(values.dtype)
-            negative *= self._alpha - 1
-            negative += 1
-            slope *= negative
-        np.multiply(dy, slope, out=dx)
+        elu_gradient(values, dy, dx, self._alpha)
 
 
 @register("Exp")
@@ -239,13 +230,10 @@ class Exp(Neuron):
         self._scale, self._shift = log_base * param.scale, log_base * param.shift
 
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
-        np.multiply(x, self._scale, out=y)
-        y += self._shift
-        np.exp(y, out=y)
+        exp_forward(x, y, self._scale, self._shift)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        factor = values * self._scale
-        np.multiply(dy, factor, out=dx)
+        exp_gradient(values, dy, dx, self._scale)
 
 
 @register("Log")
@@ -261,16 +249,10 @@ class Log(Neuron):
         self._scale, self._shift = param.scale, param.shift
 
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
-        np.multiply(x, self._scale, out=y)
-        y += self._shift
-        np.log(y, out=y)
-        y *= self._base_scale
+        log_forward(x, y, self._base_scale, self._scale, self._shift)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        argument = values * self._scale
-        argument += self._shift
-        np.divide(self._scale * self._base_scale, argument, out=argument)
-        np.multiply(dy, argument, out=dx)
+        log_gradient(values, dy, dx, self._base_scale, self._scale, self._shift)
 
 
 def _log_of_base(layer: Layer, base: float) -> float:
@@ -289,18 +271,10 @@ class Swish(Neuron):
         self._beta = self.param.swish_param.beta
 
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
-        gate = x * self._beta
-        sigmoid(gate, gate)
-        np.multiply(x, gate, out=y)
+        swish_forward(x, y, self._beta)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        gate = values * self._beta
-        scaled = gate.copy()
-        sigmoid(gate, gate)
-        # beta·y + gate·(1 - beta·y), with y = x·gate
-        scaled *= gate
-        scaled += gate - gate * scaled
-        np.multiply(dy, scaled, out=dx)
+        swish_gradient(values, dy, dx, self._beta)
 
 
 @register("Threshold")
