@@ -1,0 +1,119 @@
+"""Per-channel kernels against the CPU's: sizes that fill no block, sums in many parts, halves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pycaffe_dist.kernels.channel_affine import (
+    affine,
+    gradient_sums,
+    normalize_gradient,
+    statistics,
+)
+from pycaffe_dist.kernels.cuda.division import division
+from pycaffe_dist.kernels.normalization import (
+    add_to_running_sums,
+    gradient_terms,
+    running_statistics,
+    shift_and_scale,
+)
+
+# One block of a channel's elements; many; some rows of neighbouring channels; a few odd ones.
+SHAPES = [(2, 3, 41), (3, 2, 4099), (600, 35, 1), (5, 1, 1), (1, 40, 3)]
+TYPES = [(np.float32, np.float32), (np.float64, np.float64), (np.float16, np.float32)]
+
+
+def both(gpu, function, inputs, outputs, *rest):
+    """Run a primitive on both devices; return the pairs of outputs, the GPU's first.
+
+    The CPU computes in the parameters' type where the GPU has halves.
+    """
+    here = [a.astype(np.float32) if a.dtype == np.float16 else a for a in (*inputs, *outputs)]
+    there = [gpu.to_device(a) for a in (*inputs, *outputs)]
+    function(*there[: len(inputs)], *there[len(inputs) :], *rest)
+    function(*here[: len(inputs)], *here[len(inputs) :], *rest)
+    return [
+        (gpu.to_host(found).astype(np.float64), expected)
+        for found, expected in zip(there[len(inputs) :], here[len(inputs) :])
+    ]
+
+
+def assert_equal(pairs, dtype):
+    tolerance = {np.float16: 2e-3, np.float32: 2e-5, np.float64: 1e-12}[dtype]
+    for found, expected in pairs:
+        scale = max(1, np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * scale)
+
+
+def data(shape, dtype, seed=0):
+    return (3 + 2 * np.random.default_rng(seed).standard_normal(shape)).astype(dtype)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("dtype", "parameter"), TYPES, ids=lambda t: t.__name__)
+def test_channels_on_a_gpu(shape, dtype, parameter, on_gpu):
+    channels = shape[1]
+    x, dy = data(shape, dtype), data(shape, dtype, 1)
+    vectors = [data(channels, parameter, seed) for seed in range(2, 6)]
+    pair = [np.empty(channels), np.empty(channels)]
+    assert_equal(both(on_gpu, statistics, [x], pair), dtype)
+    # A sum's error is one of its terms' sizes, not of its own.
+    sums = both(on_gpu, gradient_sums, [x, dy, vectors[0]], pair)
+    count = shape[0] * shape[2]
+    assert_equal([(found / count, expected / count) for found, expected in sums], dtype)
+
+    shift, scale, bias, _ = (on_gpu.to_device(vector) for vector in vectors)
+    out = on_gpu.to_device(np.empty_like(x))
+    affine(on_gpu.to_device(x), out, shift, scale, bias)
+    as_column = [vector[:, None].astype(np.float64) for vector in vectors]
+    a, s, o, k = as_column
+    assert_equal([(on_gpu.to_host(out), (x - a) * s + o)], dtype)
+    normalize_gradient(
+        on_gpu.to_device(x), on_gpu.to_device(dy), out, *map(on_gpu.to_device, vectors)
+    )
+    assert_equal([(on_gpu.to_host(out), (dy - o - (x - a) * k) * s)], dtype)
+
+
+def test_the_variance_of_a_channel_far_from_zero_does_not_cancel(on_gpu):
+    x = (1e4 + np.random.default_rng(0).standard_normal((2, 1, 5000))).astype(np.float32)
+    mean, variance = on_gpu.zeros(1, float), on_gpu.zeros(1, float)
+    statistics(on_gpu.to_device(x), mean, variance)
+    np.testing.assert_allclose(on_gpu.to_host(mean), x.mean(dtype=float), rtol=1e-7)
+    np.testing.assert_allclose(on_gpu.to_host(variance), x.var(dtype=float), rtol=1e-4)
+
+
+def test_what_batch_norm_does_with_its_statistics(on_gpu):
+    n = 300
+    mean, variance = data(n, float), data(n, float, 1) ** 2
+    sums = [data(n, np.float32, 2), data(n, np.float32, 3) ** 2, np.array([2.5], np.float32)]
+    vectors = [np.empty(n, np.float32), np.empty(n, np.float32)]
+
+    def run(function, inputs, outputs, *middle):
+        def call(*arrays):
+            function(*arrays[: len(inputs)], *middle, *arrays[len(inputs) :])
+
+        assert_equal(both(on_gpu, call, inputs, outputs), np.float32)
+
+    run(add_to_running_sums, [mean, variance], [each.copy() for each in sums], 0.9, 1.1)
+    run(running_statistics, sums, [np.empty(n), np.empty(n)])
+    run(running_statistics, [*sums[:2], np.zeros(1, np.float32)], [np.empty(n), np.empty(n)])
+    run(shift_and_scale, [mean, variance], vectors, 1e-3)
+    for spread in (True, False):
+        scale, offset, slope = (on_gpu.to_device(v) for v in (sums[0], *vectors))
+        given = on_gpu.to_device(mean), on_gpu.to_device(variance)
+        gradient_terms(*given, 7, scale, spread, offset, slope)
+        assert_equal([(on_gpu.to_host(offset), mean / 7)], np.float32)
+        expected = variance / 7 * sums[0].astype(float) ** 2 * spread
+        assert_equal([(on_gpu.to_host(slope), expected)], np.float32)
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 49, 255, 256, 65537, 2**31 - 1])
+def test_divisions_are_exact(divisor):
+    factor, bits = division(divisor)
+    assert factor < 2**32
+    edges = [k * divisor + offset for k in (1, 2, 3, 2**31 // divisor) for offset in (-1, 0, 1)]
+    numbers = [0, 1, 2**31 - 1, *np.random.default_rng(0).integers(0, 2**31, 200).tolist(), *edges]
+    for n in numbers:
+        if 0 <= n < 2**31:
+            assert n * factor >> bits == n // divisor
