@@ -147,6 +147,19 @@ def test_stopping_anywhere_does_not_show(folder):
     assert_same_bits(folder, "whole", "resumed")
 
 
+def test_servers_hand_their_history_over_and_take_it(folder):
+    """A run goes on with servers, and then without, as if it had never been stopped."""
+    solver = "type: 'Adam' momentum2: 0.99"
+    train(folder, "whole", 2, solver=solver)
+    servers = ["--exchange=parameter_server", "--server_ranks=2"]
+    state = "--snapshot=whole_iter_4.solverstate"
+    output = train(folder, "served", 4, *servers, state, solver=solver)
+    assert "Resuming exactly where iteration 4 ended" in output
+    assert_same_bits(folder, "whole", "served")
+    train(folder, "resumed", 2, "--snapshot=served_iter_8.solverstate", solver=solver)
+    assert_same_bits(folder, "whole", "resumed")
+
+
 @pytest.mark.parametrize("before, after", [(1, 3), (4, 2)])
 def test_other_numbers_of_ranks_go_on_and_say_what_changes(folder, before, after):
     train(folder, "whole", before)
