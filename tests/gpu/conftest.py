@@ -1,24 +1,43 @@
-"""The GPU that these tests run on: the emulated one, or with PCAFFE_TEST_GPU=1 the real one."""
+"""The GPU that these tests run on: the emulated one, or a real one with PCAFFE_TEST_GPU=1."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from pycaffe_dist import device
-from pycaffe_dist.gpu.emulated import EmulatedGPU, compiler
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "layers"))
+for _area in ("layers", "solvers", "parallel"):
+    sys.path.append(str(Path(__file__).parents[1] / _area))
+
+ON_REAL_GPU = bool(os.environ.get("PCAFFE_TEST_GPU"))
 
 
-@pytest.fixture(scope="session", params=["in order", "reversed"])
-def gpu(request):
-    """The GPU; emulated, its threads run in order or the other way round."""
+def _gpu(reverse: bool):
+    if ON_REAL_GPU:
+        from pycaffe_dist.gpu.finding import open_gpu
+
+        return open_gpu(0)
+    from pycaffe_dist.gpu.emulated import EmulatedGPU, compiler
+
     if compiler() is None:
         pytest.skip("there is no C++ compiler for the emulated GPU")
-    return EmulatedGPU(reverse=request.param == "reversed")
+    return EmulatedGPU(reverse=reverse)
+
+
+@pytest.fixture(scope="session")
+def gpu():
+    """The GPU."""
+    return _gpu(reverse=False)
+
+
+@pytest.fixture(scope="session")
+def reversed_gpu():
+    """The GPU; emulated, its blocks and threads run the other way round, which shows races."""
+    return _gpu(reverse=True)
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ def test_layer_computes_what_caffe_does(path, gpu):
         {False: "apart", True: "in_place"}[value] if isinstance(value, bool) else value.name
     ),
 )
-def test_layer_computes_what_it_does_on_the_cpu(case, in_place, gpu):
+def test_layer_computes_what_it_does_on_the_cpu(case, in_place, reversed_gpu):
     here = case.build(dtype=np.float32, in_place=in_place)
-    there = case.build(dtype=np.float32, in_place=in_place, device=gpu)
+    there = case.build(dtype=np.float32, in_place=in_place, device=reversed_gpu)
     for found_list, expected_list in zip(passes(case, there), passes(case, here)):
         for found, expected in zip(found_list, expected_list):
             scale = max(1.0, float(np.abs(expected).max(initial=0)))

@@ -10,6 +10,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
+from digits import DATA, SOLVER, write_digits
 from launching import run
 
 from pycaffe_dist.schema import caffe_pb2
@@ -18,10 +19,6 @@ from pycaffe_dist.snapshot.caffemodel import load_weights
 ITERATIONS = 20
 BATCH = 12
 
-DATA = """
-layer { name: 'data' type: 'Data' top: 'data' top: 'label' transform_param { scale: 0.00390625 }
-  data_param { source: 'digits_lmdb' batch_size: %d backend: LMDB } }
-"""
 LENET = (
     DATA
     + """
@@ -61,27 +58,13 @@ layer { name: 'c' type: 'InnerProduct' bottom: 'b' top: 'c'
 layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'c' bottom: 'label' top: 'loss' }
 """
 )
-SOLVER = """
-net: '%s' base_lr: 0.01 momentum: 0.9 weight_decay: 0.0005 lr_policy: 'inv' gamma: 0.0001
-power: 0.75 display: 1 max_iter: %d random_seed: 5 solver_mode: CPU snapshot_prefix: '%s'
-"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """Return a folder with an LMDB of 1000 noisy digits: ten fixed patterns."""
     folder = tmp_path_factory.mktemp("training")
-    rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 200, (10, 28, 28))
-    path = str(folder / "digits_lmdb")
-    with lmdb.open(path, map_size=1 << 26) as database, database.begin(write=True) as transaction:
-        for number in range(1000):
-            label = int(rng.integers(10))
-            image = (patterns[label] + rng.integers(0, 56, (28, 28))).astype(np.uint8)
-            datum = caffe_pb2.Datum(
-                channels=1, height=28, width=28, data=image.tobytes(), label=label
-            )
-            transaction.put(b"%08d" % number, datum.SerializeToString())
+    write_digits(folder, 1000)
     return folder
 
 
