@@ -8,18 +8,36 @@ from dataclasses import dataclass
 import numpy as np
 from fake_parameters import FakeParameter, inner_products, parameters
 
+from pycaffe_dist.config import ExchangeSettings, Wire
 from pycaffe_dist.exchange import AUTO, exchange_class, exchange_names
 from pycaffe_dist.exchange.base import Moves
 
 ITERATIONS = 2
-# Those that combine gradients; test_parameter_server.py is for those that update parameters.
+# What solving.py trains with; those that update parameters themselves are tested there, too.
+ALL = [AUTO, *exchange_names()]
+# Those that combine gradients.
 EXCHANGES = [
     AUTO,
     *(name for name in exchange_names() if exchange_class(name).moves is not Moves.UPDATE),
 ]
+COMPRESSING = [name for name in exchange_names() if exchange_class(name).compresses]
+WIRES = [wire for wire in Wire if wire is not Wire.FLOAT32]
 # Small, so that fusing and slicing happen with few elements.
 BUCKET_BYTES = 4 << 10
 SLICE_BYTES = 32 << 10
+# Ranks that share a host, as far as the exchanges know: one host, or several with as many or with
+# different numbers of ranks, which need not be neighbours.
+HOSTS = {
+    1: ("a",),
+    2: ("a", "a"),
+    3: ("a", "a", "b"),
+    4: ("a", "b", "a", "b"),
+    16: (*"aaaaa", *"bbbb", *"ccaba", *"cc"),
+}
+
+
+def settings(wire: Wire = Wire.FLOAT32) -> ExchangeSettings:
+    return ExchangeSettings(bucket_bytes=BUCKET_BYTES, slice_bytes=SLICE_BYTES, wire=wire)
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,13 @@ class Case:
         return (rng.standard_normal(shape) * sizes).astype(self.dtype)
 
 
+class Even(Case):
+    """Gradients of one size, so that 16 bits can hold the largest and the smallest alike."""
+
+    def _values(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        return rng.uniform(0.5, 1.0, shape).astype(self.dtype)
+
+
 MIXED = [(7, 5), (7,), (0,), (1,), (3, 1001), (13,), (90, 101), (90,), (20011,), (3,), (65537,)]
 CASES = {
     "mixed": Case(MIXED, weights=((1, 1), (130, 257), (3, 40), (64, 64)), samples=7),
@@ -80,3 +105,18 @@ CASES = {
     "nothing": Case([(0,)], weights=((0, 4), (4, 0))),
     "different orders": Case([(2000 + 3 * number,) for number in range(12)], shuffled=True),
 }
+# With that many ranks on few cores, a part of it all is enough.
+MANY = 16
+FEW_CASES = ("mixed", "different orders")
+
+
+def cases(ranks: int) -> dict[str, Case]:
+    return CASES if ranks < MANY else {name: CASES[name] for name in FEW_CASES}
+
+
+def wire_iterations(ranks: int) -> int:
+    """Return how often gradients are exchanged that do not change, so that losses would add up."""
+    return 20 if ranks < MANY else 1
+
+
+WIRE_CASE = Even([(7, 5), (0,), (1,), (3001,), (9000,), (5,)], weights=((3, 4), (40, 50)))

@@ -1,30 +1,67 @@
 """Usage: exchanging.py FOLDER SEED: every exchange on every case; rank r writes FOLDER/r.npz.
 
-The seed makes the ranks lag behind each other in another way.
+Names are EXCHANGE/CASE/ITERATION/NUMBER for means and, of numbers that are rounded for the wire,
+EXCHANGE:WIRE/first/NUMBER for those of the first iteration and EXCHANGE:WIRE/sum/NUMBER for the
+sum over many.  ``refused`` lists the exchanges that do not work on these ranks.  The seed makes
+the ranks lag behind each other in another way.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from exchange_cases import BUCKET_BYTES, CASES, EXCHANGES, ITERATIONS, SLICE_BYTES, Case
+from exchange_cases import (
+    COMPRESSING,
+    EXCHANGES,
+    HOSTS,
+    ITERATIONS,
+    WIRE_CASE,
+    WIRES,
+    Case,
+    cases,
+    settings,
+    wire_iterations,
+)
 
-from pycaffe_dist.config import ExchangeSettings
+from pycaffe_dist.config import ClusterSettings, ExchangeSettings
+from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.runtime import launcher
 from pycaffe_dist.runtime.cluster import detect
 from pycaffe_dist.runtime.engine import ExchangeEngine
 from pycaffe_dist.runtime.mpi import MPICluster
 
-SETTINGS = ExchangeSettings(bucket_bytes=BUCKET_BYTES, slice_bytes=SLICE_BYTES)
+
+class Lag:
+    """Makes ranks wait now and then."""
+
+    def __init__(self, seed: int, rank: int):
+        self._rng = np.random.default_rng([seed, rank])
+
+    def __call__(self) -> None:
+        if self._rng.random() < 0.1:
+            time.sleep(self._rng.random() * 2e-3)
 
 
-def run(cluster: MPICluster, exchange: str, case: Case, lag: np.random.Generator) -> dict:
-    engine = ExchangeEngine(cluster, exchange, SETTINGS)
+def run(
+    cluster: MPICluster,
+    exchange: str,
+    case: Case,
+    lag: Lag,
+    iterations: Sequence[int],
+    wanted: ExchangeSettings,
+) -> Iterator[list[np.ndarray]]:
+    """Yield the mean gradients of every iteration, which begins with the gradients of its number.
+
+    Raises ClusterError when the exchange cannot combine anything here.
+    """
+    engine = ExchangeEngine(cluster, exchange, wanted)
     parameters = case.parameters()
     engine.start(parameters)
-    means = {}
-    for iteration in range(ITERATIONS):
+    for iteration in iterations:
         for parameter, gradient in zip(parameters, case.gradients(cluster.rank, iteration)):
             parameter.blob.diff[...] = gradient
         weights = parameters[len(case.shapes) :]
@@ -34,31 +71,57 @@ def run(cluster: MPICluster, exchange: str, case: Case, lag: np.random.Generator
         if case.shuffled:
             np.random.default_rng(cluster.rank).shuffle(order)
         for parameter in order:
-            if lag.random() < 0.1:
-                time.sleep(lag.random() * 2e-3)
+            lag()
             engine.gradient_ready(parameter)
         for parameter in parameters:
             engine.wait(parameter)
-        for number, parameter in enumerate(parameters):
-            means[f"{iteration}/{number}"] = parameter.blob.diff.copy()
+        yield [parameter.blob.diff.copy() for parameter in parameters]
         for parameter in parameters:  # once more, as the solver does after the user's callbacks
             engine.wait(parameter)
     engine.finish()
     assert not any(parameter.as_factors for parameter in parameters)
-    return means
+
+
+def means(cluster: MPICluster, lag: Lag, exchange: str) -> dict[str, np.ndarray]:
+    return {
+        f"{exchange}/{name}/{iteration}/{number}": mean
+        for name, case in cases(cluster.size).items()
+        for iteration, found in enumerate(
+            run(cluster, exchange, case, lag, range(ITERATIONS), settings())
+        )
+        for number, mean in enumerate(found)
+    }
+
+
+def rounded_means(cluster: MPICluster, lag: Lag, exchange: str) -> dict[str, np.ndarray]:
+    """Exchange the same gradients again and again."""
+    found = {}
+    iterations = [0] * wire_iterations(cluster.size)
+    for wire in WIRES:
+        rounds = list(run(cluster, exchange, WIRE_CASE, lag, iterations, settings(wire)))
+        for number, of_one in enumerate(zip(*rounds)):
+            found[f"{exchange}:{wire.value}/first/{number}"] = of_one[0]
+            found[f"{exchange}:{wire.value}/sum/{number}"] = np.sum(of_one, 0, np.float64)
+    return found
 
 
 def main(folder: str, seed: int) -> None:
-    with detect() as cluster:
+    ranks = launcher.find().size
+    with detect(ClusterSettings(hosts=HOSTS[ranks])) as cluster:
         assert isinstance(cluster, MPICluster)
-        lag = np.random.default_rng([seed, cluster.rank])
-        found = {
-            f"{exchange}/{name}/{key}": mean
-            for exchange in EXCHANGES
-            for name, case in CASES.items()
-            for key, mean in run(cluster, exchange, case, lag).items()
-        }
-        np.savez(f"{folder}/{cluster.rank}.npz", **found)
+        lag = Lag(seed, cluster.rank)
+        found: dict[str, np.ndarray] = {}
+        refused = []
+        for exchange in EXCHANGES:
+            try:
+                found |= means(cluster, lag, exchange)
+                if exchange in COMPRESSING:
+                    found |= rounded_means(cluster, lag, exchange)
+            except ClusterError as error:
+                if "can combine no parameter" not in str(error):
+                    raise
+                refused.append(exchange)
+        np.savez(os.path.join(folder, f"{cluster.rank}.npz"), refused=refused, **found)
 
 
 main(sys.argv[1], int(sys.argv[2]))
