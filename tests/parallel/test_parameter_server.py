@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from exchange_cases import CASES
@@ -29,3 +31,13 @@ def test_synchronous_training_gives_the_bits_of_allreduce(mpirun, tmp_path, rank
         for name, array in ours.items():
             expected = found[name.replace("ours", "theirs", 1)]
             np.testing.assert_array_equal(array, expected, err_msg=name)
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_ranks_run_ahead_as_far_as_the_staleness_and_say_for_whom_they_wait(
+    mpirun, tmp_path, servers
+):
+    finished = mpirun(3 + servers, "lagging.py", tmp_path, servers, timeout=120)
+    assert finished.status == 0, finished.output
+    said = re.findall(r"rank [02] has waited \d+ s for rank 1 \(3 clocks behind\)", finished.output)
+    assert said, finished.output
