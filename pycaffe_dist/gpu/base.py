@@ -126,6 +126,10 @@ class GPU(Device):
         """Return a context that makes a stream current: ``compute``, ``copy`` or ``exchange``."""
         raise NotImplementedError
 
+    def cuda_stream(self) -> int | None:
+        """Return the address of the current CUDA stream, or None where there is no CUDA."""
+        return None
+
     def record(self) -> Any:
         """Return an event that is reached when the current stream has done what it has now."""
         raise NotImplementedError

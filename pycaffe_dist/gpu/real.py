@@ -77,6 +77,9 @@ class RealGPU(GPU):
     def stream(self, name: str) -> Any:
         return self._streams[name]
 
+    def cuda_stream(self) -> int:
+        return cupy.cuda.get_current_stream().ptr
+
     def record(self) -> Any:
         event = cupy.cuda.Event(disable_timing=True)
         event.record()

@@ -23,7 +23,13 @@ from pycaffe_dist.kernels.jit.target import Target, target
 from pycaffe_dist.kernels.jit.weights import WeightGradient
 from pycaffe_dist.kernels.jit.winograd import WinogradConvolution, suits
 
-__all__ = ["Convolution", "ConvolutionGeometry", "add_bias", "bias_gradient"]
+__all__ = [
+    "Convolution",
+    "ConvolutionGeometry",
+    "LibraryConvolution",
+    "add_bias",
+    "bias_gradient",
+]
 
 
 @plan
@@ -88,6 +94,11 @@ class Convolution:
     def backward_weights(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
         """Add the gradient with respect to w to dw."""
         self._ways.backward_weights(x, dy, dw)
+
+
+@plan
+class LibraryConvolution(Convolution):
+    """A convolution that a vendor's library may do, where the device has one; the host has none."""
 
 
 class _ByRows:

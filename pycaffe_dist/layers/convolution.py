@@ -8,11 +8,12 @@ from typing import Any
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient
 from pycaffe_dist.kernels.convolution import Convolution as ConvolutionPlan
-from pycaffe_dist.kernels.convolution import ConvolutionGeometry
+from pycaffe_dist.kernels.convolution import ConvolutionGeometry, LibraryConvolution
 from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe, output_of, require_same_shape
 from pycaffe_dist.layers.parameters import Spec, make_parameters
+from pycaffe_dist.schema import caffe_pb2
 
 
 def read_geometry(layer: Layer, spatial_axes: int) -> ConvolutionGeometry:
@@ -105,7 +106,8 @@ class ConvolutionBase(Layer):
             blob.reshape(*shape[: self._axis], num_output, *output)
         if self._plan_of != shape:
             images = top[0] if self.transposed else bottom[0]
-            self._plan = ConvolutionPlan(
+            ours = self.param.convolution_param.engine == caffe_pb2.ConvolutionParameter.CAFFE
+            self._plan = (ConvolutionPlan if ours else LibraryConvolution)(
                 self._flat(images.shape), self._weights_shape(), self._geometry, self.context.dtype
             )
             self._plan_of = shape

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist import device
-from pycaffe_dist.kernels.cuda import kernels
+from pycaffe_dist.kernels.cuda import cudnn, kernels
 from pycaffe_dist.kernels.cuda.bias_add import finish, sum_in_parts
 from pycaffe_dist.kernels.cuda.gemm import gemm
 from pycaffe_dist.kernels.cuda.im2col import Im2colPlan, fold, unfold
@@ -73,6 +73,26 @@ class Convolution:
     def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
         """Add the gradient with respect to w to dw."""
         self._ways.backward_weights(x, dy, dw)
+
+
+class LibraryConvolution(Convolution):
+    """See `pycaffe_dist.kernels.convolution.LibraryConvolution`: what needs columns goes to cuDNN.
+
+    That is, where cuDNN is installed; what it cannot do stays here.
+    """
+
+    def __init__(
+        self,
+        x_shape: tuple[int, ...],
+        w_shape: tuple[int, ...],
+        geometry: ConvolutionGeometry,
+        dtype: Any = np.float32,
+    ):
+        super().__init__(x_shape, w_shape, geometry, dtype)
+        if type(self._ways) is _ByColumns and cudnn.can_do(x_shape, dtype):
+            library = cudnn.library(device.current_gpu())
+            if library is not None:
+                self._ways = cudnn.LibraryWays(library, self._ways, x_shape, w_shape, geometry)
 
 
 class _ByColumns:

@@ -1,0 +1,216 @@
+"""Convolutions through cuDNN's Python front end, where that is installed.
+
+Everything that pcaffe asks of cuDNN is here: graphs of one convolution each, on plain NCHW arrays.
+What a graph cannot do, and every GPU without cuDNN, is left to our own kernels; the log says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.kernels.cuda.bias_add import finish
+from pycaffe_dist.kernels.cuda.inner_product import like
+from pycaffe_dist.kernels.im2col import ConvolutionGeometry
+from pycaffe_dist.log import logger
+
+Shape = tuple[int, ...]
+
+
+class Library:
+    """cuDNN on one GPU: the front end's module and a handle."""
+
+    def __init__(self, module: Any, gpu: Any):
+        self.module, self.gpu = module, gpu
+        self.handle = module.create_handle()
+
+    def data_type(self, dtype: np.dtype) -> Any:
+        """Return cuDNN's name of float16 or float32."""
+        types = self.module.data_type
+        return types.HALF if dtype == np.float16 else types.FLOAT
+
+
+@functools.cache
+def library(gpu: Any) -> Library | None:
+    """Return cuDNN for a GPU, or None where there is none; the log tells which, once for a GPU."""
+    if gpu.cuda_stream() is None:
+        return None
+    try:
+        import cudnn
+
+        found = Library(cudnn, gpu)
+    except (ImportError, OSError, RuntimeError) as error:
+        logger.info("Convolutions run on our own kernels: no cuDNN (%s)", error)
+        return None
+    logger.info("Convolutions run on cuDNN %s, unless their engine is CAFFE", version(cudnn))
+    return found
+
+
+def version(module: Any) -> str:
+    """Return the version of the library behind the front end, as ``9.1.0``."""
+    number = module.backend_version()
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+class Operation:
+    """A graph of one operation, built for some shapes.
+
+    ``make`` is the name of the front end's function; ``inputs`` are its arguments' names with the
+    shapes, ``output`` is the shape of the result; all arrays are contiguous.  Raises what the front
+    end does, when cuDNN has no way.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        make: str,
+        inputs: dict[str, Shape],
+        output: Shape,
+        dtype: np.dtype,
+        **options: Any,
+    ):
+        self._library, module = library, library.module
+        kind, float32 = library.data_type(dtype), module.data_type.FLOAT
+        graph = module.pygraph(
+            io_data_type=kind,
+            intermediate_data_type=float32,
+            compute_data_type=float32,
+            handle=library.handle,
+        )
+        self._inputs = {
+            name: graph.tensor(name=name, dim=list(shape), stride=_strides(shape), data_type=kind)
+            for name, shape in inputs.items()
+        }
+        self._output = getattr(graph, make)(**self._inputs, **options)
+        self._output.set_output(True)
+        self._output.set_data_type(kind)
+        self._output.set_dim(list(output))
+        self._output.set_stride(_strides(output))
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([module.heur_mode.A, module.heur_mode.FALLBACK])
+        graph.deselect_numeric_notes(self._unwanted(dtype))
+        graph.check_support()
+        graph.build_plans()
+        self._graph = graph
+
+    def _unwanted(self, dtype: np.dtype) -> list[Any]:
+        """Return what no plan may do: give other bits each time, round without being asked to."""
+        notes = self._library.module.numerical_note
+        unwanted = [notes.NONDETERMINISTIC]
+        if dtype == np.float32 and not self._library.gpu.use_tf32:
+            unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
+        return unwanted
+
+    def run(self, output: Any, **inputs: Any) -> None:
+        """Enqueue it on the current stream."""
+        gpu, module = self._library.gpu, self._library.module
+        workspace = gpu.empty(max(1, self._graph.get_workspace_size()), np.uint8)
+        module.set_stream(handle=self._library.handle, stream=gpu.cuda_stream())
+        pointers = {self._inputs[name]: _pointer(array) for name, array in inputs.items()}
+        pointers[self._output] = _pointer(output)
+        self._graph.execute(pointers, _pointer(workspace), handle=self._library.handle)
+
+
+class LibraryWays:
+    """A convolution by cuDNN, each direction built at its first use, or by ``ours``.
+
+    ``ours`` has the same methods.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        ours: Any,
+        x_shape: Shape,
+        w_shape: Shape,
+        geometry: ConvolutionGeometry,
+    ):
+        y_shape = (x_shape[0], w_shape[0], *geometry.output_shape(x_shape[2:]))
+        self._library, self._ours = library, ours
+        self._x, self._w, self._y = map(_with_two_axes, (x_shape, w_shape, y_shape))
+        # An axis that was put in has a kernel of 1.
+        one = (1,) * (len(self._x) - len(x_shape))
+        zero = (0,) * len(one)
+        self._options = {
+            "padding": [*zero, *geometry.pad],
+            "stride": [*one, *geometry.stride],
+            "dilation": [*one, *geometry.dilation],
+        }
+        self._operations: dict[tuple[str, np.dtype], Operation | None] = {}
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self._ours.scratch_bytes
+
+    def _operation(
+        self,
+        make: str,
+        inputs: dict[str, Shape],
+        output: Shape,
+        dtype: np.dtype,
+    ) -> Operation | None:
+        """Return an operation, or None if cuDNN cannot do it."""
+        key = make, dtype
+        if key not in self._operations:
+            try:
+                self._operations[key] = Operation(
+                    self._library, make, inputs, output, dtype, **self._options
+                )
+            except Exception as error:  # the front end has several types for it
+                self._operations[key] = None
+                logger.info(
+                    "%s of %s by %s runs on our own kernels: %s", make, self._x, self._w, error
+                )
+        return self._operations[key]
+
+    def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
+        shapes = {"image": self._x, "weight": self._w}
+        operation = self._operation("conv_fprop", shapes, self._y, x.dtype)
+        if operation is None:
+            self._ours.forward(x, w, b, y, slope)
+            return
+        operation.run(y, image=x, weight=like(w, x))
+        if b is not None or slope != 1:
+            finish(y, b, slope)
+
+    def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
+        shapes = {"loss": self._y, "filter": self._w}
+        operation = self._operation("conv_dgrad", shapes, self._x, dy.dtype)
+        if operation is None:
+            self._ours.backward_data(dy, w, dx)
+            return
+        operation.run(dx, loss=dy, filter=like(w, dy))
+
+    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
+        shapes = {"image": self._x, "loss": self._y}
+        operation = self._operation("conv_wgrad", shapes, self._w, x.dtype)
+        if operation is None:
+            self._ours.backward_weights(x, dy, dw)
+            return
+        gradient = self._library.gpu.empty(dw.shape, x.dtype)
+        operation.run(gradient, image=x, loss=dy)
+        dw += gradient
+
+
+def can_do(x_shape: Shape, dtype: Any) -> bool:
+    """Tell whether to ask cuDNN at all: for one to three spatial axes of float32 or float16."""
+    return len(x_shape) <= 5 and np.dtype(dtype) != np.float64
+
+
+def _with_two_axes(shape: Shape) -> Shape:
+    """Return the shape with an axis of 1 put in, if it has a single spatial axis."""
+    return shape if len(shape) > 3 else (*shape[:2], 1, *shape[2:])
+
+
+def _strides(shape: Shape) -> list[int]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * size)
+    return strides[::-1]
+
+
+def _pointer(array: Any) -> int:
+    return array.__cuda_array_interface__["data"][0]

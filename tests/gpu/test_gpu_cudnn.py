@@ -1,0 +1,262 @@
+"""Convolutions through cuDNN's front end: a stand-in computes what the graphs ask for.
+
+Where the real front end is installed, its own checks of the graphs run, too; building and running
+them needs a device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import math
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pycaffe_dist import device
+from pycaffe_dist.gpu.emulated import EmulatedGPU, compiler
+from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry, LibraryConvolution
+from pycaffe_dist.kernels.cuda import cudnn
+
+# x, w, stride, pad, dilation, groups.
+SHAPES = {
+    "plain": ((2, 3, 8, 9), (4, 3, 3, 3), (2, 1), (1, 0), (1, 2), 1),
+    "groups": ((2, 4, 6, 5), (6, 2, 3, 3), (1, 1), (1, 1), (1, 1), 2),
+    "one axis": ((2, 3, 11), (4, 3, 4), (2,), (1,), (1,), 1),
+    "three axes": ((1, 2, 4, 5, 6), (3, 2, 2, 3, 2), (1, 2, 1), (0, 1, 1), (1, 1, 2), 1),
+}
+
+
+class Tensor:
+    def __init__(self, name="", dim=(), stride=(), data_type=None):
+        self.name, self.dim, self.stride, self.data_type = name, dim, stride, data_type
+        self.is_output = False
+
+    def set_output(self, value):
+        self.is_output = value
+
+    def set_dim(self, dim):
+        self.dim = dim
+
+    def set_stride(self, stride):
+        self.stride = stride
+
+    def set_data_type(self, data_type):
+        self.data_type = data_type
+
+    def array(self, pointer):
+        """Return the memory that it describes as an array."""
+        assert self.stride == [math.prod(self.dim[i + 1 :]) for i in range(len(self.dim))]
+        count, dtype = math.prod(self.dim), np.dtype(self.data_type)
+        memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(pointer)
+        return np.frombuffer(memory, dtype).reshape(self.dim)
+
+
+class Graph:
+    """A stand-in for the front end's graph, which works on the host."""
+
+    unsupported = ""
+
+    def __init__(self, io_data_type, intermediate_data_type, compute_data_type, handle):
+        assert (intermediate_data_type, compute_data_type, handle) == ("float32", "float32", 7)
+        self.steps = []
+
+    def tensor(self, name, dim, stride, data_type):
+        return Tensor(name, dim, stride, data_type)
+
+    def _make(self, what, inputs, padding, stride, dilation):
+        self.what, self.inputs, self.output = what, inputs, Tensor()
+        self.geometry = stride, padding, dilation
+        return self.output
+
+    def conv_fprop(self, image, weight, **options):
+        return self._make("forward", (image, weight), **options)
+
+    def conv_dgrad(self, loss, filter, **options):
+        return self._make("data", (loss, filter), **options)
+
+    def conv_wgrad(self, image, loss, **options):
+        return self._make("weights", (image, loss), **options)
+
+    def deselect_numeric_notes(self, notes):
+        assert notes == ["NONDETERMINISTIC", "TENSOR_CORE", "DOWN_CONVERT_INPUTS"]
+        self.steps.append("deselect_numeric_notes")
+
+    def create_execution_plans(self, modes):
+        assert modes == ["A", "FALLBACK"]
+        self.steps.append("create_execution_plans")
+
+    def check_support(self):
+        self.steps.append("check_support")
+        if self.what == self.unsupported:
+            raise RuntimeError("no plan can do this")
+
+    def __getattr__(self, name):
+        if name not in ("validate", "build_operation_graph", "build_plans"):
+            raise AttributeError(name)
+        return lambda: self.steps.append(name)
+
+    def get_workspace_size(self):
+        return 100
+
+    def execute(self, pointers, workspace, handle):
+        assert self.output.is_output
+        assert self.steps == [
+            "validate",
+            "build_operation_graph",
+            "create_execution_plans",
+            "deselect_numeric_notes",
+            "check_support",
+            "build_plans",
+        ]
+        ctypes.memset(workspace, 0, 100)
+        first, second = (each.array(pointers[each]) for each in self.inputs)
+        result = self.output.array(pointers[self.output])
+        x, w, _ = {
+            "forward": (first, second, result),
+            "data": (result, second, first),
+            "weights": (first, result, second),
+        }[self.what]
+        stride, pad, dilation = map(tuple, self.geometry)
+        group = x.shape[1] // w.shape[1]
+        geometry = ConvolutionGeometry(w.shape[2:], stride, pad, dilation, group)
+        with device.use(device.HOST):
+            plan = Convolution(x.shape, w.shape, geometry, np.float64)
+            wide = [each.astype(np.float64) for each in (first, second, result)]
+            if self.what == "forward":
+                plan.forward(wide[0], wide[1], None, wide[2])
+            elif self.what == "data":
+                plan.backward_data(wide[0], wide[1], wide[2])
+            else:
+                wide[2][...] = 0
+                plan.backward_weights(wide[0], wide[1], wide[2])
+            result[...] = wide[2]
+
+
+def front_end(graph=Graph):
+    streams = []
+    return SimpleNamespace(
+        pygraph=graph,
+        data_type=SimpleNamespace(FLOAT="float32", HALF="float16"),
+        heur_mode=SimpleNamespace(A="A", FALLBACK="FALLBACK"),
+        numerical_note=SimpleNamespace(
+            **{name: name for name in ("NONDETERMINISTIC", "TENSOR_CORE", "DOWN_CONVERT_INPUTS")}
+        ),
+        create_handle=lambda: 7,
+        backend_version=lambda: 91002,
+        set_stream=lambda handle, stream: streams.append((handle, stream)),
+        streams=streams,
+    )
+
+
+class Streaming(EmulatedGPU):
+    """An emulated GPU that seems to have CUDA."""
+
+    def cuda_stream(self):
+        return 0xABC
+
+
+@pytest.fixture
+def gpu():
+    """A GPU of its own for each test: the library is looked for once for each."""
+    if compiler() is None:
+        pytest.skip("there is no C++ compiler for the emulated GPU")
+    with device.use(Streaming()) as gpu:
+        yield gpu
+
+
+def compute(gpu, cls, case):
+    x_shape, w_shape, stride, pad, dilation, group = case
+    geometry = ConvolutionGeometry(w_shape[2:], stride, pad, dilation, group)
+    rng = np.random.default_rng(1)
+    plan = cls(x_shape, w_shape, geometry, np.float32)
+    y_shape = (x_shape[0], w_shape[0], *geometry.output_shape(x_shape[2:]))
+    x, w, b, dy, dw = (
+        gpu.to_device(rng.standard_normal(shape).astype(np.float32))
+        for shape in (x_shape, w_shape, w_shape[:1], y_shape, w_shape)
+    )
+    y, dx = gpu.empty(y_shape, np.float32), gpu.empty(x_shape, np.float32)
+    plan.forward(x, w, b, y, 0.5)
+    plan.backward_data(dy, w, dx)
+    plan.backward_weights(x, dy, dw)
+    return [gpu.to_host(array) for array in (y, dx, dw)]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_graphs_ask_for_the_convolution_that_the_layer_means(name, gpu, monkeypatch):
+    expected = compute(gpu, Convolution, SHAPES[name])
+    module = front_end()
+    monkeypatch.setitem(sys.modules, "cudnn", module)
+    for found, wanted in zip(compute(gpu, LibraryConvolution, SHAPES[name]), expected):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert module.streams == [(7, 0xABC)] * 3
+
+
+def test_what_cudnn_cannot_do_runs_on_our_own_kernels(gpu, monkeypatch, caplog):
+    module = front_end(type("Failing", (Graph,), {"unsupported": "data"}))
+    monkeypatch.setitem(sys.modules, "cudnn", module)
+    with caplog.at_level(logging.INFO, "pcaffe"):
+        found = compute(gpu, LibraryConvolution, SHAPES["plain"])
+    for values, wanted in zip(found, compute(gpu, Convolution, SHAPES["plain"])):
+        np.testing.assert_allclose(values, wanted, rtol=1e-5, atol=1e-5)
+    assert len(module.streams) == 2
+    assert caplog.messages == [
+        "Convolutions run on cuDNN 9.10.2, unless their engine is CAFFE",
+        "conv_dgrad of (2, 3, 8, 9) by (4, 3, 3, 3) runs on our own kernels: no plan can do this",
+    ]
+
+
+def test_without_cudnn_the_log_says_so_once(gpu, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "cudnn", None)
+    with caplog.at_level(logging.INFO, "pcaffe"):
+        compute(gpu, LibraryConvolution, SHAPES["plain"])
+        compute(gpu, LibraryConvolution, SHAPES["groups"])
+    (message,) = caplog.messages
+    assert message.startswith("Convolutions run on our own kernels: no cuDNN (")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_real_front_end_accepts_the_graphs(name, gpu):
+    real = pytest.importorskip("cudnn")
+    graphs = []
+
+    class Unbuilt(real.pygraph):
+        """What comes after the front end's own checks needs a device."""
+
+        def __init__(self, **options):
+            super().__init__(**{**options, "handle": None})
+            graphs.append(self)
+
+        def build_operation_graph(self):
+            pass
+
+        def create_execution_plans(self, modes):
+            assert all(isinstance(mode, real.heur_mode) for mode in modes)
+
+        def deselect_numeric_notes(self, notes):
+            assert all(isinstance(note, real.numerical_note) for note in notes)
+
+        def check_support(self):
+            pass
+
+        def build_plans(self):
+            pass
+
+    module = SimpleNamespace(**{**vars(real), "pygraph": Unbuilt, "create_handle": lambda: None})
+    library = cudnn.Library(module, gpu)
+    x_shape, w_shape, stride, pad, dilation, group = SHAPES[name]
+    geometry = ConvolutionGeometry(w_shape[2:], stride, pad, dilation, group)
+    ways = cudnn.LibraryWays(library, None, x_shape, w_shape, geometry)
+    for make, inputs, output in (
+        ("conv_fprop", {"image": ways._x, "weight": ways._w}, ways._y),
+        ("conv_dgrad", {"loss": ways._y, "filter": ways._w}, ways._x),
+        ("conv_wgrad", {"image": ways._x, "loss": ways._y}, ways._w),
+    ):
+        for dtype in (np.float32, np.float16):
+            operation = cudnn.Operation(
+                library, make, inputs, output, np.dtype(dtype), **ways._options
+            )
+            assert tuple(operation._output.get_dim()) == output
+    assert len(graphs) == 6
