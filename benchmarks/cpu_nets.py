@@ -46,6 +46,7 @@ NETS = {
         "cifar10_full/cifar10_full_train_test.prototxt", 100, (3, 32, 32), 10
     ),
     "CaffeNet": BenchmarkNet("bvlc_reference_caffenet/train_val.prototxt", 32, (3, 227, 227), 1000),
+    "VGG-16": BenchmarkNet("vgg16/train_val.prototxt", 4, (3, 224, 224), 1000),
     "GoogLeNet": BenchmarkNet("bvlc_googlenet/train_val.prototxt", 16, (3, 224, 224), 1000),
 }
 

@@ -1,4 +1,4 @@
-"""The exponential function in a form that the compiler vectorises, and the logistic function."""
+"""The exponential function and its kin, in forms that the compiler vectorises."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ LEAST, MOST = np.float32(-105), np.float32(90)
 TERMS = tuple(np.float32(1 / math.factorial(k)) for k in range(7, 1, -1))
 C7, C6, C5, C4, C3, C2 = TERMS
 ONE, HALF = np.float32(1), np.float32(0.5)
+# A polynomial in x², fitted to (tanh(x)/x - 1)/x² for arguments up to TANH_LIMIT.
+TANH_TERMS = tuple(
+    map(np.float32, (-0.0056474591, 0.0205886532, -0.0537245683, 0.1333126426, -0.3333327472))
+)
+T4, T3, T2, T1, T0 = TANH_TERMS
+TANH_LIMIT = np.float32(0.6)
+# log(1 + e) = 2·artanh(e/(2 + e)): 1/k of its series for odd k from 15 down to 3.
+L15, L13, L11, L9, L7, L5, L3 = (np.float32(1 / k) for k in range(15, 1, -2))
 
 
 @intrinsic
@@ -66,6 +74,99 @@ def _compiled_exponential(x):
 
 
 @jit
+def _tanh_float32(x):
+    size = abs(x)
+    # 1 - 2/(e^2x + 1) would lose the last places of small values.
+    square = x * x
+    small = T4
+    for term in (T3, T2, T1, T0):
+        small = small * square + term
+    small = size + size * (square * small)
+    power = _exponential_float32(np.float32(-2) * size)
+    large = (ONE - power) / (ONE + power)
+    value = small if size < TANH_LIMIT else large
+    return value if x >= 0 else (-value if x < 0 else x)
+
+
+def hyperbolic_tangent(x: float) -> float:
+    """Return tanh x of x's type, in compiled code that was not given ``fast=True``."""
+    return math.tanh(x)
+
+
+@overload(hyperbolic_tangent)
+def _compiled_tangent(x):
+    if x == types.float32:
+        return lambda x: _tanh_float32(x)
+    return lambda x: math.tanh(x)
+
+
+@jit
+def _softplus_float32(x):
+    power = _exponential_float32(-abs(x))
+    ratio = power / (np.float32(2) + power)
+    square = ratio * ratio
+    series = L15
+    for term in (L13, L11, L9, L7, L5, L3, ONE):
+        series = series * square + term
+    # A NaN is neither of the two, and comes from the series.
+    return (x if x > 0 else np.float32(0)) + np.float32(2) * ratio * series
+
+
+def _softplus_of(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))  # the compiler takes one of the two below
+
+
+@overload(_softplus_of)
+def _compiled_softplus(x):
+    if x == types.float32:
+        return lambda x: _softplus_float32(x)
+    return lambda x: (x if x > 0 else 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+@jit
+def _exponentials(begin, end, x, y):
+    x, y = x[begin:end], y[begin:end]
+    for i in range(x.size):
+        y[i] = exponential(x[i])
+
+
+@jit
+def _tanh(begin, end, x, y):
+    x, y = x[begin:end], y[begin:end]
+    for i in range(x.size):
+        y[i] = hyperbolic_tangent(x[i])
+
+
+@jit
+def _softplus(begin, end, x, y):
+    x, y = x[begin:end], y[begin:end]
+    for i in range(x.size):
+        y[i] = _softplus_of(x[i])
+
+
+def _each(loop, x: np.ndarray, y: np.ndarray) -> None:
+    parallel_for(loop, x.size, x.reshape(-1), y.reshape(-1), grain=ELEMENTS_PER_CHUNK)
+
+
+@kernel
+def exponentials(x: np.ndarray, y: np.ndarray) -> None:
+    """Set y to e^x; y may be x."""
+    _each(_exponentials, x, y)
+
+
+@kernel
+def tanh(x: np.ndarray, y: np.ndarray) -> None:
+    """Set y to tanh x; y may be x."""
+    _each(_tanh, x, y)
+
+
+@kernel
+def softplus(x: np.ndarray, y: np.ndarray) -> None:
+    """Set y to log(1 + e^x); y may be x."""
+    _each(_softplus, x, y)
+
+
+@jit
 def _sigmoid(begin, end, x, y):
     x, y = x[begin:end], y[begin:end]
     one = x.dtype.type(1)
@@ -76,4 +177,4 @@ def _sigmoid(begin, end, x, y):
 @kernel
 def sigmoid(x: np.ndarray, y: np.ndarray) -> None:
     """Set y to 1 / (1 + e^-x); y may be x."""
-    parallel_for(_sigmoid, x.size, x.reshape(-1), y.reshape(-1), grain=ELEMENTS_PER_CHUNK)
+    _each(_sigmoid, x, y)

@@ -2,48 +2,72 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.exponential import exponential, hyperbolic_tangent
 
 ELEMENTS_PER_CHUNK = 1 << 9
+
+
+# Loops over one array, or over a few, are vectorised; one over all gates would not be.
+
+
+@jit
+def _squash(values):
+    """values = 1 / (1 + e^-values)."""
+    one = values.dtype.type(1)
+    for i in range(values.size):
+        values[i] = one / (one + exponential(-values[i]))
+
+
+@jit
+def _flatten(values):
+    """values = tanh(values)."""
+    for i in range(values.size):
+        values[i] = hyperbolic_tangent(values[i])
 
 
 @jit
 def _forward(begin, end, c_old, gates, keep, activations, c, h):
     hidden = c.shape[1]
-    half = c.dtype.type(0.5)
     for n in range(begin, end):
+        active, cell, old, out = activations[n], c[n], c_old[n], h[n]
+        active[:] = gates[n]
+        _squash(active[: 3 * hidden])
+        _flatten(active[3 * hidden :])
+        i, f = active[:hidden], active[hidden : 2 * hidden]
+        o, g = active[2 * hidden : 3 * hidden], active[3 * hidden :]
         for d in range(hidden):
-            i = half + half * math.tanh(half * gates[n, d])
-            f = keep[n] * (half + half * math.tanh(half * gates[n, hidden + d]))
-            o = half + half * math.tanh(half * gates[n, 2 * hidden + d])
-            g = math.tanh(gates[n, 3 * hidden + d])
-            if keep[n] == 0:
-                # What was not kept may not be a number.
-                c[n, d] = i * g
-            else:
-                c[n, d] = f * c_old[n, d] + i * g
-            h[n, d] = o * math.tanh(c[n, d])
-            activations[n, d] = i
-            activations[n, hidden + d] = f
-            activations[n, 2 * hidden + d] = o
-            activations[n, 3 * hidden + d] = g
+            cell[d] = i[d] * g[d]
+        if keep[n] == 0:
+            # What was not kept may not be a number.
+            f[:] = 0
+        else:
+            for d in range(hidden):
+                f[d] *= keep[n]
+            for d in range(hidden):
+                cell[d] += f[d] * old[d]
+        out[:] = cell
+        _flatten(out)
+        for d in range(hidden):
+            out[d] *= o[d]
 
 
 @jit
 def _backward(begin, end, c_old, activations, c, dc, dh, dc_old, dgates):
     hidden = c.shape[1]
     one = c.dtype.type(1)
+    flat = np.empty(hidden, c.dtype)
     for n in range(begin, end):
+        flat[:] = c[n]
+        _flatten(flat)
         for d in range(hidden):
             i, f = activations[n, d], activations[n, hidden + d]
             o, g = activations[n, 2 * hidden + d], activations[n, 3 * hidden + d]
-            squashed = math.tanh(c[n, d])
+            squashed = flat[d]
             through_c = dc[n, d] + dh[n, d] * o * (one - squashed * squashed)
             dc_old[n, d] = through_c * f
             dgates[n, d] = through_c * g * i * (one - i)

@@ -9,7 +9,7 @@ import numpy as np
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.activation import relu_backward, relu_forward
 from pycaffe_dist.kernels.elementwise import blockwise
-from pycaffe_dist.kernels.exponential import sigmoid
+from pycaffe_dist.kernels.exponential import sigmoid, tanh
 from pycaffe_dist.kernels.neurons import (
     absolute_gradient,
     bnll_forward,
@@ -132,7 +132,7 @@ class TanH(Neuron):
     backward_needs_top = Need.VALUE
 
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
-        np.tanh(x, out=y)
+        tanh(x, y)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         tanh_gradient(values, dy, dx)

@@ -10,6 +10,7 @@ import numpy as np
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import to_numpy, xp
 from pycaffe_dist.kernels.bias_add import bias_gradient
+from pycaffe_dist.kernels.exponential import tanh
 from pycaffe_dist.kernels.gemm import gemm
 from pycaffe_dist.kernels.inner_product import InnerProduct
 from pycaffe_dist.kernels.lstm import lstm_unit_backward, lstm_unit_forward
@@ -283,13 +284,13 @@ class RNN(Recurrent):
 
     def _step_forward(self, step: int, bottom: list[Blob], top: list[Blob]) -> list[np.ndarray]:
         h = self._gates.data[step]
-        np.tanh(h, out=h)
+        tanh(h, h)
         return [h]
 
     def _finish_forward(self, top: list[Blob]) -> None:
         h, y = (array.reshape(-1, self._hidden) for array in (self._gates.data, top[0].data))
         self._output_plan.forward(h, self.blobs[-2].data, self.blobs[-1].data, y)
-        np.tanh(y, out=y)
+        tanh(y, y)
 
     def _start_backward(self, top: list[Blob]) -> np.ndarray:
         h = self._gates.data.reshape(-1, self._hidden)

@@ -1,4 +1,4 @@
-"""The logistic function on a GPU."""
+"""The exponential function and its kin on a GPU."""
 
 from __future__ import annotations
 
@@ -12,3 +12,18 @@ _cu = kernels("exponential")
 def sigmoid(x: Any, y: Any) -> None:
     """See `pycaffe_dist.kernels.exponential.sigmoid`."""
     _cu.sigmoid(x.size, x, y, x.size)
+
+
+def exponentials(x: Any, y: Any) -> None:
+    """See `pycaffe_dist.kernels.exponential.exponentials`."""
+    _cu.exponentials(x.size, x, y, x.size)
+
+
+def tanh(x: Any, y: Any) -> None:
+    """See `pycaffe_dist.kernels.exponential.tanh`."""
+    _cu.hyperbolic_tangent(x.size, x, y, x.size)
+
+
+def softplus(x: Any, y: Any) -> None:
+    """See `pycaffe_dist.kernels.exponential.softplus`."""
+    _cu.softplus(x.size, x, y, x.size)
