@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -86,4 +87,6 @@ def _cv2() -> Any:
 
     # The threads are ours; OpenCV would start as many for every one of them.
     cv2.setNumThreads(1)
+    if "OPENCV_LOG_LEVEL" not in os.environ:
+        cv2.utils.logging.setLogLevel(0)  # what is wrong with an image, our errors tell
     return cv2

@@ -16,6 +16,8 @@ from pycaffe_dist.errors import DataError, did_you_mean
 # Records per transaction, as in Caffe's tools.
 _TRANSACTION = 1000
 _FIRST_MAP_SIZE = 1 << 26
+# What a writer could not use of a disk that it has filled.
+_DISK_IS_FULL = 1 << 18
 
 
 class Writer(ABC):
@@ -129,10 +131,24 @@ def create_database(path: str, backend: str) -> Iterator[Writer]:
         os.chmod(folder, 0o755)
         _rename(folder, path)
     except (OSError, lmdb.Error, plyvel.Error) as error:
-        raise DataError(f"cannot write database '{path}': {error}") from error
+        raise DataError(f"cannot write database '{path}': {_reason(error, path)}") from error
     finally:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _reason(error: Exception, path: str) -> str:
+    """Return what went wrong, in the system's words where the library's are no help."""
+    import plyvel
+
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(_parent(path))
+        if disk.f_bavail * disk.f_frsize < _DISK_IS_FULL:
+            return os.strerror(errno.ENOSPC)
+    words = error.args[0] if isinstance(error, plyvel.Error) and error.args else str(error)
+    return words.decode(errors="replace") if isinstance(words, bytes) else words
 
 
 def _rename(folder: str, path: str) -> None:
