@@ -147,54 +147,92 @@ RESNET = {
 }  # fmt: skip
 
 
-def files() -> dict[str, tuple[str, Any]]:
-    """Return every file's path below models/, with a line about it and its message."""
-    mean_file = {"mean_file": f"{IMAGENET}/imagenet_mean.binaryproto"}
-    google_mean = mean_values((104, 117, 123), crop_size=224)
-    vgg_mean = mean_values(VGG_MEAN, crop_size=224)
-    out: dict[str, tuple[str, Any]] = {}
+Files = dict[str, tuple[str, Any]]
+MEAN_FILE = {"mean_file": f"{IMAGENET}/imagenet_mean.binaryproto"}
+VGG_CROPS = mean_values(VGG_MEAN, crop_size=224)
 
-    def put(folder: str, about: str, train: Any, final: Any, *solvers: tuple[str, Any]) -> None:
-        if train is not None:
-            out[f"{folder}/train_val.prototxt"] = (f"{about}, for training.", train)
-        out[f"{folder}/deploy.prototxt"] = (f"{about}, for use.", final)
-        for (comment, param), name in zip(solvers, ("solver", "quick_solver")):
-            out[f"{folder}/{name}.prototxt"] = (comment, param)
 
-    for folder, name, body, prefix, about in (
-        ("bvlc_alexnet", "AlexNet", alexnet, "caffe_alexnet_train", "AlexNet"),
-        ("bvlc_reference_caffenet", "CaffeNet", caffenet, "caffenet_train", "CaffeNet"),
+def folder_files(
+    folder: str, about: str, train: Any, final: Any, *solvers: tuple[str, Any]
+) -> Files:
+    """Return the files of one folder: the nets for training (if any) and for use, solvers."""
+    out: Files = {}
+    if train is not None:
+        out[f"{folder}/train_val.prototxt"] = (f"{about}, for training.", train)
+    out[f"{folder}/deploy.prototxt"] = (f"{about}, for use.", final)
+    for (comment, param), name in zip(solvers, ("solver", "quick_solver")):
+        out[f"{folder}/{name}.prototxt"] = (comment, param)
+    return out
+
+
+def alexnet_files() -> Files:
+    """Return AlexNet, CaffeNet, and the nets that begin with CaffeNet's weights."""
+    out: Files = {}
+    for folder, name, body, prefix in (
+        ("bvlc_alexnet", "AlexNet", alexnet, "caffe_alexnet_train"),
+        ("bvlc_reference_caffenet", "CaffeNet", caffenet, "caffenet_train"),
     ):
-        train = train_val(name, body, {"crop_size": 227, **mean_file}, (256, 50), classify)
-        put(folder, about, train, deploy(name, body, 10, 227),
-            solver(folder, prefix, "90 epochs of ImageNet.", **ALEX))  # fmt: skip
+        train = train_val(name, body, {"crop_size": 227, **MEAN_FILE}, (256, 50), classify)
+        out |= folder_files(folder, name, train, deploy(name, body, 10, 227),
+                            solver(folder, prefix, "90 epochs of ImageNet.", **ALEX))  # fmt: skip
     name = "bvlc_reference_rcnn_ilsvrc13"
-    put(name, "R-CNN for ILSVRC13", None, deploy("R-CNN-ilsvrc13", rcnn, 10, 227, ""))
+    out |= folder_files(
+        name, "R-CNN for ILSVRC13", None, deploy("R-CNN-ilsvrc13", rcnn, 10, 227, "")
+    )
     name = "finetune_flickr_style"
     fine = ALEX | {"test_iter": [100], "base_lr": 0.001, "stepsize": 20000, "max_iter": 100000}
-    put(name, "CaffeNet for Flickr's styles", flickr_train_val(),
+    return out | folder_files(
+        name, "CaffeNet for Flickr's styles", flickr_train_val(),
         deploy("FlickrStyleCaffeNet", flickr_style, 10, 227),
-        solver(name, name, "Fine-tuning: begin with CaffeNet's weights.", **fine))  # fmt: skip
+        solver(name, name, "Fine-tuning: begin with CaffeNet's weights.", **fine),
+    )  # fmt: skip
+
+
+def googlenet_files() -> Files:
+    """Return GoogLeNet with its two schedules."""
     name = "bvlc_googlenet"
-    train = train_val("GoogleNet", lambda net, data: googlenet(net, data, True), google_mean,
+    crops = mean_values((104, 117, 123), crop_size=224)
+    train = train_val("GoogleNet", lambda net, data: googlenet(net, data, True), crops,
                       (32, 50), finish_googlenet)  # fmt: skip
     slow = GOOGLE | {"lr_policy": "step", "stepsize": 320000, "gamma": 0.96, "max_iter": 10000000}
     quick = GOOGLE | {"lr_policy": "poly", "power": 0.5, "max_iter": 2400000}
-    put(name, "GoogLeNet", train, deploy("GoogleNet", googlenet, 10, 224),
+    return folder_files(
+        name, "GoogLeNet", train, deploy("GoogleNet", googlenet, 10, 224),
         solver(name, name, "The paper's schedule.", **slow),
-        solver(name, f"{name}_quick", "BVLC's schedule of 60 epochs.", **quick))  # fmt: skip
+        solver(name, f"{name}_quick", "BVLC's schedule of 60 epochs.", **quick),
+    )  # fmt: skip
+
+
+def vgg_files() -> Files:
+    """Return VGG-16 and VGG-19."""
+    out: Files = {}
     for depth, layers in ((16, (2, 2, 3, 3, 3)), (19, (2, 2, 4, 4, 4))):
         folder, name = f"vgg{depth}", f"VGG_ILSVRC_{depth}_layers"
-        train = train_val(name, vgg(layers), vgg_mean, (64, 50), classify_top_5)
-        put(folder, f"VGG-{depth}", train, deploy(name, vgg(layers), 10, 224),
+        train = train_val(name, vgg(layers), VGG_CROPS, (64, 50), classify_top_5)
+        out |= folder_files(
+            folder, f"VGG-{depth}", train, deploy(name, vgg(layers), 10, 224),
             solver(folder, folder, "The paper's batch of 256 is 64 x iter_size.",
-                   **ALEX | {"iter_size": 4, "max_iter": 370000}))  # fmt: skip
+                   **ALEX | {"iter_size": 4, "max_iter": 370000}),
+        )  # fmt: skip
+    return out
+
+
+def resnet_files() -> Files:
+    """Return ResNet-50, -101 and -152."""
+    out: Files = {}
     for depth, blocks in ((50, (3, 4, 6, 3)), (101, (3, 4, 23, 3)), (152, (3, 8, 36, 3))):
         folder, name = f"resnet{depth}", f"ResNet-{depth}"
-        train = train_val(name, resnet(blocks), vgg_mean, (32, 50), classify_top_5)
-        put(folder, name, train, deploy(name, resnet(blocks), 1, 224),
+        train = train_val(name, resnet(blocks), VGG_CROPS, (32, 50), classify_top_5)
+        out |= folder_files(
+            folder, name, train, deploy(name, resnet(blocks), 1, 224),
             solver(folder, folder, "The paper's batch of 256 is 32 x iter_size.",
-                   **RESNET | {"iter_size": 8}))  # fmt: skip
+                   **RESNET | {"iter_size": 8}),
+        )  # fmt: skip
+    return out
+
+
+def small_net_files() -> Files:
+    """Return the nets with few parameters: SqueezeNet, MobileNet, network in network."""
     name = "squeezenet_v1.1"
     train = train_val(name, squeezenet, mean_values((104, 117, 123), crop_size=227), (32, 25),
                       classify_top_5)  # fmt: skip
@@ -203,18 +241,33 @@ def files() -> dict[str, tuple[str, Any]]:
         "base_lr": 0.04, "lr_policy": "poly", "power": 1.0, "max_iter": 170000, "iter_size": 16,
         "weight_decay": 0.0002, "display": 40, "average_loss": 40, "snapshot": 1000,
     }  # fmt: skip
-    put(name, "SqueezeNet 1.1", train, deploy(name, squeezenet, 10, 227),
-        solver(name, "squeezenet", "A batch of 512 is 32 x iter_size.", **fields))  # fmt: skip
-    name = "mobilenet_v1"
-    mean = mean_values((103.94, 116.78, 123.68), scale=0.017, crop_size=224)
-    train = train_val("MOBILENET", mobilenet, mean, (64, 50), classify_top_5)
-    put(name, "MobileNet v1", train, deploy("MOBILENET", mobilenet, 1, 224),
-        solver(name, name, "A batch of 256 is 64 x iter_size.",
-               **RESNET | {"iter_size": 4, "weight_decay": 0.00004}))  # fmt: skip
-    name = "nin_imagenet"
-    train = train_val("nin_imagenet", nin, {"crop_size": 224, **mean_file}, (64, 89), classify)
-    fields = ALEX | {"stepsize": 200000, "test_iter": [562]}
-    put(name, "Network in network", train, deploy("nin_imagenet", nin, 10, 224),
-        solver(name, name, "90 epochs of ImageNet at a batch of 256.", **fields | {"iter_size": 4})
+    out = folder_files(
+        name, "SqueezeNet 1.1", train, deploy(name, squeezenet, 10, 227),
+        solver(name, "squeezenet", "A batch of 512 is 32 x iter_size.", **fields),
     )  # fmt: skip
-    return out
+    name = "mobilenet_v1"
+    crops = mean_values((103.94, 116.78, 123.68), scale=0.017, crop_size=224)
+    train = train_val("MOBILENET", mobilenet, crops, (64, 50), classify_top_5)
+    out |= folder_files(
+        name, "MobileNet v1", train, deploy("MOBILENET", mobilenet, 1, 224),
+        solver(name, name, "A batch of 256 is 64 x iter_size.",
+               **RESNET | {"iter_size": 4, "weight_decay": 0.00004}),
+    )  # fmt: skip
+    name = "nin_imagenet"
+    train = train_val("nin_imagenet", nin, {"crop_size": 224, **MEAN_FILE}, (64, 89), classify)
+    fields = ALEX | {"stepsize": 200000, "test_iter": [562], "iter_size": 4}
+    return out | folder_files(
+        name, "Network in network", train, deploy("nin_imagenet", nin, 10, 224),
+        solver(name, name, "90 epochs of ImageNet at a batch of 256.", **fields),
+    )  # fmt: skip
+
+
+def files() -> Files:
+    """Return every file's path below models/, with a line about it and its message."""
+    return {
+        **alexnet_files(),
+        **googlenet_files(),
+        **vgg_files(),
+        **resnet_files(),
+        **small_net_files(),
+    }
