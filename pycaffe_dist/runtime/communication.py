@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.runtime.inquiry import LOOK_SECONDS, Inquiry
 from pycaffe_dist.runtime.pacing import Pace
 
 # Several exchanges at a time hide each other's latency and keep both directions of a link busy
@@ -165,6 +166,8 @@ class CommunicationThread:
         self._busy = 0.0  # how long there was at least one, up to the last time that there was none
         self._busy_since = 0.0
         self.on_exchange: Callable[[str, float, float], None] | None = None
+        self.inquiry: Inquiry | None = None
+        self.place = ""  # where the run is, in words for other ranks
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="pcaffe-mpi", daemon=True)
         self._thread.start()
@@ -217,6 +220,7 @@ class CommunicationThread:
     def end_watches(self) -> None:
         """Look for no more messages; to be called in the thread."""
         self._watches.clear()
+        self.inquiry = None
 
     def restart_order(self) -> None:
         """Let orders count from 0 again; nothing that has one may be under way."""
@@ -268,6 +272,8 @@ class CommunicationThread:
             now = time.monotonic()
             for look in tuple(self._watches.values()):
                 moved |= look(now)
+            if self.inquiry is not None:
+                self.inquiry.look(now)
             for job in tuple(self._live):
                 moved |= self._advance(job, now)
             if moved:
@@ -278,7 +284,8 @@ class CommunicationThread:
     def _sleep(self) -> bool:
         """Wait for a task, or as long as nobody needs to be looked for; tell whether one came."""
         try:
-            self._accept(self._inbox.get(timeout=LONGEST_NAP if self._watches else None))
+            longest = LOOK_SECONDS if self.inquiry else None
+            self._accept(self._inbox.get(timeout=LONGEST_NAP if self._watches else longest))
         except queue.Empty:
             return False
         return True
@@ -387,6 +394,12 @@ class CommunicationThread:
         if self.on_exchange is not None:
             self.on_exchange(job.handle.name, job.started, ended)
 
+    def status(self) -> str:
+        """Say what this rank is doing, as far as this thread knows; to be called in it."""
+        names = [job.handle.name for job in self._live if not job.patient]
+        doing = f"waits in {', '.join(names)}" if names else "has nothing under way and computes"
+        return f"{doing}, {self.place}" if self.place else doing
+
     def _has_reported(self) -> bool:
         """Whether a task that is still stuck has been reported: the others wait for the same."""
         return any(job.reported for job in self._live)
@@ -404,6 +417,8 @@ class CommunicationThread:
             whom = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
         else:
             whom = "other ranks; a collective operation does not tell which"
+        if self.inquiry is not None:
+            self.inquiry.ask(missing, now)
         print(
             f"pcaffe: {self.who}: {job.handle.name} has waited {now - job.since:.0f} s for {whom}",
             file=sys.stderr,

@@ -416,6 +416,7 @@ class ExchangeEngine(Engine):
 
     def _submit(self, waybill: _Waybill) -> None:
         order = (waybill.round - 1) * len(self._waybills) + waybill.shipment.number
+        self._cluster.communication.place = f"in round {waybill.round} of exchanges"
         waybill.handle = waybill.exchange.submit(waybill.shipment, order)
 
     def wait(self, parameter: Parameter) -> None:

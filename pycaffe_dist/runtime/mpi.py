@@ -21,6 +21,7 @@ from pycaffe_dist.runtime import launcher
 from pycaffe_dist.runtime.clocks import compare
 from pycaffe_dist.runtime.cluster import Cluster
 from pycaffe_dist.runtime.communication import CommunicationThread, Handle, Step, Task
+from pycaffe_dist.runtime.inquiry import Inquiry
 from pycaffe_dist.runtime.link import AT_A_TIME, LARGE_BYTES, Link, measure, saturate
 from pycaffe_dist.runtime.pacing import Pace
 from pycaffe_dist.runtime.products import FLOPS, seconds_until
@@ -84,6 +85,7 @@ class MPICluster(Cluster):
         self._host = host
         if self.has_servers:
             self._separate_servers()
+        self.communication.call(self._allow_inquiries, "inquiries").wait()
         self._previous_hook = sys.excepthook
         sys.excepthook = self._uncaught
         atexit.register(self.close)
@@ -101,8 +103,14 @@ class MPICluster(Cluster):
             )
         self._control = self._world = mpi.COMM_WORLD.Dup()
         self.exchange_communicator = mpi.COMM_WORLD.Dup()
+        self._questions = mpi.COMM_WORLD.Dup()
         self.requests, self.answers = mpi.COMM_WORLD.Dup(), mpi.COMM_WORLD.Dup()
         return ours
+
+    def _allow_inquiries(self) -> None:
+        """Let a rank that waits for long ask the others what they are doing."""
+        thread = self.communication
+        thread.inquiry = Inquiry(self._mpi, self._questions, thread.status, thread.who)
 
     @property
     def has_servers(self) -> bool:

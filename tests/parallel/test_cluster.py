@@ -76,9 +76,10 @@ def test_ranks_that_wait_long_say_for_what_and_for_whom(mpirun):
     assert finished.status == 0, finished.output
     for rank in (0, 2):
         start = f"pcaffe: rank {rank} of 3 on "
-        (line,) = [line for line in finished.output.splitlines() if line.startswith(start)]
-        assert "layer0[0]" in line
-        assert line.endswith("for rank 1")
+        waits, told = [line for line in finished.output.splitlines() if line.startswith(start)]
+        assert "layer0[0]" in waits
+        assert waits.endswith("for rank 1")
+        assert told.endswith("rank 1 has nothing under way and computes, in round 2 of exchanges")
     assert finished.output.count("finished") == 3
 
 

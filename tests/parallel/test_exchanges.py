@@ -47,7 +47,7 @@ def results(mpirun, tmp_path_factory) -> Callable[..., Results]:
     @cache
     def run(ranks: int, seed: int = 0) -> Results:
         folder = tmp_path_factory.mktemp(f"on_{ranks}_ranks")
-        finished = mpirun(ranks, "exchanging.py", folder, seed, timeout=120)
+        finished = mpirun(ranks, "exchanging.py", folder, seed, timeout=240)
         assert finished.status == 0, finished.output
         return [dict(np.load(folder / f"{rank}.npz")) for rank in range(ranks)]
 

@@ -15,6 +15,10 @@ from pycaffe_dist.runtime.cluster import Cluster, detect
 from pycaffe_dist.runtime.engine import make_engine
 
 
+# Longer than a rank waits before it asks where the others are, and than they take to answer.
+LATE_SECONDS = 2.5
+
+
 def fail(how: str) -> None:
     if how == "bug":
         raise ValueError("a mistake in a layer")
@@ -38,7 +42,7 @@ def run(cluster: Cluster, how: str) -> None:
         engine.gradient_ready(bias)
         if iteration == 1 and (cluster.rank == 1 or how == "everybody" or cluster.size == 1):
             if how == "late":
-                time.sleep(2)
+                time.sleep(LATE_SECONDS)
             fail(how)
         engine.gradient_ready(weights)
         engine.wait(weights)
