@@ -68,6 +68,16 @@ def train(folder: Path, data: str, ranks: int, batch: int, iterations: int, flag
     return Result(100 * float(outputs["accuracy"]), float(outputs["loss"]), seconds)
 
 
+def show(way: str, result: Result, one: Result) -> None:
+    """Print a run beside that of one rank."""
+    apart = result.accuracy - one.accuracy
+    print(
+        f"{way:18}  {result.accuracy:10.2f}  {apart:+20.2f}  {result.loss:9.4f}  "
+        f"{result.seconds:7.1f}",
+        flush=True,
+    )
+
+
 def main() -> None:
     """Print a line per way of training, and say whether all are within the tolerance."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -82,18 +92,14 @@ def main() -> None:
         folder = Path(name)
         whole = options.ranks * options.batch
         one = train(folder, options.data, 1, whole, options.iterations, [])
+        show("one rank", one, one)
         far = 0.0
-        for way, result in [("one rank", one)] + [
-            (way, train(folder, options.data, options.ranks, options.batch, options.iterations, f))
-            for way, f in WAYS.items()
-        ]:
-            apart = result.accuracy - one.accuracy
-            far = max(far, abs(apart))
-            print(
-                f"{way:18}  {result.accuracy:10.2f}  {apart:+20.2f}  {result.loss:9.4f}  "
-                f"{result.seconds:7.1f}",
-                flush=True,
+        for way, flags in WAYS.items():
+            result = train(
+                folder, options.data, options.ranks, options.batch, options.iterations, flags
             )
+            show(way, result, one)
+            far = max(far, abs(result.accuracy - one.accuracy))
     verdict = "within" if far <= TOLERANCE + 1e-9 else "NOT within"
     print(f"all {verdict} {TOLERANCE} points of one rank")
 
