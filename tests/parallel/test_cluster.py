@@ -96,3 +96,15 @@ def test_ranks_that_disagree_are_told(mpirun, how, message):
     finished = mpirun(2, "disagreeing.py", how, timeout=30)
     assert finished.status == 1
     assert finished.output.count(message) == 1
+
+
+def test_weights_that_drift_apart_end_the_run(mpirun):
+    """Rank 1 has another number in layer1[0], rank 3 in layer0[1]."""
+    finished = mpirun(4, "drifting.py", timeout=30)
+    assert finished.status == 1
+    assert finished.output.count("equal") == 4
+    message = (
+        "after iteration 7 the weights of ranks 1, 3 of 4 differ from those of the other ranks, "
+        "first in layer0[1]"
+    )
+    assert finished.output.count(message) == 1
