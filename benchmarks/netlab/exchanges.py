@@ -3,7 +3,8 @@
 Every host is a network namespace of this machine with one rank on it, and all share its cores: what
 counts are ratios of times in the same column.  The ways take turns, each in processes of its own;
 of every way the median over all of its iterations but the first few is shown.  "none" leaves out
-the messages, and lets the ranks drift apart.
+the messages, and lets the ranks drift apart; "alone:allreduce" leaves out everything else.  What is
+predicted is the simulator's, from the times of layers in the same run.
 
     python benchmarks/netlab/exchanges.py --rate 1gbit --rounds 3 --json exchanges.json
     TORCH_PYTHON=/path/to/python python benchmarks/netlab/exchanges.py
@@ -19,17 +20,42 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from nets import NETS
 from network import HERE, Network, missing
 
-OURS = ("none", "naive", "allreduce", "sufficient_factor", "auto")
+AUTO, ALONE = "auto", "alone:allreduce"
+OURS = ("none", "naive", "allreduce", "sufficient_factor", AUTO)
 DDP = "PyTorch DDP"
 WARM_UP = 3  # iterations; auto settles on its plan meanwhile
 
-Times = dict[str, dict[str, list[float]]]
+
+@dataclass
+class Found:
+    """Seconds of a way on so many hosts: iterations, and what was predicted or measured with them.
+
+    ``predicted`` is the simulator's for an iteration, ``backward`` that of all layers.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    predicted: list[float] = field(default_factory=list)
+    backward: list[float] = field(default_factory=list)
+
+    def add(self, turn: dict[str, Any]) -> None:
+        """Add a turn's iterations but those that warm up."""
+        self.seconds += turn["seconds"][WARM_UP:]
+        self.predicted.append(turn.get("predicted", 0.0))
+        self.backward.append(turn.get("backward", 0.0))
+
+    @property
+    def median(self) -> float:
+        """The median iteration."""
+        return median(self.seconds)
 
 
 def has_torch(python: str) -> bool:
@@ -38,8 +64,10 @@ def has_torch(python: str) -> bool:
     return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
 
-def run(network: Network, net: str, way: str, hosts: int, count: int, python: str) -> list[float]:
-    """Return the seconds of ``count`` iterations after those that warm up."""
+def run(
+    network: Network, net: str, way: str, hosts: int, count: int, python: str
+) -> dict[str, Any]:
+    """Return what a rank prints after ``count`` iterations and those that warm up."""
     threads = max(1, len(os.sched_getaffinity(0)) // hosts)
     environment = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
     iterations = str(count + WARM_UP)
@@ -52,31 +80,42 @@ def run(network: Network, net: str, way: str, hosts: int, count: int, python: st
         command = [sys.executable, str(HERE / "ours.py"), net, way, iterations, *settings]
     printed = network.mpirun(hosts, command, environment)
     found = next(line for line in printed.splitlines() if line.startswith("{"))
-    return json.loads(found)["seconds"][WARM_UP:]
+    return json.loads(found)
 
 
-def table(times: Times, hosts: list[int]) -> str:
+def table(ways: dict[str, dict[int, Found]], hosts: list[int]) -> str:
     """Return medians in milliseconds, and the ratios that say how good they are."""
     lines = [["ms", *(f"{count} hosts" for count in hosts)]]
-    medians = {
-        way: {count: median(by_hosts[str(count)]) for count in hosts}
-        for way, by_hosts in times.items()
-    }
-    lines += [
-        [way, *(f"{1e3 * of_way[count]:.1f}" for count in hosts)] for way, of_way in medians.items()
-    ]
-    single = [way for way in medians if way not in ("none", "auto", DDP)]
-    best = {count: min(medians[way][count] for way in single) for count in hosts}
-    lines.append(["auto / best single", *(f"{medians['auto'][n] / best[n]:.3f}" for n in hosts)])
-    if DDP in medians:
-        lines.append(
-            [f"{DDP} / auto", *(f"{medians[DDP][n] / medians['auto'][n]:.2f}" for n in hosts)]
-        )
+
+    def add(name: str, value: Callable[[int], str]) -> None:
+        lines.append([name, *(value(count) for count in hosts)])
+
+    for way, found in ways.items():
+        add(way, lambda n, found=found: f"{1e3 * found[n].median:.1f}")
+        if median(found[hosts[0]].predicted):
+            name = f"  predicted for {way}"
+            add(name, lambda n, found=found: f"{1e3 * median(found[n].predicted):.1f}")
+    single = [way for way in ways if way in ("naive", "allreduce", "sufficient_factor")]
+    auto = ways.get(AUTO)
+    if auto and single:
+        best = {n: min(ways[way][n].median for way in single) for n in hosts}
+        add("auto / best single", lambda n: f"{auto[n].median / best[n]:.3f}")
+    if auto and DDP in ways:
+        add(f"{DDP} / auto", lambda n: f"{ways[DDP][n].median / auto[n].median:.2f}")
+    if {"none", ALONE, "allreduce"} <= set(ways):
+        add("allreduce hidden behind backward", lambda n: f"{100 * hidden(ways, n):.0f} %")
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join(
         "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
         for line in lines
     )
+
+
+def hidden(ways: dict[str, dict[int, Found]], hosts: int) -> float:
+    """Return which part of the allreduce that could hide behind backward does."""
+    computing, alone = ways["none"][hosts].median, ways[ALONE][hosts].median
+    fits = min(alone, median(ways["none"][hosts].backward))
+    return (computing + alone - ways["allreduce"][hosts].median) / fits
 
 
 def main() -> None:
@@ -86,7 +125,9 @@ def main() -> None:
     parser.add_argument("--rate", default="1gbit", help="of every link, e.g. 250mbit (%(default)s)")
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4], help="(2 4)")
     parser.add_argument("--net", choices=NETS, action="append", help="one of them (all)")
-    parser.add_argument("--way", choices=[*OURS, DDP], action="append", help="one of them (all)")
+    parser.add_argument(
+        "--way", choices=[*OURS, ALONE, DDP], action="append", help="one of them (all but alone)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="turns of each way (%(default)s)")
     parser.add_argument("--iterations", type=int, default=5, help="of each turn (%(default)s)")
     parser.add_argument("--json", type=Path, help="write all times to this file")
@@ -100,18 +141,22 @@ def main() -> None:
     if DDP in ways and not has_torch(python):
         print(f"{python} has no PyTorch: set TORCH_PYTHON to time it, too")
         ways.remove(DDP)
-    found: dict[str, Times] = {}
+    nets: dict[str, dict[str, dict[int, Found]]] = {}
     with Network(max(options.hosts), options.rate) as network:
         for net in options.net or NETS:
-            times = found[net] = {way: {str(count): [] for count in options.hosts} for way in ways}
+            found = nets[net] = {way: {n: Found() for n in options.hosts} for way in ways}
             for _ in range(options.rounds):
-                for count in options.hosts:
+                for hosts in options.hosts:
                     for way in ways:
-                        seconds = run(network, net, way, count, options.iterations, python)
-                        times[way][str(count)] += seconds
-            print(f"\n{net}, {options.rate}\n{table(times, options.hosts)}", flush=True)
+                        turn = run(network, net, way, hosts, options.iterations, python)
+                        found[way][hosts].add(turn)
+            print(f"\n{net}, {options.rate}\n{table(found, options.hosts)}", flush=True)
     if options.json:
-        options.json.write_text(json.dumps({"rate": options.rate, "seconds": found}, indent=1))
+        plain = {
+            net: {way: {n: asdict(of) for n, of in hosts.items()} for way, hosts in ways.items()}
+            for net, ways in nets.items()
+        }
+        options.json.write_text(json.dumps({"rate": options.rate, "nets": plain}, indent=1))
 
 
 if __name__ == "__main__":

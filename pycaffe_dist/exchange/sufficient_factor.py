@@ -173,6 +173,12 @@ class SufficientFactor(Exchange):
                 factors = from_numpy(rows.u), from_numpy(rows.v)
                 mean_of_products(*factors, self.cluster.size, parameter.blob.diff)
 
+    def rebuild_rows(self, shipment: Shipment, begin: int, end: int, out: np.ndarray) -> None:
+        """Rebuild some rows of the mean gradient, with the bits that they have in the whole."""
+        rows = self._rows[shipment]
+        columns = np.ascontiguousarray(rows.u[:, begin:end])
+        mean_of_products(columns, rows.v, self.cluster.size, out)
+
     def close(self) -> None:
         """Give the layers their gradients back."""
         for shipment in self._rows:

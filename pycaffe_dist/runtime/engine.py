@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -22,7 +22,7 @@ from pycaffe_dist.exchange.base import (
     candidates,
 )
 from pycaffe_dist.log import logger
-from pycaffe_dist.runtime.choosing import Times, Workload, spared_seconds
+from pycaffe_dist.runtime.choosing import Times, Workload, predicted, spared_seconds
 from pycaffe_dist.runtime.mpi import MPICluster
 from pycaffe_dist.runtime.plan import (
     STATISTICS,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.runtime.cluster import Cluster
     from pycaffe_dist.runtime.communication import Handle
+    from pycaffe_dist.runtime.simulation import Iteration
     from pycaffe_dist.solvers.updating import Updater
 
 _ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
@@ -86,6 +87,16 @@ class Engine(abc.ABC):
         Or, if an exchange :meth:`updates` it, when its weights are updated.
         """
 
+    def wait_for_factors(
+        self, parameter: Parameter
+    ) -> Callable[[int, int, np.ndarray], None] | None:
+        """Do as :meth:`wait` does, or leave it to the caller to rebuild the mean gradient.
+
+        Then it returns what makes the rows [begin, end) of it, until the next iteration.
+        """
+        self.wait(parameter)
+        return None
+
     def has_arrived(self, parameter: Parameter) -> bool:
         """Tell whether :meth:`wait` would find all messages of a parameter there."""
         return True
@@ -98,6 +109,10 @@ class Engine(abc.ABC):
     def hidden(self) -> str:
         """Say how much of the messages' time was hidden since the last call; empty if unknown."""
         return ""
+
+    def exchange_seconds(self) -> float:
+        """Return for how long gradients have been under way so far."""
+        return 0.0
 
     def listen(self, record: Record | None) -> None:  # noqa: B027 (optional)
         """Tell ``record`` of all messages and of waiting for them from now on."""
@@ -272,22 +287,34 @@ class ExchangeEngine(Engine):
     def revise(self, parameters: Sequence[Parameter], times: Times) -> None:
         """Choose again, by the simulated iteration, and settle on that; nothing is under way."""
         before, cluster = self._plan, self._cluster
-        full = [*times.backward]
-        for waybill in self._waybills:
-            layer = waybill.shipment.pieces[0].parameter.layer_index
-            full[layer] += spared_seconds(waybill.exchange, waybill.shipment, cluster)
-        times = replace(times, backward=tuple(full))
-        workload = Workload(times, self._settings.passes, self._settings.overlap)
+        workload = self._workload(times)
         kinds = candidates(self._exchange, self._settings.wire)
         exchanges = [kind(cluster, self._settings) for kind in kinds]
         plan = make_plan(parameters, exchanges, cluster, self._exchange, workload)
         self._is_settled = True
+        seconds = predicted(plan.choice, parameters, exchanges, workload, cluster).total
+        logger.info("With the layers' times, an iteration is predicted to take %.4g s", seconds)
         if before is not None and plan.choice == before.choice:
             logger.info("Exchange plan: it stays, now that the layers' times are known")
             return
         self.finish()
         logger.info("Exchange plan, now that the layers' times are known:\n%s", plan.table())
         self._adopt(plan, parameters, exchanges)
+
+    def predict(self, parameters: Sequence[Parameter], times: Times) -> Iteration:
+        """Return the iteration that the plan is predicted to make of these times."""
+        choice = self._plan.choice if self._plan else {}
+        workload = self._workload(times)
+        return predicted(choice, parameters, self._exchanges, workload, self._cluster)
+
+    def _workload(self, times: Times) -> Workload:
+        """Return what is computed, with the products that the plan spares the layers."""
+        full = [*times.backward]
+        for waybill in self._waybills:
+            layer = waybill.shipment.pieces[0].parameter.layer_index
+            full[layer] += spared_seconds(waybill.exchange, waybill.shipment, self._cluster)
+        times = replace(times, backward=tuple(full))
+        return Workload(times, self._settings.passes, self._overlap)
 
     def settle(self) -> bytes:
         """Return the plan of "auto", which is not revised any more; else nothing."""
@@ -376,9 +403,13 @@ class ExchangeEngine(Engine):
         """Tell whether :meth:`wait` would find all messages of a parameter there."""
         return all(waybill.has_arrived for waybill in self._of_parameter.get(parameter.key, ()))
 
+    def exchange_seconds(self) -> float:
+        """Return for how long gradients have been under way so far."""
+        return self._cluster.communication.exchange_seconds()
+
     def hidden(self) -> str:
         """Say how much of the messages' time was hidden since the last call; empty without any."""
-        now = self._cluster.communication.exchange_seconds(), self._waited
+        now = self.exchange_seconds(), self._waited
         under_way, waited = (new - old for new, old in zip(now, self._reported))
         self._reported = now
         if under_way <= 0:
@@ -427,19 +458,38 @@ class ExchangeEngine(Engine):
         Raises ClusterError when backward has not announced the gradient or one that travels with
         it, and whatever went wrong on the way.
         """
+        for waybill in self._arrived(parameter):
+            started = perf_counter()
+            if waybill.complete() and self._record is not None:
+                self._record(Kind.REBUILD, parameter.key, started, perf_counter())
+
+    def wait_for_factors(
+        self, parameter: Parameter
+    ) -> Callable[[int, int, np.ndarray], None] | None:
+        """Do as :meth:`wait` does, or leave it to the caller to rebuild what came as factors."""
+        waybills = self._of_parameter.get(parameter.key, ())
+        for waybill in waybills:
+            if waybill.exchange.moves is Moves.FACTORS and waybill.completed < waybill.round:
+                self._arrived(parameter)
+                waybill.completed = waybill.round
+                return partial(waybill.exchange.rebuild_rows, waybill.shipment)
+        self.wait(parameter)
+        return None
+
+    def _arrived(self, parameter: Parameter) -> list[_Waybill]:
+        """Return a parameter's waybills when all their messages have arrived."""
         key = parameter.key
         self._release()
-        for waybill in self._of_parameter.get(key, ()):
+        waybills = self._of_parameter.get(key, [])
+        for waybill in waybills:
             if waybill.handle is None or waybill.round < self._rounds[key]:
                 raise ClusterError(
                     f"waiting for the gradient of {key}, but backward has not made that of "
                     f"{', '.join(sorted(waybill.missing))}"
                 )
             self._wait(waybill.handle, key)
-            started = perf_counter()
-            if waybill.complete() and self._record is not None:
-                self._record(Kind.REBUILD, key, started, perf_counter())
         self._unawaited.discard(key)
+        return waybills
 
     def _wait(self, handle: Handle, key: str) -> None:
         started = perf_counter()

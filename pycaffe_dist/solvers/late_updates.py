@@ -32,7 +32,7 @@ class LateUpdates:
         return bool(self._missing)
 
     def begin(self, update: Callable[[int], None]) -> None:
-        """Let all parameters wait for ``update``, which gets a parameter's index."""
+        """Let all parameters wait for ``update``, which gets an index and waits for messages."""
         self._update = update
         self._missing = dict(enumerate(self._parameters))
 
@@ -63,7 +63,6 @@ class LateUpdates:
 
     def _make(self, index: int) -> None:
         parameter = self._missing.pop(index)
-        self._engine.wait(parameter)
         if self._update is not None:
             self._update(index)
         if not parameter.as_factors:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from statistics import median
 
 import numpy as np
 
@@ -14,17 +16,28 @@ from pycaffe_dist.runtime.recording import Kind
 # The first iteration compiles kernels, and touches memory for the first time.
 _WARM_UP = 1
 _MEASURED = 2
+_COMPUTING = (Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE)
 
 
 class LayerTimes:
-    """Collects spans of time; call it as a `Record`."""
+    """Collects spans of time; call it as a `Record`.
 
-    def __init__(self) -> None:
-        self._spans: dict[tuple[Kind, str], list[float]] = defaultdict(list)
+    ``under_way`` returns for how many seconds messages have been under way: those slow the layers
+    down, which the times that come of it leave out.
+    """
+
+    def __init__(self, under_way: Callable[[], float]):
+        self._under_way = under_way
+        self._before = 0.0
+        self._spans: dict[tuple[Kind, str], list[tuple[float, float]]] = defaultdict(list)
         self._iterations = 0
 
     def __call__(self, kind: Kind, name: str, started: float, ended: float) -> None:
-        self._spans[kind, name].append(ended - started)
+        if kind not in _COMPUTING:
+            return
+        before, self._before = self._before, self._under_way()
+        with_messages = min(self._before - before, ended - started)
+        self._spans[kind, name].append((ended - started, with_messages))
 
     def end_iteration(self) -> bool:
         """Take note of the end of an iteration; tell whether there were enough."""
@@ -34,16 +47,19 @@ class LayerTimes:
         return self._iterations >= _WARM_UP + _MEASURED
 
     def times(self, net: Net, cluster: Cluster) -> Times:
-        """Return the mean over ranks of the least times; all ranks must call it."""
+        """Return the mean over ranks of the median times; all ranks must call it."""
+        lost = 1 - cluster.contention().computing
         found = [
-            self._least(kind, name)
+            self._alone(kind, name, lost)
             for kind in (Kind.FORWARD, Kind.BACKWARD)
             for name in net.layer_names
         ]
-        update = sum(self._least(Kind.UPDATE, parameter.key) for parameter in net.parameters)
-        values = cluster.mean(np.array([*found, update])).tolist()
+        updates = [self._alone(Kind.UPDATE, parameter.key, lost) for parameter in net.parameters]
+        values = cluster.mean(np.array([*found, sum(updates)])).tolist()
         count = len(net.nodes)
         return Times(tuple(values[:count]), tuple(values[count:-1]), values[-1])
 
-    def _least(self, kind: Kind, name: str) -> float:
-        return min(self._spans.get((kind, name), (0.0,)))
+    def _alone(self, kind: Kind, name: str, lost: float) -> float:
+        """Return the median time without the part that is lost while messages are under way."""
+        spans = self._spans.get((kind, name), [(0.0, 0.0)])
+        return median(seconds - lost * with_messages for seconds, with_messages in spans)

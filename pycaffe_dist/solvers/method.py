@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -46,6 +47,10 @@ class Method:
             with use(self._device):
                 slot = self._slots[number, index] = Blob(weights.shape, weights.dtype)
         return slot.data
+
+    def borrow(self, index: int, number: int, array: np.ndarray) -> None:
+        """Let the history of parameter ``index`` in a slot be an array that others have, too."""
+        self._slots[number, index] = cast("Blob", SimpleNamespace(data=array))
 
     def holds(self, index: int) -> bool:
         """Tell whether there is history of parameter ``index``."""

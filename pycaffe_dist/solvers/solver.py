@@ -28,6 +28,7 @@ from pycaffe_dist.solvers import nets, resuming, snapshots, testing
 from pycaffe_dist.solvers.late_updates import LateUpdates
 from pycaffe_dist.solvers.layer_times import LayerTimes
 from pycaffe_dist.solvers.lr_policy import LearningRate
+from pycaffe_dist.solvers.row_updates import RowUpdates
 from pycaffe_dist.solvers.updating import Updater
 
 _REGULARIZATIONS = ("L1", "L2")
@@ -98,6 +99,8 @@ class Solver:
         self._started = False
         self._by_hand = False
         self._late: LateUpdates | None = None
+        self._row_updates: dict[int, RowUpdates] = {}
+        self._keep_diffs = keep_diffs
         self._listeners: list[Record] = []
         self._layer_times: LayerTimes | None = None
         self.seed = self._agree_on_seed()
@@ -360,9 +363,10 @@ class Solver:
             self._share_history()
         self._has_restored = False
         self._late = self._late_updates()
+        self._row_updates.clear()
         self._stop_measuring()
         if self.engine.can_revise:
-            self._layer_times = LayerTimes()
+            self._layer_times = LayerTimes(self.engine.exchange_seconds)
             self.listen(self._layer_times)
         self._started = True
 
@@ -491,7 +495,6 @@ class Solver:
         else:
             # The last layers' gradients are the first to arrive.
             for index in reversed(range(len(self.net.parameters))):
-                self.engine.wait(self.net.parameters[index])
                 update(index)
         if self.net.debug_info:
             self.finish_updates()
@@ -500,14 +503,31 @@ class Solver:
         self.iteration += 1
 
     def _update(self, index: int, rate: float, iteration: int, clipping: float) -> None:
-        """Update a parameter, unless an exchange has done it."""
+        """Update a parameter once its mean gradient is there, unless an exchange has done it."""
         parameter = self.net.parameters[index]
+        rebuild = None
+        if parameter.as_factors and self._may_update_rows():
+            rebuild = self.engine.wait_for_factors(parameter)
+        else:
+            self.engine.wait(parameter)
         if self.engine.updates(parameter):
             return
-        started = time.perf_counter()
-        self._updater.update(index, rate, iteration, clipping)
+        started = updating = time.perf_counter()
+        if rebuild is None:
+            self._updater.update(index, rate, iteration, clipping)
+        else:
+            if index not in self._row_updates:
+                self._row_updates[index] = RowUpdates(self._updater, index)
+            updating += self._row_updates[index].update(rebuild, rate, iteration)
         if self._listeners:
-            self._tell(Kind.UPDATE, parameter.key, started, time.perf_counter())
+            if rebuild is not None:  # they took turns, and are told as one after the other
+                self._tell(Kind.REBUILD, parameter.key, started, updating)
+            self._tell(Kind.UPDATE, parameter.key, updating, time.perf_counter())
+
+    def _may_update_rows(self) -> bool:
+        """Tell whether nobody but the update needs the gradients of this iteration."""
+        shown = self._keep_diffs or self.net.debug_info or self.param.snapshot_diff
+        return not (shown or self.param.larc_policy or self.device.is_gpu)
 
     def _policy_loss(self) -> list[float]:
         """Return the loss for the learning-rate policy, if it wants it: the same on all ranks."""
