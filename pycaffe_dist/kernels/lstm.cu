@@ -4,8 +4,9 @@ template <typename F> __device__ __forceinline__ F logistic(F x) {
   return F(0.5) + F(0.5) * tanh(F(0.5) * x);
 }
 
-template <typename T>
-__global__ void lstm_unit_forward(const T* c_old, const T* gates, const T* keep, T* activations,
+// The marks of where sequences go on may be wider than the data.
+template <typename T, typename P>
+__global__ void lstm_unit_forward(const T* c_old, const T* gates, const P* keep, T* activations,
                                   T* c, T* h, unsigned int factor, int bits, int hidden, int n) {
   for EACH(at, n) {
     const int row = divide(at, factor, bits);

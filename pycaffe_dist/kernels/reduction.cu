@@ -19,11 +19,11 @@ __global__ void sum_stretches(const T* x, int what, double* sums, int rows, int 
 }
 
 // The sums over all stretches of each row.
-template <typename T>
-__global__ void join_stretches(const double* sums, double coefficient, T* y, int rows, int parts) {
+template <typename P>
+__global__ void join_stretches(const double* sums, double coefficient, P* y, int rows, int parts) {
   for EACH(row, rows) {
     double total = 0;
     for (int part = 0; part < parts; part++) total += sums[row * parts + part];
-    store(y, row, Wide<T>(total * coefficient));
+    store(y, row, Wide<P>(total * coefficient));
   }
 }
