@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +22,7 @@ from pycaffe_dist.exchange.base import (
 )
 from pycaffe_dist.log import logger
 from pycaffe_dist.runtime.choosing import Times, Workload, predicted, spared_seconds
+from pycaffe_dist.runtime.local_engine import Engine, LocalEngine
 from pycaffe_dist.runtime.mpi import MPICluster
 from pycaffe_dist.runtime.plan import (
     STATISTICS,
@@ -42,142 +42,6 @@ if TYPE_CHECKING:
     from pycaffe_dist.solvers.updating import Updater
 
 _ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
-
-
-class Engine(abc.ABC):
-    """What the solver knows of other ranks' gradients.
-
-    Per iteration: :meth:`begin`, then :meth:`gradient_ready` for every parameter during backward,
-    then :meth:`wait` for every parameter.
-    """
-
-    @abc.abstractmethod
-    def start(
-        self,
-        parameters: Sequence[Parameter],
-        by_hand: bool = False,
-        updater: Updater | None = None,
-    ) -> None:
-        """Prepare for a net's parameters; their values are equal on all ranks already.
-
-        In a loop ``by_hand``, gradients may be sums over any number of backward passes.  Exchanges
-        that update parameters do what ``updater`` would, and go on from rank 0's history in it.
-        """
-
-    def updates(self, parameter: Parameter) -> bool:
-        """Tell whether an exchange updates a parameter, so that the solver must not."""
-        return False
-
-    @property
-    def updates_some(self) -> bool:
-        """Whether there is such a parameter."""
-        return False
-
-    def begin(self, iteration: int, rate: float) -> None:  # noqa: B027 (optional)
-        """Take note of the iteration whose gradients come next, and of its learning rate."""
-
-    @abc.abstractmethod
-    def gradient_ready(self, parameter: Parameter) -> None:
-        """Take note that ``parameter.blob.diff`` holds this rank's final gradient."""
-
-    @abc.abstractmethod
-    def wait(self, parameter: Parameter) -> None:
-        """Return when ``parameter.blob.diff`` holds the mean gradient over ranks.
-
-        Or, if an exchange :meth:`updates` it, when its weights are updated.
-        """
-
-    def wait_for_factors(
-        self, parameter: Parameter
-    ) -> Callable[[int, int, np.ndarray], None] | None:
-        """Do as :meth:`wait` does, or leave it to the caller to rebuild the mean gradient.
-
-        Then it returns what makes the rows [begin, end) of it, until the next iteration.
-        """
-        self.wait(parameter)
-        return None
-
-    def has_arrived(self, parameter: Parameter) -> bool:
-        """Tell whether :meth:`wait` would find all messages of a parameter there."""
-        return True
-
-    @property
-    def spans_forward(self) -> bool:
-        """Whether the solver is to leave each update to the next forward of the layer."""
-        return False
-
-    def hidden(self) -> str:
-        """Say how much of the messages' time was hidden since the last call; empty if unknown."""
-        return ""
-
-    def exchange_seconds(self) -> float:
-        """Return for how long gradients have been under way so far."""
-        return 0.0
-
-    def listen(self, record: Record | None) -> None:  # noqa: B027 (optional)
-        """Tell ``record`` of all messages and of waiting for them from now on."""
-
-    @property
-    def can_revise(self) -> bool:
-        """Whether the plan would gain by knowing how long the layers take."""
-        return False
-
-    def revise(self, parameters: Sequence[Parameter], times: Times) -> None:  # noqa: B027
-        """Make the plan anew, between two iterations, knowing how long the layers take."""
-
-    def settle(self) -> bytes:
-        """Return the plan, which is not revised any more; empty if any run makes the same."""
-        return b""
-
-    def settle_on(self, plan: bytes) -> None:  # noqa: B027 (optional)
-        """Use a plan that :meth:`settle` returned, if it fits what :meth:`start` gets."""
-
-    def synchronize(self) -> None:  # noqa: B027 (optional)
-        """Give all ranks the same weights, when some may have seen fewer updates than others."""
-
-    def collect_history(self, updater: Updater) -> list[np.ndarray]:
-        """Return all history on rank 0, also that which is elsewhere; all ranks must call it."""
-        return updater.method.history
-
-    @abc.abstractmethod
-    def mean_statistics(self) -> None:
-        """Give the layers' running statistics their mean over ranks, on all ranks."""
-
-    @abc.abstractmethod
-    def agree(self, action: Action) -> Action:
-        """Return what all ranks do, at the latest one call after a rank asked for it."""
-
-    @abc.abstractmethod
-    def finish(self) -> None:
-        """Forget the net; waits for nothing, so that a rank that fails ends at once."""
-
-
-class LocalEngine(Engine):
-    """One rank: its gradient is the mean."""
-
-    def start(
-        self,
-        parameters: Sequence[Parameter],
-        by_hand: bool = False,
-        updater: Updater | None = None,
-    ) -> None:
-        """Do nothing."""
-
-    def gradient_ready(self, parameter: Parameter) -> None:
-        """Do nothing."""
-
-    def wait(self, parameter: Parameter) -> None:
-        """Return at once."""
-
-    def mean_statistics(self) -> None:
-        """Do nothing."""
-
-    def agree(self, action: Action) -> Action:
-        """Return ``action``."""
-        return action
-
-    def finish(self) -> None:
-        """Do nothing."""
 
 
 class _Waybill:

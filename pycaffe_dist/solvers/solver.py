@@ -20,7 +20,7 @@ from pycaffe_dist.errors import NumericError, UsageError
 from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net, debug
 from pycaffe_dist.runtime.cluster import Cluster, LocalCluster
-from pycaffe_dist.runtime.engine import Engine, LocalEngine
+from pycaffe_dist.runtime.local_engine import Engine, LocalEngine
 from pycaffe_dist.runtime.recording import Kind, Record
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import companion
