@@ -107,30 +107,36 @@ class DatumLoader:
             if done < len(data):
                 self._reader.check(datums, done)
             return done
-        fits = list(
-            self._decoders.map(
-                lambda i: self._fill_one(datums, i, shape, data, labels), range(len(datums))
-            )
-        )
+        encoded = datums.table[:, ENCODED].tolist()
+
+        def fill(i: int) -> bool:
+            one = self._fill_encoded if encoded[i] else self._fill_raw
+            return one(datums, i, shape, data, labels)
+
+        fits = list(self._decoders.map(fill, range(len(datums))))
         return len(fits) if all(fits) else fits.index(False)
 
-    def _fill_one(
+    def _fill_raw(
+        self, datums: Datums, i: int, shape: Shape, data: np.ndarray, labels: np.ndarray
+    ) -> bool:
+        part, here = datums.part(i, i + 1), slice(i, i + 1)
+        done = self._transformer.datums(part, 0, shape, data[here], labels[here])
+        if not done:
+            self._reader.check(datums, i)
+        return bool(done)
+
+    def _fill_encoded(
         self, datums: Datums, i: int, shape: Shape, data: np.ndarray, labels: np.ndarray
     ) -> bool:
         """Decode and transform record ``i``, one after the other while it is in the cache."""
-        if not datums.table[i, ENCODED]:
-            part, here = datums.part(i, i + 1), slice(i, i + 1)
-            done = self._transformer.datums(part, 0, shape, data[here], labels[here])
-            if not done:
-                self._reader.check(datums, i)
-            return bool(done)
-        image = datums.decoded(i)
+        index = datums.index(i)
+        image = datums.images.get(index)
         if image is None:
             image = self._reader.image(datums, i)
         if image.shape != shape:
-            datums.images[datums.index(i)] = image
+            datums.images[index] = image
             return False
-        self._transformer.image(image, datums.index(i), data[i])
+        self._transformer.image(image, index, data[i])
         if self._labels:
             labels[i] = datums.label(i)
         return True

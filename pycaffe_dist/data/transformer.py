@@ -13,6 +13,9 @@ from pycaffe_dist.kernels.transform import transform_datums, transform_image
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.schema.binary import blob_to_array, read_blob
 
+# The place of the mean values, one for each channel, in what the kernels need to know.
+_MEAN_VALUES = 4
+
 
 class Transformer:
     """What a ``transform_param`` says, ready to be applied to images.
@@ -33,8 +36,8 @@ class Transformer:
         self._mean_file = str(param.mean_file)
         self._mean = np.empty((0, 0, 0), self.dtype)
         self._mean_values = np.array(param.mean_value, self.dtype)
-        # Shapes that fit, with a mean value for each channel; several threads may look them up.
-        self._checked: dict[Shape, np.ndarray] = {}
+        # What the kernels need to know, for shapes that fit; several threads may look them up.
+        self._settings: dict[Shape, tuple[Any, ...]] = {}
         if param.force_color and param.force_gray:
             raise DataError("transform_param sets both force_color and force_gray")
         # How encoded images are decoded: True in color, False in gray, None as they are.
@@ -50,7 +53,7 @@ class Transformer:
         Raises `DataError` when crop size, mean file or mean values do not fit the image.
         """
         channels, height, width = shape
-        if shape not in self._checked:
+        if shape not in self._settings:
             self._check(shape)
         return (channels, self._crop or height, self._crop or width)
 
@@ -59,12 +62,14 @@ class Transformer:
 
         ``out`` is of this transformer's dtype and of the `output_shape`.
         """
-        self.output_shape(pixels.shape)
-        settings = self._settings(pixels.shape)
+        shape = pixels.shape
+        if shape not in self._settings:
+            self._check(shape)
+        settings = self._settings[shape]
         interleaved = pixels.transpose(1, 2, 0)
-        if len(pixels) == 3 and interleaved.flags.c_contiguous:
-            height, width, _ = interleaved.shape
-            transform_interleaved(interleaved.reshape(-1), height, width, index, *settings, out)
+        if shape[0] == 3 and interleaved.flags.c_contiguous:
+            flat = interleaved.reshape(-1)
+            transform_interleaved(flat, shape[1], shape[2], index, *settings, out)
         else:
             transform_image(pixels, index, *settings, out)
 
@@ -86,7 +91,7 @@ class Transformer:
             shape[1],
             shape[2],
             indices,
-            *self._settings(shape),
+            *self._settings[shape],
             out,
             labels,
         )
@@ -100,19 +105,9 @@ class Transformer:
             )
         self.output_shape(shape)
         if not self._mean.size:
-            return self._checked[shape].reshape(channels, 1, 1)
+            return self._settings[shape][_MEAN_VALUES].reshape(channels, 1, 1)
         offset = (shape[2] - self._crop) // 2
         return self._mean[:, offset : offset + self._crop, offset : offset + self._crop]
-
-    def _settings(self, shape: Shape) -> tuple:
-        return (
-            np.uint64(self.key),
-            self._train,
-            self._mirror,
-            self._mean,
-            self._checked[shape],
-            self._scale,
-        )
 
     def _read_mean(self, path: str) -> np.ndarray:
         mean = blob_to_array(read_blob(path))
@@ -141,4 +136,11 @@ class Transformer:
                 f"found {self._mean_values.size}"
             )
         values = self._mean_values if self._mean_values.size else np.zeros(1, self.dtype)
-        self._checked[shape] = np.ascontiguousarray(np.broadcast_to(values, channels))
+        self._settings[shape] = (
+            np.uint64(self.key),
+            self._train,
+            self._mirror,
+            self._mean,
+            np.ascontiguousarray(np.broadcast_to(values, channels)),
+            self._scale,
+        )
