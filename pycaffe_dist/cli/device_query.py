@@ -74,20 +74,47 @@ def _gpus(wanted: str) -> Iterator[str]:
 
 
 def _mpi() -> Iterator[str]:
+    from pycaffe_dist.runtime import launcher, transports
+    from pycaffe_dist.runtime.cluster import detect
+
     try:
-        from mpi4py import MPI
+        from pycaffe_dist.runtime.mpi import library, thread_level
+
+        name = library()
     except (ImportError, RuntimeError) as error:
+        if launcher.find():
+            raise
         yield f"MPI:                none: {error}"
         return
-    levels = {
-        MPI.THREAD_SINGLE: "single",
-        MPI.THREAD_FUNNELED: "funneled",
-        MPI.THREAD_SERIALIZED: "serialized",
-        MPI.THREAD_MULTIPLE: "multiple",
-    }
-    library = MPI.Get_library_version().strip("\0\n ").split(",")[0].splitlines()[0]
-    yield f"MPI:                {library}, thread level {levels[MPI.Query_thread()]}"
-    yield f"Ranks:              {MPI.COMM_WORLD.size}"
+    if launcher.find() is None:
+        yield f"MPI:                {name}, thread level {thread_level()}{_awareness()}"
+        yield "Ranks:              1 (mpirun starts several, and shows what joins them)"
+        return
+    with detect() as cluster:
+        link = cluster.link()  # its messages make MPI open its transports
+        mine = ", ".join(transports.in_use()) or "not known"
+        loaded = transports.libraries()
+        devices = transports.infiniband_devices()
+        mine += f"; {' and '.join(loaded)} loaded" if loaded else ""
+        mine += f"; InfiniBand devices: {', '.join(devices)}" if devices else ""
+        of_all = [text.decode() for text in cluster.gather_bytes((mine + _awareness()).encode())]
+        yield f"MPI:                {name}, thread level {thread_level()}"
+        yield (
+            f"Ranks:              {cluster.size} on {len(set(cluster.hosts))} node(s); "
+            f"{link.latency * 1e6:.0f} us and {link.bandwidth / 1e6:.0f} MB/s between the slowest"
+        )
+        for host in dict.fromkeys(cluster.hosts):
+            ranks = [rank for rank, theirs in enumerate(cluster.hosts) if theirs == host]
+            shown = f"{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+            for transport in dict.fromkeys(of_all[rank] for rank in ranks):
+                yield f"Node {host}:".ljust(20) + f"rank{shown}: {transport}"
+
+
+def _awareness() -> str:
+    from pycaffe_dist.runtime import transports
+
+    words = {True: "CUDA-aware", False: "not CUDA-aware", None: "CUDA awareness not known"}
+    return f", {words[transports.cuda_aware()]}"
 
 
 def _versions() -> Iterator[str]:

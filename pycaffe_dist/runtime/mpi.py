@@ -355,6 +355,33 @@ class MPICluster(Cluster):
         self._previous_hook(kind, error, trace)
 
 
+def library() -> str:
+    """Return the name and version of the MPI library; raises what importing mpi4py raises."""
+    import mpi4py
+
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().strip("\0\n ").split(",")[0].splitlines()[0]
+
+
+def thread_level() -> str:
+    """Return what MPI allows threads to do, in its own word; starts and ends MPI if need be."""
+    from mpi4py import MPI
+
+    names = {
+        MPI.THREAD_SINGLE: "single",
+        MPI.THREAD_FUNNELED: "funneled",
+        MPI.THREAD_SERIALIZED: "serialized",
+        MPI.THREAD_MULTIPLE: "multiple",
+    }
+    if MPI.Is_initialized():
+        return names[MPI.Query_thread()]
+    level = MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    MPI.Finalize()
+    return names[level]
+
+
 def _name_of_host(hosts: Sequence[str], rank: int, size: int) -> str:
     """Return what a rank is to call its host; empty when nobody says it."""
     if len(hosts) not in (0, size):
