@@ -9,10 +9,11 @@ import time
 import weakref
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from pycaffe_dist import device
 from pycaffe_dist.blob import aligned_zeros
 from pycaffe_dist.errors import DataError
 
@@ -23,9 +24,13 @@ CHUNK_BYTES = 1 << 21
 LEAST_DEPTH, MOST_DEPTH = 4, 16
 
 
-def new_tops(shapes: Sequence[tuple[int, ...]], dtype: np.dtype) -> list[np.ndarray]:
-    """Return tops of these shapes in memory that blobs can adopt."""
-    return [aligned_zeros(math.prod(shape), dtype).reshape(shape) for shape in shapes]
+def new_tops(
+    shapes: Sequence[tuple[int, ...]], dtype: np.dtype, target: Any = device.HOST
+) -> list[np.ndarray]:
+    """Return tops of these shapes in memory that blobs can adopt, fit for copies to ``target``."""
+    zeros = target.host_zeros if target.is_gpu else aligned_zeros
+    with device.use(target):
+        return [zeros(math.prod(shape), dtype).reshape(shape) for shape in shapes]
 
 
 class Loader(Protocol):
@@ -53,11 +58,17 @@ class Loader(Protocol):
 class _Chunk:
     """The buffers of ``size`` successive batches, and those of them that are ready."""
 
-    def __init__(self, shapes: list[tuple[int, ...]], dtype: np.dtype, size: int):
+    def __init__(
+        self,
+        shapes: list[tuple[int, ...]],
+        dtype: np.dtype,
+        size: int,
+        target: device.Device = device.HOST,
+    ):
         self.size = size
         self.ready: SimpleQueue[list[np.ndarray] | BaseException] = SimpleQueue()
         self._batch_sizes = [shape[0] for shape in shapes]
-        self._tops = new_tops([(size * shape[0], *shape[1:]) for shape in shapes], dtype)
+        self._tops = new_tops([(size * shape[0], *shape[1:]) for shape in shapes], dtype, target)
 
     def tops(self, begin: int, end: int) -> list[np.ndarray]:
         """Return the part of each top that batches ``begin`` to ``end`` take up."""
@@ -134,13 +145,20 @@ class Prefetcher:
     start with the first batch that is asked for and hold at most ``depth`` of them (by default 4,
     or more if they are small or there are many threads); `close`, the collection of this object or
     the interpreter's exit stops them.  An error in one is raised by `next`, at its place.
+    Where the batches go to a GPU, ``target``, they lie in memory that copies overlap with.
     """
 
-    def __init__(self, loaders: Sequence[Loader], depth: int | None = None, first: int = 0):
+    def __init__(
+        self,
+        loaders: Sequence[Loader],
+        depth: int | None = None,
+        first: int = 0,
+        target: device.Device = device.HOST,
+    ):
         self.number = first
         self.seconds_waited = 0.0
         self.top_shapes = loaders[0].top_shapes()
-        self._loaders = loaders
+        self._loaders, self._target = loaders, target
         self._depth = depth or self._usual_depth()
         self._chunks: list[_Chunk] = []
         self._readers: _Readers | None = None
@@ -207,7 +225,7 @@ class Prefetcher:
         dtype = self._loaders[0].dtype
         self._readers = readers = _Readers(self._loaders)
         for turn in range(self._depth // size):
-            self._chunks.append(_Chunk(self.top_shapes, dtype, size))
+            self._chunks.append(_Chunk(self.top_shapes, dtype, size, self._target))
             readers.fill(self._chunks[-1], self.number + turn * size)
         readers.start()
         _running.add(readers)

@@ -69,7 +69,8 @@ class RealGPU(GPU):
         return cupyx.zeros_pinned(count + slack, dtype)[:count]
 
     def copy_to_device(self, source: np.ndarray, target: Any) -> None:
-        target.reshape(-1).set(source.reshape(-1))
+        # Without a stream CuPy may wait for the copy.
+        target.reshape(-1).set(source.reshape(-1), stream=cupy.cuda.get_current_stream())
 
     def copy_to_host(self, source: Any, target: np.ndarray) -> None:
         source.reshape(-1).get(out=target.reshape(-1), blocking=False)

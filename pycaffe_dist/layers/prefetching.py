@@ -72,6 +72,7 @@ class PrefetchingLayer(Layer):
             self.prepare()
         # When waiting was last looked at, and how long it had been until then.
         self._told: tuple[float, float] | None = None
+        self._target = top[0].device
         self._prefetcher = self._open(first_batch=0)
         shape = self._prefetcher.top_shapes[0]
         logger.info("output data size: %s", ",".join(map(str, shape)))
@@ -137,7 +138,7 @@ class PrefetchingLayer(Layer):
         decoders = Decoders(wanted.decoding_threads(), skip=wanted.on_error == "skip")
         with self.located_errors():
             loaders = self.make_loaders(wanted.reading_threads(), decoders)
-            return Prefetcher(loaders, self.depth(), first_batch)
+            return Prefetcher(loaders, self.depth(), first_batch, self._target)
 
     def _tell_waiting(self) -> None:
         """Log now and then that the net waits for data, if it waits for long."""
