@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pycaffe_dist.cli.main import main
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.runtime import planning
-from pycaffe_dist.runtime.choosing import Workload
+from pycaffe_dist.runtime.choosing import Times, Workload
 from pycaffe_dist.runtime.link import Link
 
 SOLVER = """
@@ -62,6 +64,26 @@ def test_factors_take_the_place_of_the_large_gradient(net, solver):
     small = 0 if rows["small[0]"] == "allreduce" else 0.02e-3
     assert found.computing == pytest.approx(9.1101e-3 + 3 * (0.2e-3 + small))
     assert found.wire < 25e-3
+
+
+def test_what_hides_behind_backward_is_free(tmp_path):
+    """On its own the second weight takes 24 ms as factors, and 30 ms as a gradient.
+
+    But those are hidden behind the layer before it, and the larger product is not.
+    """
+    path = tmp_path / "solver.prototxt"
+    path.write_text((SOLVER % "").replace("dim: 10 }", "dim: 30 }").replace(": 10 w", ": 30 w"))
+    net, _ = planning.open_net(str(path))
+    workload = Workload(Times((0.0,) * 4, (0.0, 0.3, 0.02, 0.0), 0.0))
+    imagined = planning.Imagined(2, Link(0.0, 4e6), 3e7)
+    plan, found = planning.predict(net, workload, imagined, "auto")
+    assert re.search(r"(?m)^small\[0\] .* allreduce +30 .*hidden behind backward$", plan)
+    assert re.search(r"(?m)^large\[0\] .* sufficient_factor ", plan)
+    as_factors = planning.predict(net, workload, imagined, "sufficient_factor")[1]
+    # Backward keeps a product of 8 samples, 16 ms; one of 16 would take 32 after it, of which 8.8
+    # pass while the first weight's factors are on the wire.
+    assert as_factors.total - found.total == pytest.approx((32 - 8.8 - 16) * 1e-3)
+    net.close()
 
 
 def test_the_curve_ends_at_the_ranks_that_were_asked_for(net, solver):
