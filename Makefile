@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.pcaffe-installed
 RANKS ?= 2
+# Tests run in so many processes; those under mpirun share one of them.
+WORKERS ?= auto
 PYTEST_FLAGS ?= -q
 BENCH_FLAGS ?=
 # A copy of MNIST that lies at hand spares the download.
@@ -36,10 +38,10 @@ train: install ## get MNIST and train LeNet on $RANKS ranks (2): the quick start
 	scripts/train_lenet.sh --quick -n $(RANKS)
 
 test: install ## run the tests
-	$(BIN)/python -m pytest -m "not long" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not long" $(PYTEST_FLAGS)
 
 test-long: install ## run the tests that take minutes, too
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_FLAGS)
 
 bench: install ## time training iterations beside PyTorch's (TORCH_PYTHON=…) and Caffe's (CAFFE_BIN=…)
 	$(BIN)/python benchmarks/cpu.py --json bench.json --svg bench.svg $(BENCH_FLAGS)
