@@ -154,6 +154,14 @@ def test_it_is_chosen_where_it_is_faster(unit, x_shape, outputs, geometry, wante
         assert isinstance(plan._ways._forward, kind)
 
 
+def test_the_choice_is_the_same_for_parts_of_a_batch(unit):
+    for channels in (8, 16, 20, 32, 64):
+        for backward in (False, True):
+            shapes = [(n, channels, 12, 12) for n in (1, 3, 64)]
+            w_shape = (50, channels, 5, 5)
+            assert len({suits(unit, s, w_shape, square(5), backward) for s in shapes}) == 1
+
+
 def test_narrow_vectors_go_row_by_row(monkeypatch):
     use_unit("sse", monkeypatch)
     w_shape = (128, 128, 3, 3)

@@ -45,6 +45,9 @@ WEIGHT_CYCLES, PACKING_CYCLES = {4: 78, 6: 140}, 4
 # The parts of the peak that the products reach here and in the row kernel.
 EFFICIENCY, ROW_EFFICIENCY = 0.8, 0.88
 LEAST_GAIN = 1.1
+# Images over which the work on the weights is counted.  The real number must not matter: a rank
+# with a part of the batch is to compute what one process computes for the whole.
+NOMINAL_IMAGES = 16
 
 
 class _Direction(NamedTuple):
@@ -88,19 +91,19 @@ def suits(
     if not plain or max(geometry.pad) >= kernel[0]:
         return False
     inputs, outputs, inner, outer, pads = _Direction.of(x_shape, w_shape, geometry, backward)
-    size, lanes, images = kernel[0] + OUTPUTS - 1, target.lanes, x_shape[0]
+    size, lanes, pairs = kernel[0] + OUTPUTS - 1, target.lanes, inputs * outputs
     strips, tiles = (-(-extent // OUTPUTS) for extent in outer)
-    vectors = images * strips * -(-tiles // lanes)
-    filtering = size**2 * inputs * outputs * images * strips * tiles / (2 * lanes * EFFICIENCY)
+    vectors = strips * -(-tiles // lanes)
+    filtering = size**2 * pairs * strips * tiles / (2 * lanes * EFFICIENCY)
     filtering += vectors * (inputs * INPUT_CYCLES[size] + outputs * OUTPUT_CYCLES[size])
-    filtering += inputs * outputs * WEIGHT_CYCLES[size]
+    filtering += pairs * WEIGHT_CYCLES[size] / NOMINAL_IMAGES
     # The row kernel skips the padding.
     taps = math.prod(
         sum(0 <= y + k - pad < extent for y in range(out) for k in range(kernel[0]))
         for extent, out, pad in zip(inner, outer, pads)
     )
-    by_rows = inputs * -(-outputs // lanes) * images * taps / (2 * ROW_EFFICIENCY)
-    by_rows += inputs * outputs * kernel[0] ** 2 * PACKING_CYCLES
+    by_rows = inputs * -(-outputs // lanes) * taps / (2 * ROW_EFFICIENCY)
+    by_rows += pairs * kernel[0] ** 2 * PACKING_CYCLES / NOMINAL_IMAGES
     return filtering * LEAST_GAIN < by_rows
 
 
