@@ -137,10 +137,9 @@ class ParameterServer(UpdateExchange):
         if wanted is UpdatePriority.RANDOM:
             return float(self._random.random())
         if wanted is UpdatePriority.RELATIVE_MAGNITUDE:
-            pairs = [(piece.gradient, piece.weights) for piece in shipment.pieces]
-            squares = np.array([(np.dot(g, g), np.dot(w, w)) for g, w in pairs], np.float64)
-            gradient, weights = squares.sum(axis=0)
-            return -float(gradient / weights) if weights else -np.inf
+            gradient = sum(_square(piece.gradient) for piece in shipment.pieces)
+            weights = sum(_square(piece.weights) for piece in shipment.pieces)
+            return -gradient / weights if weights else -np.inf
         return shipment.priority
 
     def steps(self, shipment: Shipment) -> Task:
@@ -297,6 +296,11 @@ class ParameterServer(UpdateExchange):
         self._owners.clear()
         self._fused.clear()
         self._headers.clear()
+
+
+def _square(array: np.ndarray) -> float:
+    """Return the squared norm of an array of one axis."""
+    return float(np.dot(array, array))
 
 
 def _indices(updater: Updater) -> dict[str, int]:
