@@ -58,6 +58,11 @@ _DEATHS = (
         r"(?i)lost communication with[^.]*?(?:node|host):?\s+(?P<host>[^\s.]+)",
         "host {host} does not answer any more",
     ),
+    (
+        r"daemon failed to report back(?:.|\n)*?Remote host:\s+(?P<host>\S+)",
+        "no rank could be started on host {host}: is it up, does ssh reach it without a password, "
+        "is mpirun there at the same path, and does no firewall keep it from answering?",
+    ),
 )
 
 
@@ -85,6 +90,33 @@ def command(ranks: int, hostfile: str, extra: Sequence[str], program: Sequence[s
         if _PASSED_ON.match(name):
             line += ["-x", name]
     return [*line, *extra, sys.executable, "-m", "pycaffe_dist", *program]
+
+
+def check_hostfile(path: str, ranks: int) -> None:
+    """Raise ClusterError, with the line, when a hostfile cannot be what was meant."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise ClusterError(f"cannot read the hostfile {path}: {error.strerror}") from None
+    slots: list[int | None] = []
+    for number, line in enumerate(lines, 1):
+        host, *settings = line.partition("#")[0].split() or [""]
+        found = re.search(r"(?:^| )slots *= *(\S*)", " ".join(settings))
+        if found and not (found[1].isdigit() and int(found[1])):
+            raise ClusterError(
+                f"{path}:{number}: slots of {host} is the number of its ranks, not '{found[1]}'"
+            )
+        if host:
+            slots.append(int(found[1]) if found else None)
+    if not slots:
+        raise ClusterError(f"the hostfile {path} names no host")
+    # A host without a number takes as many ranks as it has cores.
+    known = sum(number for number in slots if number is not None)
+    if None not in slots and known < ranks:
+        raise ClusterError(
+            f"the hostfile {path} has slots for {known} rank{'s' * (known != 1)}, but {ranks} are "
+            "to be launched (-n)"
+        )
 
 
 def who_died(output: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from launching import ENVIRONMENT, TIMEOUT_SECONDS
 
+from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.runtime import mpirun
 from pycaffe_dist.snapshot import catalog
 
@@ -212,8 +213,38 @@ def test_a_run_to_the_end_has_status_0(launch, tmp_path):
             '"abort". This may have caused other processes',
             "rank 0 on vm gave up, for the reason that it has told",
         ),
+        (
+            "A daemon failed to report back after being spawned. This could\nbe due to\n\n"
+            "  Local host:    vm\n  Remote host:   node7\n  Daemon exit status: 255\n",
+            "no rank could be started on host node7: is it up, does ssh reach it without a "
+            "password, is mpirun there at the same path, and does no firewall keep it from "
+            "answering?",
+        ),
         ("something else", ""),
     ],
 )
 def test_what_mpirun_says(output, told):
     assert mpirun.who_died(output) == told
+
+
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        ("a slots=1\nb slots=1\n", "has slots for 2 ranks, but 3 are to be launched"),
+        ("a slots=2\nb slots=two  # a word\n", r"hosts:2: slots of b is .*, not 'two'"),
+        ("a slots=0\n", r"hosts:1: slots of a is .*, not '0'"),
+        ("# nobody\n\n", "names no host"),
+    ],
+)
+def test_a_hostfile_that_cannot_be_meant(tmp_path, lines, message):
+    (tmp_path / "hosts").write_text(lines)
+    with pytest.raises(ClusterError, match=message):
+        mpirun.check_hostfile(str(tmp_path / "hosts"), 3)
+
+
+def test_hostfiles_that_can(tmp_path):
+    for lines in ("a slots=2\nb slots=1\n", "a\n", "a max-slots=9 slots=3 # three\n\nb\n"):
+        (tmp_path / "hosts").write_text(lines)
+        mpirun.check_hostfile(str(tmp_path / "hosts"), 3)
+    with pytest.raises(ClusterError, match=r"cannot read the hostfile .*: No such file"):
+        mpirun.check_hostfile(str(tmp_path / "missing"), 3)

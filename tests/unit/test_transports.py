@@ -45,7 +45,9 @@ def test_addresses_of_linux_tables(text, address):
 
 
 def test_a_connection_within_the_host_is_not_tcp_to_another():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.create_connection(server.getsockname()) as connection:
-            inode = f"socket:[{os.fstat(connection.fileno()).st_ino}]"
-            assert transports.in_use("", [inode]) == []
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as connection,
+    ):
+        inode = f"socket:[{os.fstat(connection.fileno()).st_ino}]"
+        assert transports.in_use("", [inode]) == []

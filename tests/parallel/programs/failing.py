@@ -14,7 +14,6 @@ from pycaffe_dist.errors import NumericError
 from pycaffe_dist.runtime.cluster import Cluster, detect
 from pycaffe_dist.runtime.engine import make_engine
 
-
 # Longer than a rank waits before it asks where the others are, and than they take to answer.
 LATE_SECONDS = 2.5
 
@@ -35,7 +34,9 @@ def fail(how: str) -> None:
 
 
 def run(cluster: Cluster, how: str) -> None:
-    engine = make_engine(cluster, "naive" if how == "error" else "allreduce")
+    exchanges = {"error": "naive", "kill": "one_sided", "exit": "hierarchical"}
+    exchange = exchanges.get(how, "allreduce") if cluster.size > 1 else "allreduce"
+    engine = make_engine(cluster, exchange)
     weights, bias = nets = parameters([(1000, 100), (100,)])
     engine.start(nets)
     for iteration in range(3):
