@@ -32,7 +32,7 @@ class Copies:
             return
         with use(gpu):
             # The source may be overwritten by the next layer's backward.
-            kept = source.copy()
+            kept = source.astype(target.dtype)
             made = gpu.record()
             with gpu.stream("exchange"):
                 gpu.wait(made)

@@ -16,7 +16,8 @@ class MirroredStorage(Storage):
     """A zero-initialised buffer that is kept where it was last written.
 
     Each side is made when it is first asked for, the host's in pinned memory.  An array that was
-    given for writing makes its side the only valid one; reading leaves both valid.
+    given for writing makes its side the only valid one; reading leaves both valid.  Of a float16
+    storage the host's side is float32, which the CPU's kernels understand.
     """
 
     __slots__ = (
@@ -24,9 +25,12 @@ class MirroredStorage(Storage):
         "_capacity",
         "_copied",
         "_gpu",
+        "_host_dtype",
         "_on_device",
         "_on_host",
+        "_spare",
         "_staged",
+        "_used",
         "_views",
     )
 
@@ -35,11 +39,15 @@ class MirroredStorage(Storage):
         # Equal to nothing: every access comes here, for it may be from another device.
         self.generation = math.nan
         self._gpu = gpu
+        self._host_dtype = np.dtype(np.float32) if dtype == np.float16 else dtype
         self._capacity = 0
         self._array: Any = None
         self._on_host = self._on_device = False  # which sides are valid: before first use, neither
         self._copied: Any = None  # the event behind the last copy from the host's side
         self._staged: Any = None  # the event behind a copy to the host that was begun ahead
+        # What an adopted buffer is copied to next, and the event behind what last used it.
+        self._spare: Any = None
+        self._used: Any = None
         self._views: dict[tuple[bool, tuple[int, ...]], Any] = {}
 
     @property
@@ -53,7 +61,7 @@ class MirroredStorage(Storage):
             written = self._gpu.record()
             with self._gpu.stream("exchange"):
                 self._gpu.wait(written)
-                self._gpu.copy_to_host(self._array, self._host_side())
+                self._download()
                 self._staged = self._gpu.record()
 
     def is_staged(self) -> bool:
@@ -82,13 +90,27 @@ class MirroredStorage(Storage):
         return view
 
     def adopt(self, buffer: np.ndarray) -> None:
-        """Go on with flat ``buffer`` of the host, which keeps what it holds."""
+        """Go on with flat ``buffer`` of the host, which keeps what it holds.
+
+        It is copied at once on the copy stream, to another array than the values before it, with
+        which the GPU may still be computing.
+        """
         self._finish_copy()
         self._buffer = buffer
         if buffer.size != self._capacity:
-            self._capacity, self._array = buffer.size, None
+            self._capacity, self._array, self._spare = buffer.size, None, None
         self._views.clear()
-        self._on_host, self._on_device, self._staged = True, False, None
+        with device.use(self._gpu):
+            now = self._gpu.record()
+            target, free = self._spare, self._used
+            if target is None:
+                target, free = self._gpu.empty(self._capacity, self.dtype), now
+            with self._gpu.stream("copy"):
+                self._gpu.wait(free)
+                self._upload(buffer, target)
+            self._gpu.wait(self._copied)
+        self._array, self._spare, self._used = target, self._array, now
+        self._on_host, self._on_device, self._staged = True, True, None
 
     def _move_to_device(self) -> None:
         if self._on_device:
@@ -97,29 +119,39 @@ class MirroredStorage(Storage):
             make = self._gpu.empty if self._on_host else self._gpu.zeros
             self._array = make(self._capacity, self.dtype)
         if self._on_host and self._buffer is not None:
-            self._gpu.copy_to_device(self._buffer, self._array)
-            self._copied = self._gpu.record()
+            self._upload(self._buffer, self._array)
         self._on_device = True
+
+    def _upload(self, source: np.ndarray, target: Any) -> None:
+        """Begin to copy the host's side, ``source``, to ``target``, on the current stream."""
+        exact = self._host_dtype == self.dtype
+        copy = target if exact else self._gpu.empty(self._capacity, self._host_dtype)
+        self._gpu.copy_to_device(source, copy)
+        if not exact:
+            target[...] = copy
+        self._copied = self._gpu.record()
 
     def _move_to_host(self) -> None:
         # Who gets the host's array may overwrite what is still being copied.
         self._finish_copy()
         if self._on_host:
             return
-        target = self._host_side()
         if self._staged is not None:
             self._gpu.synchronize_event(self._staged)
             self._staged = None
         elif self._on_device:
             with device.use(self._gpu):
-                self._gpu.copy_to_host(self._array, target)
+                self._download()
                 self._gpu.synchronize_stream()
+        elif self._buffer is None:
+            self._buffer = self._gpu.host_zeros(self._capacity, self._host_dtype)
         self._on_host = True
 
-    def _host_side(self) -> np.ndarray:
+    def _download(self) -> None:
+        """Begin to copy the device's side to the host's, on the current stream."""
         if self._buffer is None:
-            self._buffer = self._gpu.host_zeros(self._capacity, self.dtype)
-        return self._buffer
+            self._buffer = self._gpu.host_zeros(self._capacity, self._host_dtype)
+        self._gpu.copy_to_host(self._array.astype(self._host_dtype, copy=False), self._buffer)
 
     def _finish_copy(self) -> None:
         if self._copied is not None:

@@ -49,8 +49,8 @@ class Need(enum.IntEnum):
 class LayerContext:
     """What a layer knows of the run it is part of.
 
-    ``shard`` says which records this rank reads; ``where`` is the layer's place in its prototxt
-    (``file:line``); ``seed`` None means a fresh seed for every run.
+    ``dtype`` is that of data; ``shard`` says which records this rank reads; ``where`` is the
+    layer's place in its prototxt (``file:line``); ``seed`` None means a fresh seed for every run.
     """
 
     phase: int = 0
@@ -58,6 +58,11 @@ class LayerContext:
     seed: int | None = None
     shard: Shard = field(default_factory=Shard)
     where: str = ""
+
+    @property
+    def parameter_dtype(self) -> np.dtype:
+        """The type of parameters, losses and labels: float32 where data is float16."""
+        return np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
 
     def rng(self, layer_name: str, purpose: str = "") -> np.random.Generator:
         """Return a generator of its own for a layer and purpose, different on every rank."""
@@ -186,6 +191,10 @@ class Layer:
     def new_blob(self, *shape: int) -> Blob:
         """Return a blob of the net's dtype."""
         return Blob(shape, self.context.dtype)
+
+    def is_exact(self, top_index: int) -> bool:
+        """Tell whether float16 would not do for a top: for a loss, or for a data layer's labels."""
+        return top_index == 0 if self.is_loss else top_index > 0 and not self.param.bottom
 
     def rng(self, purpose: str = "") -> np.random.Generator:
         """Return this layer's own random generator for ``purpose``; snapshots keep its state."""

@@ -93,7 +93,7 @@ class BatchNorm(Layer):
                 )
         while len(self.param.param) < len(self.blobs):
             self.param.param.add(lr_mult=0)
-        self._normalization = Normalization((0, 0, 0), self.context.dtype)
+        self._normalization = Normalization((0, 0, 0), self.context.parameter_dtype)
         self._copy: Blob | None = None
 
     def _channels_of(self, bottom: list[Blob]) -> int:
@@ -112,7 +112,7 @@ class BatchNorm(Layer):
         top[0].reshape_like(bottom[0])
         shape = bottom[0].shape[0], self._channels, bottom[0].count_of(2)
         if self._normalization.shape != shape:
-            self._normalization = Normalization(shape, self.context.dtype)
+            self._normalization = Normalization(shape, self.context.parameter_dtype)
         if bottom[0] is top[0]:
             self._copy = self._copy or self.new_blob()
             self._copy.reshape_like(bottom[0])
@@ -157,7 +157,7 @@ class MVN(Layer):
     """
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self._normalization = Normalization((0, 0, 0), self.context.dtype)
+        self._normalization = Normalization((0, 0, 0), self.context.parameter_dtype)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
@@ -168,7 +168,7 @@ class MVN(Layer):
         rows = bottom[0].count_of(0, axes)
         layout = 1, rows, bottom[0].count // max(1, rows)
         if self._normalization.shape != layout:
-            self._normalization = Normalization(layout, self.context.dtype)
+            self._normalization = Normalization(layout, self.context.parameter_dtype)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         param, normalization = self.param.mvn_param, self._normalization

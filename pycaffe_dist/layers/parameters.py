@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pycaffe_dist import device
+from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.filler import fill
 from pycaffe_dist.layers.base import Layer
@@ -31,7 +32,7 @@ def make_parameters(layer: Layer, *specs: Spec) -> None:
             raise layer.error(f"needs parameters of shapes {shapes}, found {found}")
         return
     for index, (shape, filler) in enumerate(specs):
-        blob = layer.new_blob(*shape)
+        blob = Blob(shape, layer.context.parameter_dtype)
         try:
             with device.use(device.HOST):  # the same numbers on every device
                 fill(blob, filler, layer.context.rng(layer.name, f"blobs[{index}]"))

@@ -112,7 +112,10 @@ class Builder:
         place = self._where.get(layer_param.name, "")
         context = replace(self._context, phase=layer_param.phase, where=place)
         try:
-            return layer_class(layer_param.type)(layer_param, context)
+            kind = layer_class(layer_param.type)
+            if kind.host_only:
+                context = replace(context, dtype=context.parameter_dtype)
+            return kind(layer_param, context)
         except LayerError:
             raise
         except PcaffeError as error:
@@ -154,7 +157,7 @@ class Builder:
                 raise self._error(layer_param, self._why_taken(name))
             else:
                 logger.info("%s -> %s", layer_param.name, name)
-                self.blobs[name] = layer.new_blob()
+                self.blobs[name] = self._new_top(layer, index)
                 self._need_backward[name] = False
                 if layer_param.type == "Input":
                     self.inputs.append(name)
@@ -163,8 +166,12 @@ class Builder:
         if layer.is_loss:
             for _ in range(len(names), layer.tops.least):
                 names.append(AUTOMATIC)
-                blobs.append(layer.new_blob())
+                blobs.append(self._new_top(layer, len(blobs)))
         return names, blobs
+
+    def _new_top(self, layer: Layer, index: int) -> Blob:
+        exact = layer.is_exact(index)
+        return Blob((), self._context.parameter_dtype if exact else self._context.dtype)
 
     def _why_taken(self, name: str) -> str:
         producer = next(node for node in self.nodes if name in node.top_names)
@@ -194,7 +201,7 @@ class Builder:
         if layer_param.blobs:
             from pycaffe_dist.net.weights import blobs_of
 
-            layer.blobs = blobs_of(layer_param, self._context.dtype)
+            layer.blobs = blobs_of(layer_param, self._context.parameter_dtype)
         try:
             with device.use(device.HOST if layer.host_only else device.current()):
                 layer.setup(node.bottom, node.top)

@@ -68,6 +68,8 @@ class Net:
         self.after_backward: list[Hook] = []
         self.record: Record | None = None
         self.debug_info: bool = filtered.debug_info
+        # What backward multiplies all gradients with: see solvers.loss_scale.
+        self.loss_scale = 1.0
         context = LayerContext(phase=self.phase, dtype=np.dtype(dtype), seed=seed, shard=shard)
         where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}
         builder = Builder(insert_splits(filtered), context, where)
@@ -176,7 +178,7 @@ class Net:
         for top, weight in self._weighted[index]:
             # Backward of a loss layer reads its weight here, as in Caffe.
             with devices.use(devices.HOST):
-                top.diff.fill(weight)
+                top.diff.fill(weight * self.loss_scale)
             loss.add(top, weight)
         if self.debug_info:
             debug.log_forward(self, index)

@@ -134,6 +134,8 @@ def _needs_gradients(param: Any) -> str:
     """Say why a solver must see all mean gradients itself; empty if it need not."""
     if param.clip_gradients >= 0:
         return "clip_gradients needs the norm of all mean gradients, which no rank has"
+    if param.data_type == "float16":
+        return "data_type float16 needs all mean gradients, to see whether one overflowed"
     if param.larc_policy:
         return "larc_policy needs the norms of whole mean gradients, which no rank has"
     return ""

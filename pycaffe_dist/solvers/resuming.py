@@ -53,6 +53,7 @@ def record(solver: Solver) -> dict[str, Any]:
     """
     return {
         "losses": list(solver.losses),
+        "loss_scale": solver.loss_scale.state() if solver.loss_scale else [],
         "statistics": [_encoded(array) for array in own_statistics(solver)],
         "train": states(solver.net),
         "test": solver.before_test.states
@@ -73,6 +74,8 @@ def go_on(solver: Solver, about: Companion) -> None:
     if about.ranks == solver.cluster.size:
         mine = about.by_rank[solver.cluster.rank]
         solver.losses.extend(mine["losses"])
+        if solver.loss_scale and mine.get("loss_scale"):
+            solver.loss_scale.set_state(mine["loss_scale"])
         solver.resumed_statistics = mine["statistics"]
         solver.engine.settle_on(about.plan.encode())
         solver.tested[: len(about.tested)] = about.tested[: len(solver.tested)]

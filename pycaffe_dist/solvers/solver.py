@@ -24,9 +24,10 @@ from pycaffe_dist.runtime.local_engine import Engine, LocalEngine
 from pycaffe_dist.runtime.recording import Kind, Record
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import companion
-from pycaffe_dist.solvers import nets, resuming, snapshots, testing
+from pycaffe_dist.solvers import gradients, nets, resuming, snapshots, testing
 from pycaffe_dist.solvers.late_updates import LateUpdates
 from pycaffe_dist.solvers.layer_times import LayerTimes
+from pycaffe_dist.solvers.loss_scale import LossScale, data_type
 from pycaffe_dist.solvers.lr_policy import LearningRate
 from pycaffe_dist.solvers.row_updates import RowUpdates
 from pycaffe_dist.solvers.updating import Updater
@@ -87,6 +88,10 @@ class Solver:
         self.watchers: list[Callback] = []
         self.stopping = False
         self._dtype = dtype
+        self.loss_scale: LossScale | None = None
+        if param.data_type != "float32":
+            self._dtype = data_type(param, self.device)
+            self.loss_scale = LossScale(param.loss_scale)
         self.losses: deque[float] = deque(maxlen=param.average_loss)
         self._losses_go_on = False
         self._stop_at_nan = stop_at_nan
@@ -381,8 +386,9 @@ class Solver:
         """Return what keeps updates until the next forward, if that is wanted and possible."""
         if not self.engine.spans_forward:
             return None
-        if self.param.clip_gradients >= 0:
-            logger.info("Updates do not wait for the next forward: clip_gradients needs them all")
+        why = gradients.why_together(self.param)
+        if why:
+            logger.info("Updates do not wait for the next forward: %s needs them all", why)
             return None
         return LateUpdates(self.net.parameters, self.engine)
 
@@ -395,6 +401,8 @@ class Solver:
         """Accumulate the gradient of iter_size batches; take note of this rank's mean loss."""
         passes = self.param.iter_size
         loss = 0.0
+        if self.loss_scale is not None:
+            self.net.loss_scale = self.loss_scale.value
         # A GPU is given all of backward to do before the host waits for the loss.
         wait_first = not self.device.is_gpu or self.engine.updates_some
         for number in range(passes):
@@ -488,7 +496,10 @@ class Solver:
         rate = self._learning_rate()
         if display:
             logger.info("Iteration %d, lr = %s", self.iteration, fmt(rate))
-        clipping = self._clipping_factor() if self.param.clip_gradients >= 0 else 1.0
+        clipping = gradients.factor(self)
+        if clipping is None:
+            self.iteration += 1
+            return
         update = partial(self._update, rate=rate, iteration=self.iteration, clipping=clipping)
         if self._late is not None:
             self._late.begin(update)
@@ -534,25 +545,6 @@ class Solver:
         if not self.learning_rate.needs_loss:
             return []
         return self.cluster.mean(np.array([self._smoothed_loss()])).tolist()
-
-    def _clipping_factor(self) -> float:
-        """Return what brings the norm of all gradients (before iter_size) within the limit."""
-        squares: Any = 0.0  # on a GPU until all are added
-        for parameter in reversed(self.net.parameters):
-            self.engine.wait(parameter)
-            with devices.use(self.device):
-                flat = parameter.blob.diff.reshape(-1)
-                squares = squares + np.dot(flat, flat).astype(np.float64)
-        norm, limit = math.sqrt(float(squares)), self.param.clip_gradients
-        if norm <= limit:
-            return 1.0
-        logger.info(
-            "Gradient clipping: scaling down gradients (L2 norm %s > %s) by scale factor %s",
-            fmt(norm),
-            fmt(limit),
-            fmt(limit / norm),
-        )
-        return limit / norm
 
     def test_all(self) -> None:
         """Run every test net for its test_iter batches and log the mean outputs."""

@@ -36,3 +36,8 @@ def test_layer_computes_what_it_does_on_the_cpu(case, in_place, reversed_gpu):
 
 def passes(case, harness):
     return run(harness) if layer_class(case.type).has_backward else [harness.forward()]
+
+
+@pytest.mark.parametrize("path", golden_cases.CASES, ids=lambda path: path.stem)
+def test_layer_computes_it_nearly_in_float16(path, gpu):
+    golden_cases.check(path, gpu, np.float16, rtol=2e-2, atol=2e-2)

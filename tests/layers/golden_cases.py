@@ -14,10 +14,6 @@ from pycaffe_dist.schema import caffe_pb2
 CASES = sorted((Path(__file__).parents[1] / "golden" / "layers").glob("*.npz"))
 
 
-def assert_close(found, expected, what):
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=what)
-
-
 def load(path):
     """Return the case's arrays, the layer under test (the last) and whether Caffe ran backward."""
     with np.load(path) as archive:
@@ -26,8 +22,12 @@ def load(path):
     return arrays, net.layer[-1], net.force_backward or net.layer[-1].type == "InfogainLoss"
 
 
-def check(path, device=HOST):
+def check(path, device=HOST, dtype=np.float32, rtol=1e-4, atol=1e-5):
     """Run a case's layer on ``device`` and compare all that it computes with the file."""
+
+    def assert_close(found, expected, what):
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol, err_msg=what)
+
     arrays, message, backward_ran = load(path)
     bottoms = {name: arrays[f"blob/{name}"] for name in message.bottom}
     parameters = [arrays[key] for key in sorted(arrays) if key.startswith(f"param/{message.name}/")]
@@ -35,7 +35,7 @@ def check(path, device=HOST):
         text_format.MessageToString(message),
         bottoms,
         phase=str(arrays["phase"]),
-        dtype=np.float32,
+        dtype=dtype,
         parameters=parameters,
         device=device,
     )

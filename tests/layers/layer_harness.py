@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from google.protobuf import text_format
 
@@ -38,15 +40,18 @@ class LayerHarness:
         context = LayerContext(
             phase=caffe_pb2.Phase.Value(phase), dtype=np.dtype(dtype), seed=seed, where="net:1"
         )
-        self.layer = layer_class(message.type)(message, context)
+        kind = layer_class(message.type)
+        inner = replace(context, dtype=context.parameter_dtype) if kind.host_only else context
+        self.layer = kind(message, inner)
         self.blobs = {name: Blob(np.shape(value), dtype) for name, value in bottoms.items()}
         self.fill(bottoms)
         self.bottom = [self.blobs[name] for name in message.bottom]
-        for name in message.top:
-            self.blobs.setdefault(name, Blob((), dtype))
+        for index, name in enumerate(message.top):
+            exact = self.layer.is_exact(index)
+            self.blobs.setdefault(name, Blob((), context.parameter_dtype if exact else dtype))
         self.top = [self.blobs[name] for name in message.top]
         if self.layer.is_loss and not self.top:
-            self.top = [Blob((), dtype)]
+            self.top = [Blob((), context.parameter_dtype)]
         weights = [1.0 * (self.layer.is_loss and not index) for index in range(len(self.top))]
         self.layer.loss_weights = list(message.loss_weight) or weights
         with self._at_work():

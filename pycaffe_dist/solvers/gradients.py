@@ -1,0 +1,63 @@
+"""The norm of all gradients of an iteration: clipping, and overflows under a loss scale."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pycaffe_dist.device import use
+from pycaffe_dist.log import fmt, logger
+
+if TYPE_CHECKING:
+    from pycaffe_dist.solvers.solver import Solver
+
+
+def why_together(param: Any) -> str:
+    """Name the field that makes a solver look at all gradients before any update; or nothing."""
+    if param.clip_gradients >= 0:
+        return "clip_gradients"
+    return "data_type float16" if param.data_type == "float16" else ""
+
+
+def factor(solver: Solver) -> float | None:
+    """Return what to multiply all mean gradients with, or None to leave this update out.
+
+    That is the inverse of the loss scale, and what brings the norm (before iter_size) within the
+    limit of clip_gradients.  An update is left out when a gradient has overflowed in float16.
+    """
+    if not why_together(solver.param):
+        return 1.0
+    norm, scale = _norm(solver), solver.loss_scale
+    unscaled = 1.0
+    if scale is not None:
+        unscaled = 1.0 / scale.value
+        if not scale.judge(norm):
+            logger.info(
+                "Iteration %d: a gradient overflowed float16: no update; loss scale %s",
+                solver.iteration,
+                fmt(scale.value),
+            )
+            return None
+    norm, limit = norm * unscaled, solver.param.clip_gradients
+    if limit < 0 or norm <= limit:
+        return unscaled
+    logger.info(
+        "Gradient clipping: scaling down gradients (L2 norm %s > %s) by scale factor %s",
+        fmt(norm),
+        fmt(limit),
+        fmt(limit / norm),
+    )
+    return unscaled * (limit / norm)
+
+
+def _norm(solver: Solver) -> float:
+    """Return the norm of all mean gradients, once they are there."""
+    squares: Any = 0.0  # on a GPU until all are added
+    for parameter in reversed(solver.net.parameters):
+        solver.engine.wait(parameter)
+        with use(solver.device):
+            flat = parameter.blob.diff.reshape(-1)
+            squares = squares + np.dot(flat, flat).astype(np.float64)
+    return math.sqrt(float(squares))

@@ -1,0 +1,89 @@
+"""Training with data in float16: as good as in float32, and what happens when gradients overflow."""
+
+from __future__ import annotations
+
+import math
+
+import golden_runs
+import numpy as np
+import pytest
+
+from pycaffe_dist.device import HOST
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.schema import text
+from pycaffe_dist.solvers import Solver
+from pycaffe_dist.solvers.loss_scale import LossScale
+
+
+@pytest.fixture(autouse=True)
+def in_golden_folder(monkeypatch):
+    monkeypatch.chdir(golden_runs.GOLDEN)
+
+
+def half_solver(device, **fields):
+    param = text.read_solver("solver_sgd.prototxt")
+    param.ClearField("snapshot")
+    param.data_type = "float16"
+    for name, value in fields.items():
+        setattr(param, name, value)
+    solver = Solver(param, device=device)
+    solver.load_weights(["init.caffemodel"])
+    return solver
+
+
+@pytest.mark.parametrize("fields", [{}, {"loss_scale": 64}, {"clip_gradients": 0.5}], ids=str)
+def test_it_learns_what_float32_learns(gpu, fields):
+    solver = half_solver(gpu, **fields)
+    case = "sgd_step_clip" if "clip_gradients" in fields else "sgd"
+    expected = np.load(f"expected_{case}.npz")["losses"]
+    losses = golden_runs.losses_of(solver, golden_runs.ITERATIONS)
+    if not fields.get("clip_gradients"):
+        np.testing.assert_allclose(losses, expected, rtol=0.02)
+    assert losses[-1] < losses[0]
+    for parameter in solver.net.parameters:
+        assert parameter.blob.dtype == np.float32
+    assert {blob.dtype.name for blob in solver.net.blobs.values()} == {"float16", "float32"}
+
+
+def test_an_overflow_leaves_the_weights_alone_and_halves_the_scale(gpu):
+    solver = half_solver(gpu)
+    solver.loss_scale.value = 2.0**24
+    before = [parameter.blob.data.copy() for parameter in solver.net.parameters]
+    solver.step(1)
+    assert solver.loss_scale.value == 2.0**23
+    for parameter, weights in zip(solver.net.parameters, before):
+        np.testing.assert_array_equal(parameter.blob.data, weights)
+    while solver.loss_scale.value > 2.0**10:
+        solver.step(1)
+        if any((p.blob.data != w).any() for p, w in zip(solver.net.parameters, before)):
+            return
+    pytest.fail("no update was ever made")
+
+
+def test_the_scale_grows_again_and_a_fixed_one_stays():
+    scale = LossScale(0)
+    first = scale.value
+    assert not scale.judge(math.nan)
+    assert scale.value == first / 2
+    for _ in range(1000):
+        assert scale.judge(1.0)
+    assert scale.value == first
+    again = LossScale(0)
+    again.set_state(scale.state())
+    assert again.value == first
+    fixed = LossScale(8)
+    fixed.judge(math.inf)
+    assert fixed.value == 8
+
+
+@pytest.mark.parametrize(
+    ("data_type", "message"),
+    [
+        ("float16", "needs a GPU"),
+        ("bfloat16", "is not supported"),
+        ("half", "unknown data_type 'half'"),
+    ],
+)
+def test_what_is_refused(data_type, message):
+    with pytest.raises(UsageError, match=message):
+        half_solver(HOST, data_type=data_type)
