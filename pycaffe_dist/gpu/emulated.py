@@ -103,7 +103,8 @@ class EmulatedGPU(GPU):
         left, right = (array.inner.astype(c.dtype, copy=False) for array in (a, b))
         left = np.swapaxes(left, -1, -2) if trans_a else left
         right = np.swapaxes(right, -1, -2) if trans_b else right
-        product = np.matmul(left, right)
+        with np.errstate(all="ignore"):  # a GPU gives infinities and NaN without a word, too
+            product = np.matmul(left, right)
         if alpha != 1:
             product *= c.dtype.type(alpha)
         if beta:

@@ -21,13 +21,11 @@ def data_type(param: Any, device: Device) -> np.dtype:
     if param.data_type == "float32":
         return np.dtype(np.float32)
     if param.data_type == "bfloat16":
-        raise UsageError(
-            'data_type "bfloat16" is not supported: NumPy and CuPy have no such arrays'
-        )
+        raise UsageError("data_type bfloat16 is not supported: NumPy has no such arrays")
     if param.data_type != "float16":
         raise UsageError(f"unknown data_type '{param.data_type}'; known are float32 and float16")
     if not device.is_gpu:
-        raise UsageError('data_type "float16" needs a GPU, and this run is on the CPU')
+        raise UsageError("data_type float16 needs a GPU, and this run is on the CPU")
     if param.loss_scale < 0:
         raise UsageError(f"loss_scale must be at least 0, found {param.loss_scale:g}")
     return np.dtype(np.float16)

@@ -1,4 +1,4 @@
-"""Training with data in float16: as good as in float32, and what happens when gradients overflow."""
+"""Training with data in float16: as good as in float32; what happens when gradients overflow."""
 
 from __future__ import annotations
 
