@@ -64,6 +64,7 @@ class MultinomialLogisticLoss(Loss):
         labels, _ = checked_labels(self, bottom, self._layout, None)
         scores = self._layout.scores(bottom[0].data)[:, :, 0]
         own = np.take_along_axis(scores, labels, axis=1)
+        own = own.astype(self.context.parameter_dtype, copy=False)
         return np.maximum(own, SMALLEST_PROBABILITY), labels
 
     def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
@@ -139,7 +140,8 @@ class InfogainLoss(Loss):
         probability = layout.scores(self._probability.data)
         softmax_forward(layout.scores(bottom[0].data), probability)
         rows, counted = self._rows(bottom)
-        logs = np.maximum(probability, SMALLEST_PROBABILITY)
+        exact = probability.astype(self.context.parameter_dtype, copy=False)
+        logs = np.maximum(exact, SMALLEST_PROBABILITY)
         np.log(logs, out=logs)
         logs *= rows
         if len(top) > 1:

@@ -111,7 +111,7 @@ class ContrastiveLoss(Loss):
         """Return the differences (N, C), their squared lengths (N), and which are similar (N)."""
         shape = bottom[0].shape[0], -1
         difference = bottom[0].data.reshape(shape) - bottom[1].data.reshape(shape)
-        squares = xp().empty(len(difference), difference.dtype)
+        squares = xp().empty(len(difference), self.context.parameter_dtype)
         reduce_rows(difference, SQUARE, 1.0, squares)
         return difference, squares, np.trunc(bottom[2].data.reshape(-1)) != 0
 
