@@ -82,6 +82,20 @@ def test_sharing_growing_and_adopting(on_gpu):
     assert on_gpu.to_host(other.data).tolist() == [1, 2]
 
 
+def test_batches_adopted_one_after_the_other(on_gpu):
+    blob, before = Blob((4,)), None
+    for number, size in enumerate((4, 4, 4, 6, 6, 4)):
+        with device.use(HOST):
+            values = on_gpu.host_zeros(size, np.float32)
+            values[:] = number
+            blob.adopt(values)
+            assert blob.read_data().tolist() == [number] * size
+        assert on_gpu.to_host(blob.data).tolist() == [number] * size
+        # The GPU may still be busy with the batch before: it must be where it was.
+        assert before is None or on_gpu.to_host(before)[0] == number - 1
+        before = blob.data
+
+
 def test_threads_begin_on_the_host(on_gpu):
     import threading
 
