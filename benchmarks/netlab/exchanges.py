@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -141,6 +142,8 @@ def main() -> None:
     if DDP in ways and not has_torch(python):
         print(f"{python} has no PyTorch: set TORCH_PYTHON to time it, too")
         ways.remove(DDP)
+    # Ended from outside, it still takes the hosts away.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     nets: dict[str, dict[str, dict[int, Found]]] = {}
     with Network(max(options.hosts), options.rate) as network:
         for net in options.net or NETS:
