@@ -43,7 +43,8 @@ def add_flags(parser: FlagParser) -> None:
         default=TrainOptions.exchange,
         metavar="NAME",
         help="how gradients are combined over ranks: auto takes the cheapest for each parameter "
-        "(of allreduce and sufficient_factor); naive does it after backward; with "
+        "(of allreduce, sufficient_factor and, where ranks share a host, hierarchical); naive "
+        "does it after backward; one_sided puts into other ranks' memory; with "
         "parameter_server, owners of shards update them and send weights back",
     )
     add_flag(
