@@ -75,17 +75,17 @@ def _compiled_exponential(x):
 
 @jit
 def _tanh_float32(x):
-    size = abs(x)
-    # 1 - 2/(e^2x + 1) would lose the last places of small values.
+    # The second form would lose the last places of small values.
     square = x * x
     small = T4
     for term in (T3, T2, T1, T0):
         small = small * square + term
-    small = size + size * (square * small)
+    small = x + x * (square * small)
+    size = abs(x)
     power = _exponential_float32(np.float32(-2) * size)
-    large = (ONE - power) / (ONE + power)
-    value = small if size < TANH_LIMIT else large
-    return value if x >= 0 else (-value if x < 0 else x)
+    sign = ONE if x > 0 else -ONE
+    large = sign * ((ONE - power) / (ONE + power))
+    return small if size < TANH_LIMIT else large
 
 
 def hyperbolic_tangent(x: float) -> float:
