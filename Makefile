@@ -15,7 +15,7 @@ export MNIST_MIRROR
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-long bench lint format proto clean
+.PHONY: help install train test test-long test-gpu bench bench-gpu lint format proto clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' Makefile | awk -F '\t' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -43,8 +43,14 @@ test: install ## run the tests
 test-long: install ## run the tests that take minutes, too
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_FLAGS)
 
+test-gpu: install ## run the GPU tests on a real GPU: layers, solvers, races, accuracies
+	@$(BIN)/python tests/gpu/on_device.py
+
 bench: install ## time training iterations beside PyTorch's (TORCH_PYTHON=…) and Caffe's (CAFFE_BIN=…)
 	$(BIN)/python benchmarks/cpu.py --json bench.json --svg bench.svg $(BENCH_FLAGS)
+
+bench-gpu: install ## time training iterations on a GPU beside PyTorch's (TORCH_PYTHON=…)
+	@$(BIN)/python benchmarks/gpu.py --json gpu.json $(BENCH_FLAGS)
 
 lint: install ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -25,13 +25,13 @@ from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.solvers.solver import Solver
 
 
-def make_solver(chosen: BenchmarkNet, models: Path) -> Solver:
+def make_solver(chosen: BenchmarkNet, models: Path, on: device.Device = device.HOST) -> Solver:
     """Return a solver of a net on random data: SGD with momentum and weight decay."""
     param = caffe_pb2.SolverParameter(
         base_lr=0.001, lr_policy="fixed", momentum=0.9, weight_decay=0.0005, random_seed=1
     )
     param.net_param.CopyFrom(chosen.read(models))
-    solver = Solver(param)
+    solver = Solver(param, device=on)
     rng = np.random.default_rng(0)
     for name in solver.net.inputs:
         blob = solver.net.blobs[name]

@@ -162,7 +162,7 @@ class Blob:
         aligned itself is copied to new memory, for the old one may have been adopted as well.
         """
         if values.ctypes.data % _ALIGNMENT:
-            copy = aligned_zeros(values.size, self.dtype)
+            copy = aligned_zeros(values.size, values.dtype)
             copy[:] = values.reshape(-1)
             values = copy.reshape(values.shape)
         self._data.adopt(values.reshape(-1))

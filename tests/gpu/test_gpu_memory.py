@@ -80,6 +80,12 @@ def test_sharing_growing_and_adopting(on_gpu):
         values[:] = 1, 2, 3
         blob.adopt(values)
     assert on_gpu.to_host(other.data).tolist() == [1, 2]
+    for number in range(4):
+        with device.use(HOST):
+            values = on_gpu.host_zeros(3, np.float32)
+            values[:] = number
+            blob.adopt(values)
+        assert on_gpu.to_host(blob.data).tolist() == [number] * 3
 
 
 def test_batches_adopted_one_after_the_other(on_gpu):

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import pycaffe_dist.kernels
-from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.kernels import partner
 from pycaffe_dist.kernels.cuda.source import common, parse
 
@@ -28,11 +27,15 @@ STORED = {
 }
 
 
+# What travels between ranks is on the host.
+HOST_FAMILIES = {"pycaffe_dist.kernels.checksum", "pycaffe_dist.kernels.wire"}
+
+
 def primitives():
-    """Return every primitive of every family."""
+    """Return every primitive of every family that layers and solvers use."""
     found = []
     for module in pkgutil.iter_modules(pycaffe_dist.kernels.__path__, "pycaffe_dist.kernels."):
-        if not module.ispkg:
+        if not module.ispkg and module.name not in HOST_FAMILIES:
             members = vars(importlib.import_module(module.name)).values()
             found += [
                 member
@@ -57,10 +60,7 @@ def public(cls):
     "primitive", primitives(), ids=lambda p: f"{p.__module__[21:]}.{p.__name__}"
 )
 def test_every_primitive_has_a_partner_of_the_same_signature(primitive):
-    try:
-        other = partner(primitive)
-    except DeviceError as error:
-        pytest.xfail(str(error))
+    other = partner(primitive)
     assert parameters(other) == parameters(inspect.unwrap(primitive))
     if inspect.isclass(primitive):
         assert public(primitive) <= public(other)

@@ -1,0 +1,107 @@
+"""Times training iterations on a GPU, beside PyTorch in eager mode on the same device.
+
+Each net runs forward, backward and update on random data that is on the device.  pcaffe and PyTorch
+take turns, each in a process of its own, and are waited for at the end of each turn; medians are
+printed, and the median of the rounds' ratios.
+
+    TORCH_PYTHON=/path/to/python python benchmarks/gpu.py --tf32 --json gpu.json
+
+Without a GPU it says so in one line and exits with 1.  TORCH_PYTHON is an interpreter with PyTorch,
+if this one has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from cpu import Result, Worker, torch_python
+from cpu_nets import NETS, BenchmarkNet
+
+HERE = Path(__file__).parent
+ROUND_SECONDS = 1.0
+BATCHES = {"LeNet": 64, "CIFAR-10 quick": 100, "CaffeNet": 256, "GoogLeNet": 128, "VGG-16": 64}
+GPU_NETS = {name: replace(NETS[name], batch=batch) for name, batch in BATCHES.items()}
+GPU_NETS["ResNet-50"] = BenchmarkNet("resnet50/train_val.prototxt", 128, (3, 224, 224), 1000)
+
+
+def measure(name: str, args: argparse.Namespace, torch: str | None) -> Result:
+    """Measure one net."""
+    result = Result(name)
+    flags = ["tf32"] * args.tf32
+    ours = Worker([sys.executable, str(HERE / "gpu_ours.py"), name, str(args.models), *flags])
+    workers = {"pcaffe": ours}
+    layers = ours.read()
+    if torch:
+        workers["PyTorch"] = Worker([torch, str(HERE / "gpu_torch.py"), *flags])
+        workers["PyTorch"].send(json.dumps(layers))
+    counts = {}
+    for who, worker in workers.items():
+        worker.run("3")  # compiles, allocates, and lets cuDNN choose
+        counts[who] = max(1, round(ROUND_SECONDS * 5 / worker.run("5")["wall"]))
+    for _ in range(args.rounds):
+        for who, worker in workers.items():
+            result.add(who, worker.run(str(counts[who])), counts[who])
+    for worker in workers.values():
+        worker.close()
+    return result
+
+
+def print_table(results: list[Result]) -> None:
+    """Print the table of nets."""
+    print(f"\n{'net':18}{'batch':>6}{'':3}{'':10}{'ms':>9}{'images/s':>10}{'MB':>8}{'ratio':>8}")
+    for result in results:
+        batch = GPU_NETS[result.name].batch
+        for who, wall in result.wall.items():
+            seconds = median(wall)
+            line = (
+                f"{result.name:18}{batch:6}   {who:10}{1e3 * seconds:9.3f}{batch / seconds:10.0f}"
+            )
+            line += f"{result.memory[who] / 1e6:8.0f}"
+            line += f"{result.ratio(who, result.wall):8.2f}" if who != "pcaffe" else ""
+            print(line)
+
+
+def parse() -> argparse.Namespace:
+    """Return the command line's arguments."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--net", choices=GPU_NETS, action="append", help="only this one")
+    parser.add_argument("--models", type=Path, default=HERE.parent / "models")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--tf32", action="store_true", help="let products round to TF32")
+    parser.add_argument("--json", type=Path, help="write all measurements to this file")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, print and write what the command line asks for."""
+    from pycaffe_dist.errors import DeviceError
+    from pycaffe_dist.gpu.finding import open_gpu
+
+    args = parse()
+    try:
+        gpu = open_gpu(0)
+    except DeviceError as error:
+        raise SystemExit(f"nothing was measured: {error}") from None
+    torch = torch_python()
+    if torch is None:
+        print("PyTorch is not installed (TORCH_PYTHON may name an interpreter that has it):")
+        print("the times are ours alone.")
+    products = "TF32" if args.tf32 else "float32"
+    print(f"{gpu.name}; {', '.join(gpu.libraries())}; products in {products}")
+    results = [measure(name, args, torch) for name in args.net or GPU_NETS]
+    print_table(results)
+    if args.json:
+        nets = [
+            {"net": r.name, "batch": GPU_NETS[r.name].batch, "wall_seconds": r.wall}
+            for r in results
+        ]
+        args.json.write_text(json.dumps({"device": gpu.name, "products": products, "nets": nets}))
+
+
+if __name__ == "__main__":
+    main()
