@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag
-from pycaffe_dist.config import Overlap, TrainOptions
+from pycaffe_dist.config import Overlap, TrainOptions, Wire
 from pycaffe_dist.errors import UsageError
 
 _BITS = 8
@@ -60,6 +60,13 @@ def add_flags(parser: FlagParser) -> None:
         choices=[overlap.value for overlap in Overlap],
         help="until when gradients may travel: see pcaffe train",
     )
+    add_flag(
+        parser,
+        "wire",
+        default=TrainOptions.wire.value,
+        choices=[wire.value for wire in Wire],
+        help="the form in which gradients travel",
+    )
     add_flag(parser, "threads", int, default=0, metavar="N", help="threads; 0 is all cores")
 
 
@@ -80,7 +87,8 @@ def run(options: argparse.Namespace) -> int:
     if options.threads:
         device.set_threads(options.threads)
     link = Link(options.latency / 1e6, options.bandwidth * 1e9 / _BITS)
-    imagined = planning.Imagined(options.ranks, link, options.gflops * 1e9 or None)
+    rate = options.gflops * 1e9 or None
+    imagined = planning.Imagined(options.ranks, link, rate, Wire(options.wire))
     net, param = planning.open_net(options.solver)
     try:
         if options.times:

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from pycaffe_dist.config import ExchangeSettings
+from pycaffe_dist.config import ExchangeSettings, Wire
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.exchange.base import candidates
 from pycaffe_dist.net import Net
@@ -30,12 +30,13 @@ class Imagined:
     """A cluster of ``ranks`` hosts, one rank on each.
 
     ``link`` joins any two of them at once, as a switch does; ``rate`` is FLOP/s in matrix products,
-    or None for this machine's.
+    or None for this machine's; ``wire`` is the form in which gradients travel.
     """
 
     ranks: int
     link: Link
     rate: float | None = None
+    wire: Wire = Wire.FLOAT32
 
 
 class ImaginedCluster(LocalCluster):
@@ -117,8 +118,10 @@ def predict(
 ) -> tuple[str, Iteration]:
     """Return the exchange plan as text, and one iteration on the imagined cluster."""
     cluster = ImaginedCluster(imagined)
-    settings = ExchangeSettings(passes=workload.passes, overlap=workload.overlap)
-    exchanges = [kind(cluster, settings) for kind in candidates(exchange)]
+    settings = ExchangeSettings(
+        passes=workload.passes, overlap=workload.overlap, wire=imagined.wire
+    )
+    exchanges = [kind(cluster, settings) for kind in candidates(exchange, imagined.wire)]
     plan = make_plan(net.parameters, exchanges, cluster, exchange, workload)
     iteration = predicted(plan.choice, net.parameters, exchanges, workload, cluster)
     return f"Exchange plan for {describe(cluster, exchanges)}:\n{plan.table()}", iteration
