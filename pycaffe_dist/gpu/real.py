@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +42,7 @@ class RealGPU(GPU):
         properties = runtime.getDeviceProperties(index)
         self.name = properties["name"].decode()
         self.capability = self._device.compute_capability
+        self.use_tf32 = os.environ.get("CUPY_TF32") == "1"  # CuPy's own switch
         self.most_blocks = _BLOCKS_PER_MULTIPROCESSOR * properties["multiProcessorCount"]
         with self._device:
             self._streams = {name: cupy.cuda.Stream(non_blocking=True) for name in _STREAMS}
