@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import nvrtc
 import pytest
 
 import pycaffe_dist.kernels
@@ -73,28 +74,40 @@ def test_every_kernel_is_launched_by_a_partner(path):
     assert set(parse(path).signatures) <= used
 
 
+def instances(source):
+    """Return the names of all kernels for everything that a program may store."""
+    names = []
+    for data, parameter in STORED:
+        binding = {name: np.dtype(data if name == "T" else parameter) for name in source.types}
+        names += [signature.instance(binding) for signature in source.signatures.values()]
+    return list(dict.fromkeys(names))
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_nvcc_compiles_it(path, tmp_path):
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
+    compiler = shutil.which("nvcc")
+    if compiler is None:
         pytest.skip("there is no nvcc")
     source = parse(path)
-    kept = []
-    for data, parameter in STORED.values():
-        binding = {
-            name: np.dtype({"__half": "float16", "float": "float32", "double": "float64"}[kind])
-            for name in source.types
-            for kind in [data if name == "T" else parameter]
-        }
-        kept += [signature.instance(binding) for signature in source.signatures.values()]
-    uses = "\n".join(
-        f"void* kept{i}() {{ return (void*)({name}); }}" for i, name in enumerate(kept)
-    )
+    kept = enumerate(instances(source))
+    uses = "\n".join(f"void* use{i}() {{ return (void*)({name}); }}" for i, name in kept)
     program = tmp_path / f"{path.stem}.cu"
     program.write_text(f'{common()}\n#line 1 "{path.name}"\n{source.text}\n{uses}\n')
     done = subprocess.run(
-        [nvcc, "--ptx", "-std=c++17", "-arch=compute_75", "-o", tmp_path / "out.ptx", program],
+        [compiler, "--ptx", "-std=c++17", "-arch=compute_75", "-o", tmp_path / "out.ptx", program],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("architecture", [70, 80, 90])
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_nvrtc_compiles_it(path, architecture):
+    found = nvrtc.find()
+    if found is None:
+        pytest.skip("there is no NVRTC")
+    source = parse(path)
+    code = f'{common()}\n#line 1 "{path.name}"\n{source.text}'
+    assert not nvrtc.compile_source(found, code, instances(source), architecture)

@@ -4,6 +4,10 @@
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
+#ifndef INFINITY  // NVRTC has no math.h
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+#endif
 #define DYNAMIC_SHARED(type, name)                                   \
   extern __shared__ __align__(16) unsigned char dynamic_shared_[];   \
   type* name = reinterpret_cast<type*>(dynamic_shared_)

@@ -1,0 +1,43 @@
+"""CUDA's run-time compiler, called as CuPy calls it, where its library is installed."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+import sys
+from pathlib import Path
+
+
+def find() -> tuple[str, list[str]] | None:
+    """Return the library and the folders of CUDA's headers, or None.
+
+    They are those of $CUDA_PATH, of NVIDIA's packages for pip, or the system's.
+    """
+    roots = [Path(path) / "nvidia" for path in sys.path if path]
+    roots += [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if name in os.environ]
+    roots += [Path("/usr/local/cuda")]
+    libraries = [path for root in roots for path in root.glob("**/libnvrtc.so*")]
+    headers = [str(path.parent) for root in roots for path in root.glob("**/cuda_fp16.h")]
+    name = str(libraries[0]) if libraries else ctypes.util.find_library("nvrtc")
+    return (name, headers) if name and headers else None
+
+
+def compile_source(
+    found: tuple[str, list[str]], code: str, names: list[str], architecture: int
+) -> str:
+    """Compile ``code`` with the instantiations ``names``; return the errors, empty if it works."""
+    library, program = ctypes.CDLL(found[0]), ctypes.c_void_p()
+    library.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"kernels.cu", 0, None, None)
+    for name in names:
+        library.nvrtcAddNameExpression(program, name.encode())
+    options = ["--std=c++17", f"--gpu-architecture=compute_{architecture}"]
+    options += [f"-I{folder}" for folder in found[1][:1]]
+    encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+    failed = library.nvrtcCompileProgram(program, len(options), encoded)
+    size = ctypes.c_size_t()
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return log.value.decode() or "failed" if failed else ""
