@@ -1,9 +1,9 @@
 """What bounded staleness gains when ranks are slow at times: clocks per second, and the loss.
 
-``python benchmarks/staleness.py [FLAGS]`` trains on several ranks of this machine, each of which
-sleeps in some iterations, at random: synchronous ranks wait for every one of them, those with a
-staleness of 3 only for one that falls behind by more.  (A rank that is slow all the time sets the
-pace of all in either case.)  Runs of both kinds take turns.
+``python benchmarks/staleness.py [FLAGS]`` trains a small net on several ranks of this machine, each
+of which is late in some iterations, at random: synchronous ranks wait for every one of them, those
+with a staleness of 3 only for one that falls behind by more.  (A rank that is slow all the time
+sets the pace of all in either case.)  Runs of both kinds take turns.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def work(options: argparse.Namespace) -> None:
         rng = np.random.default_rng(cluster.rank)
 
         def linger(_: Any) -> None:
-            if rng.random() < options.share:
-                time.sleep(options.milliseconds / 1e3)
+            late = options.milliseconds if rng.random() < options.share else 0.0
+            time.sleep((options.computing + late) / 1e3)
 
         solver.step(WARM_UP)
         solver.before_gradients.append(linger)
@@ -102,6 +102,7 @@ def run(options: argparse.Namespace, files: Path, staleness: int) -> tuple[float
     command = [str(BIN / "mpirun"), "-n", str(options.ranks), sys.executable, __file__, "--work"]
     command += [f"--files={files}", f"--staleness={staleness}", f"--clocks={options.clocks}"]
     command += [f"--milliseconds={options.milliseconds}", f"--share={options.share}"]
+    command += [f"--computing={options.computing}"]
     environment = {**os.environ, **ENVIRONMENT}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith(RESULT)]
@@ -116,8 +117,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--clocks", type=int, default=300, help="iterations of every rank (300)")
-    parser.add_argument("--milliseconds", type=float, default=50.0, help="of a sleep (50)")
-    parser.add_argument("--share", type=float, default=0.1, help="of iterations with one (0.1)")
+    parser.add_argument("--milliseconds", type=float, default=100.0, help="of a delay (100)")
+    parser.add_argument("--share", type=float, default=0.2, help="of iterations with one (0.2)")
+    parser.add_argument(
+        "--computing",
+        type=float,
+        default=40.0,
+        help="milliseconds that stand for computing in every iteration, and leave the cores to "
+        "the other ranks of this machine (40)",
+    )
     parser.add_argument("--staleness", type=int, default=3, help="to compare with 0 (3)")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
@@ -133,8 +141,8 @@ def main() -> None:
             for staleness, results in found.items():
                 results.append(run(options, files, staleness))
     print(
-        f"{options.ranks} ranks, {options.clocks} clocks, a sleep of {options.milliseconds:g} ms "
-        f"in {100 * options.share:g} % of each rank's iterations"
+        f"{options.ranks} ranks, {options.clocks} clocks of {options.computing:g} ms, and "
+        f"{options.milliseconds:g} ms more in {100 * options.share:g} % of each rank's"
     )
     for staleness, results in found.items():
         seconds, losses = zip(*results)
