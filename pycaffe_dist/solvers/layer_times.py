@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable
 from statistics import median
-
-import numpy as np
 
 from pycaffe_dist.net import Net
 from pycaffe_dist.runtime.choosing import Times
@@ -47,7 +46,10 @@ class LayerTimes:
         return self._iterations >= _WARM_UP + _MEASURED
 
     def times(self, net: Net, cluster: Cluster) -> Times:
-        """Return the mean over ranks of the median times; all ranks must call it."""
+        """Return the median times of the slowest rank, for which the others wait.
+
+        All ranks must call it.
+        """
         lost = 1 - cluster.contention().computing
         found = [
             self._alone(kind, name, lost)
@@ -55,7 +57,8 @@ class LayerTimes:
             for name in net.layer_names
         ]
         updates = [self._alone(Kind.UPDATE, parameter.key, lost) for parameter in net.parameters]
-        values = cluster.mean(np.array([*found, sum(updates)])).tolist()
+        mine = json.dumps([*found, sum(updates)]).encode()
+        values = max(map(json.loads, cluster.gather_bytes(mine)), key=sum)
         count = len(net.nodes)
         return Times(tuple(values[:count]), tuple(values[count:-1]), values[-1])
 
