@@ -21,11 +21,7 @@ from pycaffe_dist.kernels.cuda.source import common, parse
 FOLDER = Path(pycaffe_dist.kernels.__file__).parent
 SOURCES = sorted(FOLDER.glob("*.cu"))
 # What a program may store: data T, parameters P.
-STORED = {
-    "float": ("float", "float"),
-    "double": ("double", "double"),
-    "__half": ("__half", "float"),
-}
+STORED = (("float32", "float32"), ("float64", "float64"), ("float16", "float32"))
 
 
 # What travels between ranks is on the host.
