@@ -51,7 +51,7 @@ def cifar10_quick() -> nn.Module:
 
 NETS = {
     "fc6-fc8": lambda: (inner_products([4096, 4096, 4096, 1000]), (32, 4096)),
-    "CIFAR-10 quick": lambda: (cifar10_quick(), (100, 3, 32, 32)),
+    "cifar10_quick": lambda: (cifar10_quick(), (100, 3, 32, 32)),
 }
 
 

@@ -62,5 +62,5 @@ FC_WIDTHS = (4096, 4096, 4096, 1000)
 FC_BATCH, CIFAR_BATCH = 32, 100
 NETS = {
     "fc6-fc8": SOLVER % inner_products(FC_BATCH, FC_WIDTHS),
-    "CIFAR-10 quick": SOLVER % cifar10_quick(CIFAR_BATCH),
+    "cifar10_quick": SOLVER % cifar10_quick(CIFAR_BATCH),
 }
