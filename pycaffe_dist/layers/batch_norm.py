@@ -122,7 +122,7 @@ class BatchNorm(Layer):
         statistics = normalization.mean, normalization.variance
         sums = [blob.data for blob in self.blobs]
         if self._global:
-            running_statistics(*sums, *statistics)
+            running_statistics(*sums, normalization.mean, normalization.variance)
         else:
             normalization.measure(x)
             keep = self.param.batch_norm_param.moving_average_fraction
