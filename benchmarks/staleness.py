@@ -142,7 +142,7 @@ def main() -> None:
                 results.append(run(options, files, staleness))
     print(
         f"{options.ranks} ranks, {options.clocks} clocks of {options.computing:g} ms, and "
-        f"{options.milliseconds:g} ms more in {100 * options.share:g} % of each rank's"
+        f"{options.milliseconds:g} ms more in {100 * options.share:g} % of them"
     )
     for staleness, results in found.items():
         seconds, losses = zip(*results)
