@@ -120,16 +120,16 @@ class BatchNorm(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         normalization, x = self._normalization, bottom[0].data
         statistics = normalization.mean, normalization.variance
-        sums = [blob.data for blob in self.blobs]
+        means, variances, weight = (blob.data for blob in self.blobs)
         if self._global:
-            running_statistics(*sums, normalization.mean, normalization.variance)
+            running_statistics(means, variances, weight, *statistics)
         else:
             normalization.measure(x)
             keep = self.param.batch_norm_param.moving_average_fraction
             outer, _, inner = normalization.shape
             count = outer * inner
             unbiased = count / (count - 1) if count > 1 else 1.0
-            add_to_running_sums(*statistics, keep, unbiased, *sums)
+            add_to_running_sums(*statistics, keep, unbiased, means, variances, weight)
             if self._copy is not None:
                 np.copyto(self._copy.data, x)
                 x = self._copy.data
