@@ -101,7 +101,9 @@ def test_what_the_asked_exchange_cannot_combine_goes_another_way():
 
 
 def test_an_exchange_that_can_combine_nothing_is_refused():
-    with pytest.raises(ClusterError, match="--exchange=choosy can .* this net: it is not a matrix"):
+    with pytest.raises(
+        ClusterError, match=r"--exchange=choosy can .* this net: it is not a matrix"
+    ):
         make(parameters([(6,), (7,)]), Choosy, General, wanted="choosy")
 
 
