@@ -32,8 +32,10 @@ def digest(*paths: Path) -> str:
 
 @functools.lru_cache(maxsize=1)
 def version() -> str:
-    """Return a hash over the sources of all kernels: they call and inline each other."""
-    return digest(*sorted(Path(__file__).parent.rglob("*.py")))[:16]
+    """Return a hash over the sources of all CPU kernels: they call and inline each other."""
+    folder = Path(__file__).parent
+    sources = (path for path in folder.rglob("*.py") if path.parent != folder / "cuda")
+    return digest(*sorted(sources))[:16]
 
 
 @functools.lru_cache(maxsize=1)
