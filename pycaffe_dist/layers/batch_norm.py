@@ -122,7 +122,8 @@ class BatchNorm(Layer):
         statistics = normalization.mean, normalization.variance
         means, variances, weight = (blob.data for blob in self.blobs)
         if self._global:
-            running_statistics(means, variances, weight, *statistics)
+            mean, variance = statistics
+            running_statistics(means, variances, weight, mean, variance)
         else:
             normalization.measure(x)
             keep = self.param.batch_norm_param.moving_average_fraction
