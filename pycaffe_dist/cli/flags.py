@@ -238,6 +238,14 @@ def _add(parser: FlagParser, flag: Flag) -> None:
     )
 
 
+def require_not_negative(options: argparse.Namespace, names: Iterable[str]) -> None:
+    """Raise UsageError when one of these flags has a value below 0."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < 0:
+            raise UsageError(f"flag --{name} needs 0 or more, not {value:g}")
+
+
 def split_list(text: str) -> tuple[str, ...]:
     """Return the parts of a comma-separated flag value; an empty text has none."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.cli.flags import FlagParser, add_flag, require_not_negative
 from pycaffe_dist.errors import UsageError
 
 
@@ -43,8 +43,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("need the number of ranks to launch: -n N, before the command")
     if not options.command:
         raise UsageError("need a command to launch: pcaffe launch -n 4 train --solver=FILE")
-    if options.restarts < 0:
-        raise UsageError(f"flag --restarts needs 0 or more, not {options.restarts}")
+    require_not_negative(options, ("restarts",))
     if options.restarts and options.command[0] != "train":
         raise UsageError(f"only train can be restarted from a snapshot, not {options.command[0]}")
     from pycaffe_dist.runtime import mpirun

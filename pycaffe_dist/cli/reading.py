@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.cli.flags import FlagParser, add_flag, require_not_negative
 from pycaffe_dist.data.options import CACHES, ON_ERROR, ReadingOptions, set_options
-from pycaffe_dist.errors import UsageError
 
 
 def add_reading_flags(parser: FlagParser) -> None:
@@ -62,9 +61,7 @@ def add_reading_flags(parser: FlagParser) -> None:
 
 def use_reading_flags(options: argparse.Namespace) -> None:
     """Read data as the flags say from now on; raises UsageError."""
-    for name in ("readers", "decoders", "cache_limit"):
-        if getattr(options, name) < 0:
-            raise UsageError(f"flag --{name} needs 0 or more, not {getattr(options, name)}")
+    require_not_negative(options, ("readers", "decoders", "cache_limit"))
     set_options(
         ReadingOptions(
             options.readers,

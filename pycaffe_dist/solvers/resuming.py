@@ -52,7 +52,7 @@ def record(solver: Solver) -> dict[str, Any]:
     A test that is under way counts as not begun: the resumed run repeats it with the same batches.
     """
     return {
-        "losses": list(solver.losses),
+        "losses": list(solver.losses.recent),
         "loss_scale": solver.loss_scale.state() if solver.loss_scale else [],
         "statistics": [_encoded(array) for array in own_statistics(solver)],
         "train": states(solver.net),
@@ -70,10 +70,10 @@ def go_on(solver: Solver, about: Companion) -> None:
     tests = zip(*(record["test"] for record in about.by_rank))
     for net, saved in zip(solver.test_nets, tests):
         _restore(net, saved)
-    solver.losses.clear()
+    solver.losses.recent.clear()
     if about.ranks == solver.cluster.size:
         mine = about.by_rank[solver.cluster.rank]
-        solver.losses.extend(mine["losses"])
+        solver.losses.recent.extend(mine["losses"])
         if solver.loss_scale and mine.get("loss_scale"):
             solver.loss_scale.set_state(mine["loss_scale"])
         solver.resumed_statistics = mine["statistics"]
@@ -81,7 +81,7 @@ def go_on(solver: Solver, about: Companion) -> None:
         solver.tested[: len(about.tested)] = about.tested[: len(solver.tested)]
     else:
         losses = [record["losses"] for record in about.by_rank]
-        solver.losses.extend(np.mean(losses, axis=0).tolist())
+        solver.losses.recent.extend(np.mean(losses, axis=0).tolist())
         solver.tested = [0] * len(solver.tested)
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,23 +13,22 @@ import numpy as np
 from pycaffe_dist import device as devices
 from pycaffe_dist.config import Action
 from pycaffe_dist.data.partition import Shard
-from pycaffe_dist.errors import NumericError, UsageError
+from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net, debug
 from pycaffe_dist.runtime.cluster import Cluster, LocalCluster
 from pycaffe_dist.runtime.local_engine import Engine, LocalEngine
-from pycaffe_dist.runtime.recording import Kind, Record
+from pycaffe_dist.runtime.recording import Listeners, Record
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import companion
 from pycaffe_dist.solvers import gradients, nets, resuming, snapshots, testing
-from pycaffe_dist.solvers.late_updates import LateUpdates
+from pycaffe_dist.solvers.display import Display
+from pycaffe_dist.solvers.fields import check_fields
 from pycaffe_dist.solvers.layer_times import LayerTimes
 from pycaffe_dist.solvers.loss_scale import LossScale, data_type
+from pycaffe_dist.solvers.losses import Losses
 from pycaffe_dist.solvers.lr_policy import LearningRate
-from pycaffe_dist.solvers.row_updates import RowUpdates
-from pycaffe_dist.solvers.updating import Updater
-
-_REGULARIZATIONS = ("L1", "L2")
+from pycaffe_dist.solvers.updates import Updates
 
 Callback = Callable[["Solver"], None]
 
@@ -78,7 +74,9 @@ class Solver:
         self.cluster = cluster or LocalCluster()
         self.engine = engine or LocalEngine()
         self.device = device or devices.current()
-        self._check_fields()
+        check_fields(param)
+        if param.snapshot:
+            self._check_prefix()
         self.iteration = 0
         self._created = time.monotonic()
         self.action_source: Callable[[], Action] = _no_action
@@ -92,21 +90,15 @@ class Solver:
         if param.data_type != "float32":
             self._dtype = data_type(param, self.device)
             self.loss_scale = LossScale(param.loss_scale)
-        self.losses: deque[float] = deque(maxlen=param.average_loss)
-        self._losses_go_on = False
-        self._stop_at_nan = stop_at_nan
-        self._loss_is_finite = True
+        self.losses = Losses(param.average_loss, stop_at_nan)
         self._snapshot_at = -1
         self.before_test: BeforeTest | None = None
         self.resumed_statistics: list[str] = []
         self._writer = snapshots.SnapshotWriter(param, keep)
-        self._displayed_at = (0, time.monotonic())
+        self._display = Display()
         self._started = False
         self._by_hand = False
-        self._late: LateUpdates | None = None
-        self._row_updates: dict[int, RowUpdates] = {}
-        self._keep_diffs = keep_diffs
-        self._listeners: list[Record] = []
+        self.listeners = Listeners()
         self._layer_times: LayerTimes | None = None
         self.seed = self._agree_on_seed()
         self.net = self._make_train_net(divide_batches, keep_diffs)
@@ -116,27 +108,11 @@ class Solver:
         self.learning_rate = LearningRate(param)
         self._rate = (-1, 0.0)  # the last iteration whose learning rate was asked for, and that
         self._has_restored = False
-        self._updater = Updater(param, self.net.parameters, self.device)
-        self.method = self._updater.method
+        self._updates = Updates(self, keep_diffs)
+        self.method = self._updates.updater.method
         for paths in param.weights:
             self.load_weights(path.strip() for path in paths.split(","))
         logger.info("Solver scaffolding done.")
-
-    def _check_fields(self) -> None:
-        param = self.param
-        if param.max_time < 0:
-            raise UsageError(f"max_time must be at least 0 seconds, found {param.max_time:g}")
-        if param.average_loss < 1:
-            raise UsageError(f"average_loss must be at least 1, found {param.average_loss}")
-        if param.iter_size < 1:
-            raise UsageError(f"iter_size must be at least 1, found {param.iter_size}")
-        if param.regularization_type not in _REGULARIZATIONS:
-            raise UsageError(
-                f"unknown regularization_type '{param.regularization_type}'; "
-                f"known are {', '.join(_REGULARIZATIONS)}"
-            )
-        if param.snapshot:
-            self._check_prefix()
 
     def _check_prefix(self) -> None:
         if self.cluster.rank == 0:
@@ -157,7 +133,7 @@ class Solver:
     @property
     def last_loss(self) -> float:
         """This rank's loss of the last iteration."""
-        return self.losses[-1]
+        return self.losses.recent[-1]
 
     @property
     def batch_size(self) -> int:
@@ -246,8 +222,8 @@ class Solver:
         """One more forward pass and test, where the intervals ask for them."""
         param = self.param
         if param.display and self.iteration % param.display == 0:
-            self.losses.append(self.net.forward())
-            loss = float(self.cluster.mean(np.array([self._smoothed_loss()]))[0])
+            self.losses.recent.append(self.net.forward())
+            loss = float(self.cluster.mean(np.array([self.losses.mean]))[0])
             logger.info("Iteration %d, loss = %s", self.iteration, fmt(loss))
         if param.test_interval and self.iteration % param.test_interval == 0:
             self.test_all()
@@ -262,13 +238,11 @@ class Solver:
             )
         param = self.param
         stop_at = self.iteration + iterations
-        if not self._losses_go_on:
-            self.losses.clear()
-        self._losses_go_on = False
+        self.losses.begin()
         self.before_test = None
-        self._displayed_at = (self.iteration, time.monotonic())
+        self._display.begin(self.iteration)
         while self.iteration < stop_at:
-            if not self._late:
+            if not self._updates.some_are_missing:
                 self.net.clear_parameter_diffs(but_rebuilt=True)
             if self._test_is_due():
                 self.test_all()
@@ -279,7 +253,7 @@ class Solver:
             self.net.debug_info = display and param.debug_info
             self._forward_backward()
             if display:
-                self._display()
+                self._display.show(self)
             if self.after_gradients:
                 for parameter in reversed(self.net.parameters):
                     self.engine.wait(parameter)
@@ -309,14 +283,12 @@ class Solver:
 
     def listen(self, record: Record, wanted: bool = True) -> None:
         """Tell ``record`` what takes time from now on, or do so no more."""
-        (self._listeners.append if wanted else self._listeners.remove)(record)
-        told = self._tell if self._listeners else None
-        self.net.record = told
-        self.engine.listen(told)
-
-    def _tell(self, kind: Kind, name: str, started: float, ended: float) -> None:
-        for listener in self._listeners:
-            listener(kind, name, started, ended)
+        if wanted:
+            self.listeners.add(record)
+        else:
+            self.listeners.remove(record)
+        self.net.record = self.listeners.tell
+        self.engine.listen(self.listeners.tell)
 
     def _revise_plan(self, layer_times: LayerTimes) -> None:
         """Let the engine choose exchanges anew, knowing how long this run's layers take."""
@@ -333,8 +305,7 @@ class Solver:
 
     def finish_updates(self) -> None:
         """Make the updates that were left to the next forward; the weights may then be used."""
-        if self._late:
-            self._late.finish()
+        self._updates.finish()
 
     def wanted_action(self) -> Action:
         """Return what this rank is asked to do now; at the end of ``max_time``, to stop."""
@@ -363,12 +334,11 @@ class Solver:
                     self.cluster.broadcast(blob.data)
             resuming.restore_statistics(self, self.resumed_statistics)
             self.resumed_statistics = []
-        self.engine.start(self.net.parameters, by_hand=by_hand, updater=self._updater)
+        self.engine.start(self.net.parameters, by_hand=by_hand, updater=self._updates.updater)
         if self._has_restored and self.cluster.size > 1:
             self._share_history()
         self._has_restored = False
-        self._late = self._late_updates()
-        self._row_updates.clear()
+        self._updates.start()
         self._stop_measuring()
         if self.engine.can_revise:
             self._layer_times = LayerTimes(self.engine.exchange_seconds)
@@ -381,16 +351,6 @@ class Solver:
             if not self.engine.updates(parameter):
                 for number in range(self.method.slots):
                     self.cluster.broadcast(self.method.slot(index, number))
-
-    def _late_updates(self) -> LateUpdates | None:
-        """Return what keeps updates until the next forward, if that is wanted and possible."""
-        if not self.engine.spans_forward:
-            return None
-        why = gradients.why_together(self.param)
-        if why:
-            logger.info("Updates do not wait for the next forward: %s needs them all", why)
-            return None
-        return LateUpdates(self.net.parameters, self.engine)
 
     def _test_is_due(self) -> bool:
         param = self.param
@@ -407,9 +367,7 @@ class Solver:
         wait_first = not self.device.is_gpu or self.engine.updates_some
         for number in range(passes):
             last = number == passes - 1
-            pending = self.net.start_forward(
-                before_layer=self._late.before_layer if self._late else None
-            )
+            pending = self.net.start_forward(before_layer=self._updates.before_layer)
             if wait_first:
                 loss = self._take_loss(loss + pending.value(), passes if last else 0)
             self.net.backward(on_gradient_ready=self.engine.gradient_ready if last else None)
@@ -418,9 +376,9 @@ class Solver:
 
     def _take_loss(self, loss: float, passes: int) -> float:
         """Check a loss, and take note of it if it is the sum over all ``passes``; return it."""
-        self._check_loss(loss)
+        self.losses.check(loss, self.iteration, self.net)
         if passes:
-            self.losses.append(loss / passes)
+            self.losses.recent.append(loss / passes)
             self._begin_updates()
         return loss
 
@@ -436,47 +394,6 @@ class Solver:
             rate = self.learning_rate.at(self.iteration, *self._policy_loss())
             self._rate = self.iteration, rate
         return rate
-
-    def _check_loss(self, loss: float) -> None:
-        """Raise NumericError, or warn if training is to go on, when the loss is not finite."""
-        was_finite, self._loss_is_finite = self._loss_is_finite, math.isfinite(loss)
-        if self._loss_is_finite:
-            return
-        if self._stop_at_nan:
-            where = self.net.first_not_finite() or "from a sum that overflowed"
-            raise NumericError(
-                f"iteration {self.iteration}: the loss is {loss}, {where}; "
-                "a lower learning rate or clip_gradients may help"
-            )
-        if was_finite:
-            logger.warning("Iteration %d: the loss is %s; going on", self.iteration, loss)
-
-    def _smoothed_loss(self) -> float:
-        return sum(self.losses) / len(self.losses)
-
-    def _display(self) -> None:
-        values = [self._smoothed_loss()]
-        for name in self.net.outputs:
-            values += self.net.blobs[name].read_data().reshape(-1).tolist()
-        means = self.cluster.mean_on_rank_0(np.array(values, np.float64))
-        if means is None:
-            return
-        since, at = self._displayed_at
-        now = time.monotonic()
-        per_second = (self.iteration - since) / max(now - at, 1e-9)
-        hidden = self.engine.hidden()
-        if hidden and self.iteration:
-            logger.info("Iteration %d: %s", self.iteration, hidden)
-        logger.info(
-            "Iteration %d (%s iter/s, %ss/%d iters), loss = %s",
-            self.iteration,
-            fmt(per_second),
-            fmt(round(now - at, 3)),
-            self.param.display,
-            fmt(float(means[0])),
-        )
-        self._displayed_at = (self.iteration, now)
-        testing.log_outputs(self.net, "Train", means[1:].tolist())
 
     def apply_update(self) -> None:
         """Update the parameters by the diffs that backward, called by hand, has left.
@@ -500,51 +417,18 @@ class Solver:
         if clipping is None:
             self.iteration += 1
             return
-        update = partial(self._update, rate=rate, iteration=self.iteration, clipping=clipping)
-        if self._late is not None:
-            self._late.begin(update)
-        else:
-            # The last layers' gradients are the first to arrive.
-            for index in reversed(range(len(self.net.parameters))):
-                update(index)
+        self._updates.make(rate, clipping)
         if self.net.debug_info:
             self.finish_updates()
             known = [p for p in self.net.parameters if not self.engine.updates(p)]
             debug.log_update(known)
         self.iteration += 1
 
-    def _update(self, index: int, rate: float, iteration: int, clipping: float) -> None:
-        """Update a parameter once its mean gradient is there, unless an exchange has done it."""
-        parameter = self.net.parameters[index]
-        rebuild = None
-        if parameter.as_factors and self._may_update_rows():
-            rebuild = self.engine.wait_for_factors(parameter)
-        else:
-            self.engine.wait(parameter)
-        if self.engine.updates(parameter):
-            return
-        started = updating = time.perf_counter()
-        if rebuild is None:
-            self._updater.update(index, rate, iteration, clipping)
-        else:
-            if index not in self._row_updates:
-                self._row_updates[index] = RowUpdates(self._updater, index)
-            updating += self._row_updates[index].update(rebuild, rate, iteration)
-        if self._listeners:
-            if rebuild is not None:  # they took turns, and are told as one after the other
-                self._tell(Kind.REBUILD, parameter.key, started, updating)
-            self._tell(Kind.UPDATE, parameter.key, updating, time.perf_counter())
-
-    def _may_update_rows(self) -> bool:
-        """Tell whether nobody but the update needs the gradients of this iteration."""
-        shown = self._keep_diffs or self.net.debug_info or self.param.snapshot_diff
-        return not (shown or self.param.larc_policy or self.device.is_gpu)
-
     def _policy_loss(self) -> list[float]:
         """Return the loss for the learning-rate policy, if it wants it: the same on all ranks."""
         if not self.learning_rate.needs_loss:
             return []
-        return self.cluster.mean(np.array([self._smoothed_loss()])).tolist()
+        return self.cluster.mean(np.array([self.losses.mean])).tolist()
 
     def test_all(self) -> None:
         """Run every test net for its test_iter batches and log the mean outputs."""
@@ -575,7 +459,7 @@ class Solver:
         record = resuming.record(self)
         by_rank = self.cluster.gather_bytes(json.dumps(record).encode())
         self.engine.mean_statistics()
-        history = self.engine.collect_history(self._updater)
+        history = self.engine.collect_history(self._updates.updater)
         if self.cluster.rank == 0:
             records = [json.loads(data) for data in by_rank]
             files = self._writer.start(self, records, history, periodic=not wait)
@@ -605,7 +489,7 @@ class Solver:
         encoded = self.cluster.broadcast_bytes(about.encode() if about else None)
         if encoded:
             resuming.go_on(self, companion.decode(encoded))
-            self._losses_go_on = True
+            self.losses.go_on = True
         self.before_test = None
         self._rate = (-1, 0.0)
         self.engine.finish()

@@ -15,6 +15,7 @@ from exchange_cases import ALL, HOSTS, MANY, settings
 
 from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.exchange import AUTO, exchange_class
+from pycaffe_dist.exchange.base import Moves
 from pycaffe_dist.runtime import launcher
 from pycaffe_dist.runtime.agreement import check_equal
 from pycaffe_dist.runtime.cluster import Cluster, detect
@@ -74,13 +75,14 @@ def train(cluster: Cluster, exchange: str, method: str, fields: str) -> dict[str
     def keep_gradients(solver: Solver) -> None:
         if solver.iteration == 0:
             for number, parameter in enumerate(solver.net.parameters):
-                if parameter.receives_gradient and not solver.engine.updates(parameter):
+                if parameter.receives_gradient:
                     found[f"gradient/{number}"] = parameter.blob.diff.copy()
 
     def compare_weights(solver: Solver) -> None:
         check_equal(cluster, solver.net.parameters, f"{exchange}, {method} {fields}:")
 
-    solver.after_gradients.append(keep_gradients)
+    if exchange == AUTO or exchange_class(exchange).moves is not Moves.UPDATE:
+        solver.after_gradients.append(keep_gradients)
     solver.after_iteration.append(compare_weights)
     try:
         solver.step(ITERATIONS)
