@@ -9,6 +9,7 @@ import pytest
 PARALLEL = Path(__file__).parent / "parallel"
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own turn
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file together, and all those under mpirun: they need several cores."""
     for item in items:
