@@ -38,10 +38,10 @@ train: install ## get MNIST and train LeNet on $RANKS ranks (2): the quick start
 	scripts/train_lenet.sh --quick -n $(RANKS)
 
 test: install ## run the tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not long" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not long" $(PYTEST_FLAGS)
 
 test-long: install ## run the tests that take minutes, too
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
 
 test-gpu: install ## run the GPU tests on a real GPU: layers, solvers, races, accuracies
 	@$(BIN)/python tests/gpu/on_device.py

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
-PARALLEL = Path(__file__).parent / "parallel"
+PARALLEL = "tests/parallel/"
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own turn
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file together, and all those under mpirun: they need several cores."""
-    for item in items:
-        alone = PARALLEL in item.path.parents
-        item.add_marker(pytest.mark.xdist_group("mpirun" if alone else str(item.path)))
+class ByFile(LoadScopeScheduling):
+    """Keeps the tests of a file together, and all those under mpirun: they need several cores."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return PARALLEL if nodeid.startswith(PARALLEL) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
