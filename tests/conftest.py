@@ -1,13 +1,18 @@
-"""How the tests are divided among processes, by pytest's plugin xdist."""
+"""How the tests are divided among processes, by pytest's plugin xdist, and what these inherit."""
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 PARALLEL = "tests/parallel/"
+
+# A shell that runs the tests in the background has them, and all they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class ByFile(LoadScopeScheduling):
