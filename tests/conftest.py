@@ -22,6 +22,12 @@ class ByFile(LoadScopeScheduling):
         return PARALLEL if nodeid.startswith(PARALLEL) else nodeid.partition("::")[0]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: not item.nodeid.startswith(PARALLEL))
+
+
 @pytest.hookimpl
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    config.option.loadscopereorder = False
     return ByFile(config, log)
