@@ -229,10 +229,10 @@ class Net:
     def _spare_products(self, rebuilt: bool) -> None:
         """Let layers leave out the gradients that an exchange rebuilds, unless they are shown."""
         for parameter in self.parameters:
-            if parameter.as_factors:
-                parameter.spare_product(rebuilt and not self.debug_info)
-                if rebuilt and self.debug_info:
-                    parameter.clear_diff()
+            # Also for one that an exchange rebuilt before the plan changed.
+            parameter.spare_product(parameter.as_factors and rebuilt and not self.debug_info)
+            if parameter.as_factors and rebuilt and self.debug_info:
+                parameter.clear_diff()
 
     def backward_layer(self, index: int) -> None:
         """Run one layer backward, if it takes part in backward."""
