@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 from pycaffe_dist.config import Action
 
 _LIKE_SIGTERM = {signal.SIGUSR1, signal.SIGUSR2}
+# So long may mpirun take to pass on both: between them there can be an iteration.
+APART_SECONDS = 0.2
 
 
 class SignalActions:
@@ -16,11 +19,16 @@ class SignalActions:
 
     SIGINT and SIGHUP do what they were given.  SIGUSR1 and SIGUSR2 mean the same as these two,
     because Open MPI's mpirun passes only them on to its ranks.  SIGTERM, and SIGUSR1 and SIGUSR2
-    together, write a snapshot and stop.  After a SIGINT that stops, a second one ends the process
-    at once.  Enter it in the main thread.
+    together, write a snapshot and stop: one of them alone counts ``apart`` seconds after it came.
+    After a SIGINT that stops, a second one ends the process at once.  Enter it in the main thread.
     """
 
-    def __init__(self, sigint: Action = Action.STOP, sighup: Action = Action.SNAPSHOT):
+    def __init__(
+        self,
+        sigint: Action = Action.STOP,
+        sighup: Action = Action.SNAPSHOT,
+        apart: float = APART_SECONDS,
+    ):
         self._effects = {
             signal.SIGTERM: Action.SNAPSHOT_AND_STOP,
             signal.SIGHUP: sighup,
@@ -28,7 +36,8 @@ class SignalActions:
             signal.SIGINT: sigint,
             signal.SIGUSR1: sigint,
         }
-        self._pending: set[signal.Signals] = set()
+        self._apart = apart
+        self._pending: dict[signal.Signals, float] = {}  # when it first came
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> SignalActions:
@@ -48,16 +57,22 @@ class SignalActions:
 
     def __call__(self) -> Action:
         """Return one pending action, NONE without; as in Caffe, SIGHUP's goes before SIGINT's."""
-        if self._pending >= _LIKE_SIGTERM:
-            self._pending -= _LIKE_SIGTERM
+        if self._pending.keys() >= _LIKE_SIGTERM:
+            for number in _LIKE_SIGTERM:
+                del self._pending[number]
             return Action.SNAPSHOT_AND_STOP
         for number, action in self._effects.items():
-            if number in self._pending:
-                self._pending.discard(number)
+            if number in self._pending and not self._may_have_a_partner(number):
+                del self._pending[number]
                 return action
         return Action.NONE
 
+    def _may_have_a_partner(self, number: signal.Signals) -> bool:
+        """Tell whether a signal is the first of two that may both be on their way."""
+        young = time.monotonic() - self._pending[number] < self._apart
+        return number in _LIKE_SIGTERM and young
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._pending.add(signal.Signals(number))
+        self._pending.setdefault(signal.Signals(number), time.monotonic())
         if number == signal.SIGINT and self._effects[signal.SIGINT] is Action.STOP:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -26,7 +26,7 @@ def send(number: int) -> None:
     ],
 )
 def test_a_signal_asks_for_its_action_once(number, action):
-    with SignalActions() as ask:
+    with SignalActions(apart=0) as ask:
         assert ask() is Action.NONE
         send(number)
         assert ask() is action
@@ -55,6 +55,14 @@ def test_both_user_signals_at_once_are_a_sigterm(numbers):
         for number in numbers:
             send(getattr(signal, number))
         assert ask() is Action.SNAPSHOT_AND_STOP
+
+
+def test_both_user_signals_may_come_one_after_the_other():
+    with SignalActions(apart=60) as ask:
+        send(signal.SIGUSR2)
+        assert ask() is Action.NONE
+        send(signal.SIGUSR1)
+        assert [ask(), ask()] == [Action.SNAPSHOT_AND_STOP, Action.NONE]
 
 
 def test_the_handlers_are_put_back():
