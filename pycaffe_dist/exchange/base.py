@@ -139,6 +139,10 @@ class Exchange(abc.ABC):
         """Return None, or the reason why this exchange cannot combine ``parameter``."""
         return None
 
+    def may_help(self, cluster: Cluster) -> bool:
+        """Tell whether "auto" is to consider it on ``cluster``."""
+        return True
+
     def facts(self, parameter: Parameter) -> str:
         """Return what must be the same on all ranks, in words; empty if the shape is enough."""
         return ""

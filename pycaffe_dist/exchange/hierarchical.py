@@ -91,6 +91,14 @@ class Hierarchical(FusingExchange):
             return "no two ranks share a host"
         return None
 
+    def may_help(self, cluster: Cluster) -> bool:
+        """Tell whether it spares the network anything.
+
+        On one host MPI's own shared memory is as fast (two ranks, hierarchical to allreduce: 1 MiB
+        takes 0.95 of the time, 8 MiB 1.31).
+        """
+        return len(self._nodes) > 1
+
     def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
         """Return that of copies within the host, and of what a rank sends to its like elsewhere."""
         hosts = len(self._nodes)

@@ -117,6 +117,8 @@ def make_plan(
     Raises ClusterError when ``wanted`` can combine no parameter, or when this rank's parameters are
     not those of rank 0.
     """
+    if wanted == AUTO:
+        exchanges = [exchange for exchange in exchanges if exchange.may_help(cluster)]
     # All ranks measure together, before rank 0 predicts.
     cluster.link()
     if any(exchange.computes for exchange in exchanges):

@@ -212,3 +212,15 @@ def test_a_slice_never_has_more_than_it_may():
         assert max(sizes(groups)) <= 1000
         assert sum(sizes(groups)) == count
         assert isinstance(groups[0][0].parameter, FakeParameter)
+
+
+def test_auto_leaves_hierarchical_alone_where_there_is_no_network_to_spare():
+    def considered(hosts: tuple[str, ...]) -> set[str]:
+        cluster = FakeCluster(size=len(hosts))
+        cluster.hosts = hosts
+        kinds = [kind(cluster, ExchangeSettings()) for kind in candidates("auto")]
+        rows = make_plan(parameters([(9, 4)]), kinds, cluster).rows
+        return {rows[0].exchange, rows[0].runner_up} - {""}
+
+    assert considered(("a", "a", "a", "a")) == {"allreduce"}
+    assert considered(("a", "a", "b", "b")) == {"allreduce", "hierarchical"}
