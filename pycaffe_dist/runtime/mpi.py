@@ -341,6 +341,9 @@ class MPICluster(Cluster):
 
     def _leave(self) -> Task:
         yield Step([self._world.Ibarrier()])
+        # What nobody waited for, as a mean on other ranks, may arrive after the barrier's messages.
+        while not self.communication.runs_only_one:
+            yield Step([])
         self.communication.end_watches()
         if self._windows is not None:
             self._windows.free()
