@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ class Memory(NamedTuple):
     total: int
 
 
-class GPU(Device):
+class GPU(Device, abc.ABC):
     """One GPU as a device.  Everything runs in the order of the current stream.
 
     ``index`` counts the GPUs that this process sees; ``capability`` is the compute capability
@@ -62,26 +63,26 @@ class GPU(Device):
         """Return an array of zeros."""
         return self.xp.zeros(shape, dtype)
 
+    @abc.abstractmethod
     def host_zeros(self, count: int, dtype: Any) -> np.ndarray:
         """Return flat zeros on the host, in memory that copies can overlap with (pinned)."""
-        raise NotImplementedError
 
     def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return self.host_zeros(math.prod(shape), dtype).reshape(shape)
 
+    @abc.abstractmethod
     def copy_to_device(self, source: np.ndarray, target: Any) -> None:
         """Enqueue a copy of a host array on the current stream; both are contiguous, of one size.
 
         The host array must stay as it is until the stream has come past the copy.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def copy_to_host(self, source: Any, target: np.ndarray) -> None:
         """Enqueue a copy to a host array on the current stream; both are contiguous, of one size.
 
         The host array has the values when the stream has come past the copy.
         """
-        raise NotImplementedError
 
     def to_device(self, array: np.ndarray) -> Any:
         """Return a copy of a host array on this GPU."""
@@ -98,12 +99,13 @@ class GPU(Device):
         self.synchronize_stream()
         return target
 
+    @abc.abstractmethod
     def function(
         self, source: Any, signature: Any, binding: Mapping[str, np.dtype]
     ) -> Callable[[tuple[int, ...], tuple[int, ...], tuple, int], None]:
         """Return a kernel compiled for some types: called with grid, block, arguments, shared."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def gemm(
         self,
         a: Any,
@@ -120,47 +122,46 @@ class GPU(Device):
         or left out in a or b, it counts independent products.  a and b have one dtype; c has it,
         too, or is float32 where they are float16.  ``beta=0`` does not read c.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def stream(self, name: str) -> Any:
         """Return a context that makes a stream current: ``compute``, ``copy`` or ``exchange``."""
-        raise NotImplementedError
 
     def cuda_stream(self) -> int | None:
         """Return the address of the current CUDA stream, or None where there is no CUDA."""
         return None
 
+    @abc.abstractmethod
     def record(self) -> Any:
         """Return an event that is reached when the current stream has done what it has now."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def wait(self, event: Any) -> None:
         """Let the current stream wait for an event; the host goes on."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def synchronize_event(self, event: Any) -> None:
         """Let the host wait for an event."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def is_reached(self, event: Any) -> bool:
         """Tell whether an event is reached."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def synchronize_stream(self) -> None:
         """Let the host wait for the current stream."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def synchronize(self) -> None:
         """Let the host wait for all streams."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def libraries(self) -> list[str]:
         """Return the libraries that it works through, with their versions."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def memory(self) -> Memory:
         """Return the figures of the GPU's memory."""
-        raise NotImplementedError
 
 
 def check_product(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool) -> None:
