@@ -17,6 +17,7 @@ from pycaffe_dist.log import logger
 _PACKAGES = ("numpy", "numba", "llvmlite", "protobuf", "lmdb", "plyvel", "h5py", "mpi4py")
 # The widest first.
 _SIMD_LEVELS = ("avx512f", "avx2", "avx", "sse4_2", "neon", "asimd")
+_AWARENESS = {True: "CUDA-aware", False: "not CUDA-aware", None: "CUDA awareness not known"}
 
 
 def add_flags(parser: FlagParser) -> None:
@@ -78,7 +79,7 @@ def _mpi() -> Iterator[str]:
     from pycaffe_dist.runtime.cluster import detect
 
     try:
-        from pycaffe_dist.runtime.mpi import library, thread_level
+        from pycaffe_dist.runtime.mpi import abilities, library
 
         name = library()
     except (ImportError, RuntimeError) as error:
@@ -87,7 +88,8 @@ def _mpi() -> Iterator[str]:
         yield f"MPI:                none: {error}"
         return
     if launcher.find() is None:
-        yield f"MPI:                {name}, thread level {thread_level()}{_awareness()}"
+        level, aware = abilities()
+        yield f"MPI:                {name}, thread level {level}, {_AWARENESS[aware]}"
         yield "Ranks:              1 (mpirun starts several, and shows what joins them)"
         return
     with detect() as cluster:
@@ -97,8 +99,10 @@ def _mpi() -> Iterator[str]:
         devices = transports.infiniband_devices()
         mine += f"; {' and '.join(loaded)} loaded" if loaded else ""
         mine += f"; InfiniBand devices: {', '.join(devices)}" if devices else ""
-        of_all = [text.decode() for text in cluster.gather_bytes((mine + _awareness()).encode())]
-        yield f"MPI:                {name}, thread level {thread_level()}"
+        level, aware = abilities()
+        mine += f", {_AWARENESS[aware]}"
+        of_all = [text.decode() for text in cluster.gather_bytes(mine.encode())]
+        yield f"MPI:                {name}, thread level {level}"
         yield (
             f"Ranks:              {cluster.size} on {len(set(cluster.hosts))} node(s); "
             f"{link.latency * 1e6:.0f} us and {link.bandwidth / 1e6:.0f} MB/s between the slowest"
@@ -108,13 +112,6 @@ def _mpi() -> Iterator[str]:
             shown = f"{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
             for transport in dict.fromkeys(of_all[rank] for rank in ranks):
                 yield f"Node {host}:".ljust(20) + f"rank{shown}: {transport}"
-
-
-def _awareness() -> str:
-    from pycaffe_dist.runtime import transports
-
-    words = {True: "CUDA-aware", False: "not CUDA-aware", None: "CUDA awareness not known"}
-    return f", {words[transports.cuda_aware()]}"
 
 
 def _versions() -> Iterator[str]:

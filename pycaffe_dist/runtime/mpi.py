@@ -26,6 +26,7 @@ from pycaffe_dist.runtime.link import AT_A_TIME, LARGE_BYTES, Link, measure, sat
 from pycaffe_dist.runtime.pacing import Pace
 from pycaffe_dist.runtime.products import FLOPS, seconds_until
 from pycaffe_dist.runtime.simulation import Contention
+from pycaffe_dist.runtime.transports import cuda_aware
 from pycaffe_dist.runtime.windows import Windows
 
 # When several ranks fail for the same reason, only one is to speak: rank 0 goes first, and ends
@@ -365,11 +366,15 @@ def library() -> str:
     mpi4py.rc.initialize = mpi4py.rc.finalize = False
     from mpi4py import MPI
 
-    return MPI.Get_library_version().strip("\0\n ").split(",")[0].splitlines()[0]
+    first = MPI.Get_library_version().strip("\0\n ").split(",")[0].splitlines()[0]
+    return " ".join(first.replace("Version:", "").split())
 
 
-def thread_level() -> str:
-    """Return what MPI allows threads to do, in its own word; starts and ends MPI if need be."""
+def abilities() -> tuple[str, bool | None]:
+    """Return what MPI allows threads to do, in its own word, and whether it is CUDA-aware.
+
+    Starts and ends MPI if need be: some libraries answer in between only.
+    """
     from mpi4py import MPI
 
     names = {
@@ -379,10 +384,11 @@ def thread_level() -> str:
         MPI.THREAD_MULTIPLE: "multiple",
     }
     if MPI.Is_initialized():
-        return names[MPI.Query_thread()]
+        return names[MPI.Query_thread()], cuda_aware()
     level = MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    aware = cuda_aware()
     MPI.Finalize()
-    return names[level]
+    return names[level], aware
 
 
 def _name_of_host(hosts: Sequence[str], rank: int, size: int) -> str:

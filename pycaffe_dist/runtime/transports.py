@@ -54,7 +54,7 @@ def infiniband_devices() -> list[str]:
 
 
 def cuda_aware() -> bool | None:
-    """Tell whether the MPI library sends from a GPU's memory; None if it does not say."""
+    """Tell whether the MPI library, started, sends from a GPU's memory; None: it does not say."""
     library = re.search(r"(/\S*/libmpi(?:ch)?\.so\S*)", _read(_PROC / "maps"))
     try:
         query = ctypes.CDLL(library.group(1) if library else None).MPIX_Query_cuda_support
