@@ -135,9 +135,9 @@ def make_plan(
         if workload is not None and wanted == AUTO:
             together = best_together(parameters, exchanges, costs, workload, cluster)
         rows = [_row(p, costs, refusals, wanted, together) for p in parameters]
-        _require_one(wanted, rows)
         data = Plan(tuple(rows)).to_bytes()
     plan = Plan.from_bytes(cluster.broadcast_bytes(data))
+    _require_one(wanted, plan.rows)
     _check(plan, parameters)
     return plan
 
@@ -178,6 +178,7 @@ def describe(cluster: Cluster, exchanges: Sequence[Exchange]) -> str:
     measured = f"latency {link.latency * 1e6:.0f} us, {link.bandwidth / 1e6:.0f} MB/s"
     if any(exchange.computes for exchange in exchanges):
         measured += f", {cluster.product_rate() / 1e9:.3g} GFLOP/s"
+    measured = ", ".join([measured, *(text for each in exchanges if (text := each.measured()))])
     return f"{cluster.size} ranks on {hosts} host{'s' * (hosts > 1)} ({measured})"
 
 
