@@ -1,8 +1,7 @@
 """LMDB databases, read through the lmdb library.
 
-liblmdb maps the file and trusts it: a page that lies behind the file's end kills the process.  A
-truncated file is therefore refused when it is opened.  The file must not be written to while it is
-read.
+liblmdb maps the file and trusts it; `lmdb_pages` therefore looks at every page before it does.  The
+file must not be written to while it is read.
 """
 
 from __future__ import annotations
@@ -13,12 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import islice
-from weakref import WeakValueDictionary
+from typing import Any
+from weakref import WeakValueDictionary, finalize
 
 import lmdb
 import numpy as np
 
 from pycaffe_dist.data.sources import Cursor, Database, Records
+from pycaffe_dist.data.sources.lmdb_pages import PageCheck
 from pycaffe_dist.errors import DataError
 
 # Values of this size on average are used where they lie; smaller ones are sooner copied.
@@ -26,11 +27,30 @@ _LEFT_IN_PLACE = 4096
 
 
 class _Environment:
-    """An LMDB that is open for reading; closed when nothing refers to it any more."""
+    """An LMDB that is open for reading; closed when nothing refers to it any more.
 
-    def __init__(self, path: str):
+    Only records that ``pages`` has checked may be read.
+    """
+
+    def __init__(self, path: str, file: str):
+        self._path, self._file = path, file
+        self.pages = PageCheck(path, file)
+        finalize(self, self.pages.close)
         # No lock file: nobody writes, and the folder may be read-only.
         self.lmdb = lmdb.open(path, readonly=True, create=False, lock=False)
+
+    @contextlib.contextmanager
+    def located_damage(self, number: int) -> Iterator[None]:
+        """Raise `DataError` for damaged pages that a library finds which looks at those of values.
+
+        They are looked for from record ``number`` on.
+        """
+        try:
+            yield
+        except lmdb.CorruptedError:
+            for begin in (number, 0):
+                PageCheck(self._path, self._file, begin).upto(self.lmdb.stat()["entries"])
+            raise
 
     def records(self, values: list[memoryview]) -> Records:
         """Return records of these values; large ones stay in the file, and are read when used.
@@ -81,16 +101,19 @@ class LmdbSource(Database):
         return LmdbCursor(self, self._opened())
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        with _errors_of(self.path), self._opened().lmdb.begin() as transaction:
-            yield from transaction.cursor()
+        return self._all(values=True)
 
     def keys(self) -> Iterator[bytes]:
-        with _errors_of(self.path), self._opened().lmdb.begin() as transaction:
-            yield from transaction.cursor().iternext(values=False)
+        return self._all(values=False)
 
     def fetch(self, keys: list[bytes]) -> Records:
         environment = self._opened()
-        with _errors_of(self.path), environment.lmdb.begin(buffers=True) as transaction:
+        environment.pages.upto(self._count)
+        with (
+            _errors_of(self.path),
+            environment.located_damage(0),
+            environment.lmdb.begin(buffers=True) as transaction,
+        ):
             pairs = transaction.cursor().getmulti(keys)
             if len(pairs) < len(keys):
                 raise DataError(f"LMDB '{self.path}' is damaged: it lacks one of its own keys")
@@ -98,6 +121,18 @@ class LmdbSource(Database):
 
     def close(self) -> None:
         self._environment = None
+
+    def _all(self, values: bool) -> Iterator[Any]:
+        environment = self._opened()
+        with _errors_of(self.path), environment.lmdb.begin() as transaction:
+            cursor: Any = transaction.cursor()
+            done, rest = 0, cursor.iternext(values=values)
+            while done < self._count:
+                environment.pages.upto(done)
+                checked = environment.pages.records
+                with environment.located_damage(done):
+                    yield from islice(rest, checked - done)
+                done = checked
 
     def _opened(self) -> _Environment:
         if self._environment is None:
@@ -126,7 +161,8 @@ class LmdbCursor(Cursor):
 
     def read(self, count: int, step: int = 1) -> Records:
         values: list[memoryview] = []
-        with _errors_of(self._path):
+        number = self.position % self._count
+        with _errors_of(self._path), self._environment.located_damage(number):
             while len(values) < count:
                 values += self._lap(count - len(values), step)
             return self._environment.records(values)
@@ -140,12 +176,13 @@ class LmdbCursor(Cursor):
         """Return the values from here on, ``step`` records apart, no further than the end."""
         self._move()
         wanted = min((most - 1) * step + 1, self._count - self._at)
+        self._environment.pages.upto(self._at + wanted - 1)
         value = self._cursor.value
         # An iteration over keys does not touch the values that are passed over.
         keys = self._cursor.iternext(values=False)
         values = [value() for _ in islice(keys, 0, wanted, step)]
         if len(values) < -(-wanted // step):
-            raise self._damage(self._at + len(values) * step)
+            raise DataError(f"LMDB '{self._path}' has changed while it was read")
         self._at += wanted - 1
         self.position += len(values) * step
         return values
@@ -153,6 +190,7 @@ class LmdbCursor(Cursor):
     def _move(self) -> None:
         """Put the library's cursor on the record at ``position``."""
         number = self.position % self._count
+        self._environment.pages.upto(number)
         if number < self._at:
             self._cursor.first()
             self._at = 0
@@ -160,14 +198,6 @@ class LmdbCursor(Cursor):
             keys = self._cursor.iternext(values=False)
             next(islice(keys, number - self._at, None), None)
             self._at = number
-        if not self._cursor.key():
-            raise self._damage(number)
-
-    def _damage(self, number: int) -> DataError:
-        return DataError(
-            f"LMDB '{self._path}' is damaged: it is said to have {self._count} records, but number "
-            f"{number} is not there"
-        )
 
 
 _open: WeakValueDictionary[str, _Environment] = WeakValueDictionary()
@@ -175,7 +205,7 @@ _opening = threading.Lock()
 _CLOSING_SECONDS = 2.0
 
 
-def _environment(path: str) -> _Environment:
+def _environment(path: str, file: str) -> _Environment:
     """Return the one environment of ``path``: the library opens a database once per process."""
     place = os.path.realpath(path)
     with _opening:
@@ -183,7 +213,7 @@ def _environment(path: str) -> _Environment:
         deadline = time.monotonic() + _CLOSING_SECONDS
         while environment is None:
             try:
-                environment = _open[place] = _Environment(path)
+                environment = _open[place] = _Environment(path, file)
             except lmdb.Error as error:
                 # One that nothing refers to any more may be about to be closed by another thread.
                 if "already open" not in str(error) or time.monotonic() > deadline:
@@ -196,17 +226,8 @@ def open_for_reading(path: str) -> LmdbSource:
     """Open the LMDB in folder ``path``; raises `DataError` unless it holds readable records."""
     file = _data_file(path)
     with _errors_of(path):
-        size = os.path.getsize(file)
-        if not size:
-            raise DataError(f"'{path}' is not an LMDB: its data.mdb is empty")
-        with open(file, "rb"):  # the library's words do not tell a file that may not be read
-            environment = _environment(path)
-        expected = (environment.lmdb.info()["last_pgno"] + 1) * environment.lmdb.stat()["psize"]
-    if size < expected:
-        raise DataError(
-            f"LMDB '{path}' is truncated: '{file}' should have {expected} bytes but has {size}; "
-            "copy or create it again"
-        )
+        environment = _environment(path, file)
+        environment.pages.begin()
     source = LmdbSource(path, environment)
     if source.count == 0:
         raise DataError(f"LMDB '{path}' is empty: it holds no records")
@@ -232,7 +253,7 @@ def _errors_of(path: str) -> Iterator[None]:
     try:
         yield
     except lmdb.InvalidError as error:
-        raise DataError(f"'{path}' is not an LMDB: its data.mdb is no LMDB file") from error
+        raise DataError(f"'{path}' is not an LMDB, or its data.mdb is damaged") from error
     except lmdb.Error as error:
         words = str(error).removeprefix(f"{path}: ")
         raise DataError(f"LMDB '{path}' cannot be read: {words}") from error
