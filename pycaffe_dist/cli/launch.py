@@ -48,8 +48,6 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"only train can be restarted from a snapshot, not {options.command[0]}")
     from pycaffe_dist.runtime import mpirun
 
-    if options.hostfile:
-        mpirun.check_hostfile(options.hostfile, options.n)
     extra = options.mpirun_flags.split()
 
     def line(program: Sequence[str]) -> list[str]:

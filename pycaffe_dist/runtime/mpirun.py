@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.log import logger
@@ -39,7 +39,7 @@ _PASSED_AS = {
 }
 _SECONDS_TO_END = 5.0
 _TAIL_BYTES = 1 << 16
-# What Open MPI's mpirun says, and what it means.
+# What mpirun says, Open MPI's and then MPICH's, and what it means.
 _DEATHS = (
     (
         r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+)\s+exited on\s+"
@@ -63,6 +63,15 @@ _DEATHS = (
         "no rank could be started on host {host}: is it up, does ssh reach it without a password, "
         "is mpirun there at the same path, and does no firewall keep it from answering?",
     ),
+    (
+        r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)(?:.|\n)*?EXIT STRING: (?P<name>[^\n(]+) "
+        r"\(signal (?P<signal>\d+)\)",
+        "process {pid} on {host} was ended by signal {signal} ({name})",
+    ),
+    (
+        r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)\s+=\s+EXIT CODE: (?P<code>\d+)",
+        "process {pid} on {host} ended with status {code}",
+    ),
 )
 
 
@@ -82,23 +91,52 @@ def find() -> str:
 
 
 def command(ranks: int, hostfile: str, extra: Sequence[str], program: Sequence[str]) -> list[str]:
-    """Return mpirun's command line for ``pcaffe`` with the arguments ``program``."""
-    line = [find(), "-n", str(ranks)]
-    if hostfile:
-        line += ["--hostfile", hostfile]
-    for name in sorted(os.environ):
-        if _PASSED_ON.match(name):
+    """Return mpirun's command line for ``pcaffe`` with the arguments ``program``.
+
+    Raises ClusterError when the hostfile cannot be what was meant.
+    """
+    mpirun = find()
+    hosts = read_hostfile(hostfile, ranks) if hostfile else []
+    line = [mpirun, "-n", str(ranks)]
+    if _is_hydra(mpirun):
+        # MPICH's writes hosts in another way, and passes the whole environment on.
+        if hosts:
+            line += ["-hosts", ",".join(f"{host}:{slots or 1}" for host, slots in hosts)]
+    else:
+        if hosts:
+            line += ["--hostfile", hostfile]
+        for name in sorted(filter(_PASSED_ON.match, os.environ)):
             line += ["-x", name]
     return [*line, *extra, sys.executable, "-m", "pycaffe_dist", *program]
 
 
-def check_hostfile(path: str, ranks: int) -> None:
-    """Raise ClusterError, with the line, when a hostfile cannot be what was meant."""
+def _is_hydra(mpirun: str) -> bool:
+    """Tell whether this is the mpirun of MPICH, or of one of those that were made from it."""
+    shown = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
+    return bool(re.search(r"HYDRA|Intel\(R\) MPI", shown.stdout))
+
+
+def _ranks_below(process: int) -> Iterator[int]:
+    """Return the processes of pcaffe that a process, or one that it has started, has started."""
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # it has ended
+            for child in map(int, task.read_text().split()):
+                if b"pycaffe_dist" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                    yield child
+                else:
+                    yield from _ranks_below(child)
+
+
+def read_hostfile(path: str, ranks: int) -> list[tuple[str, int | None]]:
+    """Return the hosts of a hostfile, and on how many ranks each is to have.
+
+    Raises ClusterError, with the line, when it cannot be what was meant.
+    """
     try:
         lines = Path(path).read_text().splitlines()
     except OSError as error:
         raise ClusterError(f"cannot read the hostfile {path}: {error.strerror}") from None
-    slots: list[int | None] = []
+    hosts: list[tuple[str, int | None]] = []
     for number, line in enumerate(lines, 1):
         host, *settings = line.partition("#")[0].split() or [""]
         found = re.search(r"(?:^| )slots *= *(\S*)", " ".join(settings))
@@ -107,16 +145,18 @@ def check_hostfile(path: str, ranks: int) -> None:
                 f"{path}:{number}: slots of {host} is the number of its ranks, not '{found[1]}'"
             )
         if host:
-            slots.append(int(found[1]) if found else None)
-    if not slots:
+            hosts.append((host, int(found[1]) if found else None))
+    if not hosts:
         raise ClusterError(f"the hostfile {path} names no host")
     # A host without a number takes as many ranks as it has cores.
+    slots = [number for _, number in hosts]
     known = sum(number for number in slots if number is not None)
     if None not in slots and known < ranks:
         raise ClusterError(
             f"the hostfile {path} has slots for {known} rank{'s' * (known != 1)}, but {ranks} are "
             "to be launched (-n)"
         )
+    return hosts
 
 
 def who_died(output: str) -> str:
@@ -135,28 +175,28 @@ class Job:
 
     def __init__(self, line: Sequence[str]):
         self._line = line
+        self._is_hydra = _is_hydra(line[0])
         self._previous: dict[signal.Signals, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._tail = b""
+        self._readers: list[threading.Thread] = []
+        self._tails: dict[BinaryIO, bytes] = {}
         self.asked_to_stop = False
         self.ended_at_once = False
 
     def __enter__(self) -> Job:
-        # Where a terminal shows what the ranks print, mpirun, too, is to find one.
-        open_end = pty.openpty if sys.stderr.isatty() else os.pipe
-        read, write = open_end()
         for number in _PASSED_AS:
             self._previous[number] = signal.signal(number, self._handle)
+        output, errors = self._passed_to(sys.stdout), self._passed_to(sys.stderr)
         self._process = subprocess.Popen(
             self._line,
-            stderr=write,
+            stdout=output,
+            stderr=errors,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             env={**_ENVIRONMENT, **os.environ},
         )
-        os.close(write)
-        self._reader = threading.Thread(target=self._pass_on, args=(read,), daemon=True)
-        self._reader.start()
+        os.close(output)
+        os.close(errors)
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -169,21 +209,31 @@ class Job:
         """Return mpirun's exit status once it and its ranks have ended."""
         assert self._process is not None
         status = self._process.wait()
-        self._reader.join(_SECONDS_TO_END)
+        for reader in self._readers:
+            reader.join(_SECONDS_TO_END)
         return status
 
     @property
     def who_died(self) -> str:
         """What mpirun said of the rank that ended the job."""
-        return who_died(self._tail.decode(errors="replace").replace("\r", ""))
+        tails = [tail.decode(errors="replace") for tail in self._tails.values()]
+        return who_died("\n".join(tails).replace("\r", ""))
 
-    def _pass_on(self, source: int) -> None:
-        """Write what the job writes to standard error there, and keep its end."""
+    def _passed_to(self, stream: TextIO) -> int:
+        """Return a file for the job to write to: a thread passes it on, and keeps its end."""
+        # Where a terminal shows what the ranks print, mpirun, too, is to find one.
+        read, write = (pty.openpty if stream.isatty() else os.pipe)()
+        reader = threading.Thread(target=self._pass_on, args=(read, stream.buffer), daemon=True)
+        self._readers.append(reader)
+        reader.start()
+        return write
+
+    def _pass_on(self, source: int, stream: BinaryIO) -> None:
         with suppress(OSError):  # a terminal's other end is closed with an error
             while data := os.read(source, 1 << 16):
-                sys.stderr.buffer.write(data)
-                sys.stderr.flush()
-                self._tail = (self._tail + data)[-_TAIL_BYTES:]
+                stream.write(data)
+                stream.flush()
+                self._tails[stream] = (self._tails.get(stream, b"") + data)[-_TAIL_BYTES:]
         os.close(source)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -196,8 +246,14 @@ class Job:
             self._send(passed)
 
     def _send(self, number: int) -> None:
-        if self._process is not None:
+        assert self._process is not None
+        if not self._is_hydra:
             self._process.send_signal(number)
+            return
+        # It ends at these signals; but what one rank is asked for, all do.
+        for rank in _ranks_below(self._process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(rank, number)
 
     def _end(self) -> None:
         """End mpirun, which ends its ranks; if it does not, end them, too."""

@@ -220,6 +220,15 @@ def test_a_run_to_the_end_has_status_0(launch, tmp_path):
             "password, is mpirun there at the same path, and does no firewall keep it from "
             "answering?",
         ),
+        (
+            "=   PID 17994 RUNNING AT vm\n=   EXIT CODE: 9\n=   CLEANING UP\n===\n"
+            "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)\n",
+            "process 17994 on vm was ended by signal 9 (Killed)",
+        ),
+        (
+            "=   PID 73 RUNNING AT node-2.cluster\n=   EXIT CODE: 1\n=   CLEANING UP\n",
+            "process 73 on node-2.cluster ended with status 1",
+        ),
         ("something else", ""),
     ],
 )
@@ -239,12 +248,16 @@ def test_what_mpirun_says(output, told):
 def test_a_hostfile_that_cannot_be_meant(tmp_path, lines, message):
     (tmp_path / "hosts").write_text(lines)
     with pytest.raises(ClusterError, match=message):
-        mpirun.check_hostfile(str(tmp_path / "hosts"), 3)
+        mpirun.read_hostfile(str(tmp_path / "hosts"), 3)
 
 
 def test_hostfiles_that_can(tmp_path):
-    for lines in ("a slots=2\nb slots=1\n", "a\n", "a max-slots=9 slots=3 # three\n\nb\n"):
+    for lines, hosts in (
+        ("a slots=2\nb slots=1\n", [("a", 2), ("b", 1)]),
+        ("a\n", [("a", None)]),
+        ("a max-slots=9 slots=3 # three\n\nb\n", [("a", 3), ("b", None)]),
+    ):
         (tmp_path / "hosts").write_text(lines)
-        mpirun.check_hostfile(str(tmp_path / "hosts"), 3)
+        assert mpirun.read_hostfile(str(tmp_path / "hosts"), 3) == hosts
     with pytest.raises(ClusterError, match=r"cannot read the hostfile .*: No such file"):
-        mpirun.check_hostfile(str(tmp_path / "missing"), 3)
+        mpirun.read_hostfile(str(tmp_path / "missing"), 3)

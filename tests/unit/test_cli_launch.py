@@ -49,13 +49,25 @@ def test_a_restart_prefers_the_runs_own_snapshots(given, wanted):
     assert resumed == ["train", "--solver=s", *given, f"--snapshot={wanted}"]
 
 
-def test_the_command_line_for_mpirun(monkeypatch):
-    monkeypatch.setattr(mpirun, "find", lambda: "mpirun")
+@pytest.mark.parametrize(
+    "version, between",
+    [
+        ("mpirun (Open MPI) 5", ["--hostfile", "HOSTS", "-x", "GLOG_v", "-x", "PCAFFE_TRACEBACK"]),
+        ("HYDRA build details:", ["-hosts", "a:2,b:1"]),
+    ],
+)
+def test_the_command_line_for_mpirun(monkeypatch, tmp_path, version, between):
+    program = tmp_path / "mpirun"
+    program.write_text(f"#!/bin/sh\necho '{version}'\n")
+    program.chmod(0o755)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a slots=2\nb slots=1\n")
+    monkeypatch.setattr(mpirun, "find", lambda: str(program))
     monkeypatch.setattr(mpirun.os, "environ", {"PCAFFE_TRACEBACK": "1", "HOME": "/", "GLOG_v": ""})
-    line = mpirun.command(3, "hosts", ["--bind-to", "none"], ["train", "--solver=s"])
-    assert line[:3] == ["mpirun", "-n", "3"]
-    assert line[3:9] == ["--hostfile", "hosts", "-x", "GLOG_v", "-x", "PCAFFE_TRACEBACK"]
-    assert line[9:11] == ["--bind-to", "none"]
+    line = mpirun.command(3, str(hosts), ["--bind-to", "none"], ["train", "--solver=s"])
+    assert line[:3] == [str(program), "-n", "3"]
+    assert line[3:-7] == [str(hosts) if word == "HOSTS" else word for word in between]
+    assert line[-7:-5] == ["--bind-to", "none"]
     assert line[-4:] == ["-m", "pycaffe_dist", "train", "--solver=s"]
 
 
