@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from pycaffe_dist.config import ExchangeSettings
+from pycaffe_dist.device import xp
 from pycaffe_dist.exchange.base import (
     Load,
     Message,
@@ -54,15 +56,20 @@ class Values(NamedTuple):
         return self.wire.settle(self.array, self.residual)
 
 
+def _at_once() -> Task:
+    yield from ()
+
+
 class DirectMean:
     """Reduce-scatter and allgather, point to point, in place.
 
     Messages find each other by tags, so that the ranks need not agree on an order.  Sums go in the
-    order of ranks: the result has the same bits on all ranks and in all runs.
+    order of ranks: the result has the same bits on all ranks and in all runs.  The numbers are on
+    the current device, where sums may be made later than they are asked for: ``computed`` waits.
     """
 
-    def __init__(self, communicator: Any):
-        self._communicator = communicator
+    def __init__(self, communicator: Any, computed: Callable[[], Task] = _at_once):
+        self._communicator, self._computed = communicator, computed
         self._spare: list[np.ndarray] = []
 
     def steps(self, values: Values, members: Sequence[int], me: int, ranks: int, tag: int) -> Task:
@@ -88,6 +95,7 @@ class DirectMean:
             values.wire.unpack(room, row)
             parts[other] = row
         mean_in_rank_order([parts[number] for number in range(len(members))], ranks, mine.array)
+        yield from self._computed()
         self._spare.append(scratch)
 
         packed = mine.settle()
@@ -105,7 +113,7 @@ class DirectMean:
         for index, array in enumerate(self._spare):
             if array.dtype == dtype and array.size >= count:
                 return self._spare.pop(index)
-        return np.empty(count, dtype)
+        return xp().empty(count, dtype)
 
 
 @register("allreduce")
@@ -126,13 +134,17 @@ class Allreduce(FusingExchange):
         whole = Piece(parameter, 0, parameter.blob.count)
         alone = self.load([whole], cluster)
         share = min(1.0, whole.nbytes / self.settings.bucket_bytes)
-        return Load(alone.messages * share, alone.nbytes).seconds(cluster)
+        return replace(alone, messages=alone.messages * share).seconds(cluster)
+
+    def direct_mean(self, communicator: Any) -> DirectMean:
+        """Return what moves the messages."""
+        return DirectMean(communicator)
 
     def mean(self, values: np.ndarray, shipment: Shipment) -> Task:
         """Replace ``values`` (one axis) by their mean over ranks."""
         cluster = self.cluster
         if self._direct is None:
-            self._direct = DirectMean(cast("MPICluster", cluster).exchange_communicator)
+            self._direct = self.direct_mean(cast("MPICluster", cluster).exchange_communicator)
         travelling = Values(values, self.wire(values.dtype), self.residual(values, shipment))
         tag = 2 * shipment.number
         yield from self._direct.steps(

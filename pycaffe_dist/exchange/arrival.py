@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pycaffe_dist.device import Device, use
 from pycaffe_dist.runtime.communication import Step, Task
 
+if TYPE_CHECKING:
+    from pycaffe_dist.gpu.base import GPU
+
 
 def wait_for(arrived: Any, rank: int) -> Task:
     """Let a task of ``rank`` go on when ``arrived()`` is true."""
     if not arrived():
         yield Step([], late=lambda: () if arrived() else (rank,))
+
+
+def in_stream(gpu: GPU, name: str, task: Task) -> Task:
+    """Run a task step by step, each with a stream of ``gpu`` as the current one."""
+    while True:
+        with ExitStack() as stack:
+            stack.enter_context(use(gpu))
+            stack.enter_context(gpu.stream(name))
+            try:
+                step = next(task)
+            except StopIteration as end:
+                return end.value
+        yield step
 
 
 class Copies:

@@ -15,6 +15,7 @@ from pycaffe_dist.errors import ClusterError, PcaffeError
 from pycaffe_dist.exchange.arrival import wait_for
 from pycaffe_dist.registry import Registry
 from pycaffe_dist.runtime.communication import Step
+from pycaffe_dist.runtime.link import Link
 
 if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
@@ -91,7 +92,8 @@ class Load:
 
     ``messages`` follow one after the other and carry ``nbytes`` out (and as many in).  ``flops``
     come after them; ``saved_flops`` are those that backward does not do any more.  ``copied``
-    counts the bytes that it reads and writes in its host's memory.
+    counts the bytes that it reads and writes in its host's memory.  Messages from GPU to GPU have a
+    ``link`` of their own.
     """
 
     messages: float
@@ -99,10 +101,20 @@ class Load:
     flops: float = 0.0
     saved_flops: float = 0.0
     copied: float = 0.0
+    link: Link | None = None
+
+    def latency_seconds(self, cluster: Cluster) -> float:
+        """Return for how long messages are under way besides the time that their bytes take."""
+        return self.messages * (self.link or cluster.link()).latency
+
+    def wire_seconds(self, cluster: Cluster) -> float:
+        """Return the time of all bytes that are sent, to and from the host's memory included."""
+        staging = 0.0 if self.link else cluster.staging_seconds
+        return self.nbytes * (1 / (self.link or cluster.link()).bandwidth + staging)
 
     def seconds(self, cluster: Cluster) -> float:
         """Return the time that this takes on a cluster where nothing else goes on."""
-        seconds = cluster.link().seconds(self.messages, self.nbytes)
+        seconds = self.latency_seconds(cluster) + self.wire_seconds(cluster)
         if self.flops or self.saved_flops:
             seconds += (self.flops - self.saved_flops) / cluster.product_rate()
         if self.copied:
@@ -117,8 +129,9 @@ class Exchange(abc.ABC):
     the end of it), whether shipments must start ``in_order``, as MPI's collective operations must
     (else the urgent ones may overtake), whether it ``computes`` or ``copies`` between ranks of a
     host (else nobody measures how fast), whether it is a choice of ``--exchange=auto``, whether it
-    ``compresses`` what travels (``--wire``) and whether it is ``deterministic``: the same bits on
-    all ranks and in all runs; it defines ``supports``, ``load`` and ``steps``.
+    ``compresses`` what travels (``--wire``), whether it works ``on_device``, where GPUs have made
+    the gradients, and whether it is ``deterministic``: the same bits on all ranks and in all runs;
+    it defines ``supports``, ``load`` and ``steps``.
     """
 
     type: ClassVar[str]
@@ -129,11 +142,19 @@ class Exchange(abc.ABC):
     copies: ClassVar[bool] = False
     automatic: ClassVar[bool] = True
     compresses: ClassVar[bool] = False
+    on_device: ClassVar[bool] = False
     deterministic: ClassVar[bool] = True
 
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):
         self.cluster = cluster
         self.settings = settings
+
+    def meet(self, parameters: Sequence[Parameter]) -> None:  # noqa: B027 (optional)
+        """Find out, with all ranks, what ``supports`` and ``load`` must know of them."""
+
+    def measured(self) -> str:
+        """Return what was measured for this exchange alone, in words."""
+        return ""
 
     def supports(self, parameter: Parameter, cluster: Cluster) -> str | None:
         """Return None, or the reason why this exchange cannot combine ``parameter``."""
@@ -166,14 +187,14 @@ class Exchange(abc.ABC):
         """Start to combine a shipment across ranks; ``order`` counts all shipments of a run."""
         cluster = cast("MPICluster", self.cluster)
         return cluster.communication.submit(
-            self.steps_on_host(shipment),
+            self.task(shipment),
             f"exchange {self.type} of {shipment.name}",
             order=order,
             nbytes=self.bytes_under_way(shipment),
             priority=shipment.priority,
         )
 
-    def steps_on_host(self, shipment: Shipment) -> Task:
+    def task(self, shipment: Shipment) -> Task:
         """Do the ``steps`` once the gradients, if a GPU made them, are on the host."""
         blobs = [piece.parameter.blob for piece in shipment.pieces]
         yield from wait_for(lambda: all(b.diff_is_staged() for b in blobs), self.cluster.rank)

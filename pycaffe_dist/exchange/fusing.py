@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pycaffe_dist.config import ExchangeSettings, Wire
+from pycaffe_dist.device import xp
 from pycaffe_dist.exchange.base import Exchange, Piece, Shipment
 from pycaffe_dist.exchange.wire import WireFormat, wire_format
 from pycaffe_dist.runtime.communication import Task
@@ -85,7 +86,7 @@ class FusingExchange(Exchange):
         fused = self._fused.get(shipment)
         if fused is None:
             count = sum(gradient.size for gradient in gradients)
-            fused = self._fused[shipment] = np.empty(count, gradients[0].dtype)
+            fused = self._fused[shipment] = xp().empty(count, gradients[0].dtype)
         np.concatenate(gradients, out=fused)
         yield from self.mean(fused, shipment)
         begin = 0

@@ -124,7 +124,7 @@ class ParameterServer(UpdateExchange):
         header = Header(Kind.PUSH, self._iteration, self._rate, priority)
         self._headers[shipment] = header.array()
         return cast("MPICluster", self.cluster).communication.submit(
-            self.steps_on_host(shipment),
+            self.task(shipment),
             f"exchange {self.type} of {shipment.name}",
             order=order,
             nbytes=shipment.nbytes,

@@ -125,7 +125,10 @@ class GPU(Device, abc.ABC):
 
     @abc.abstractmethod
     def stream(self, name: str) -> Any:
-        """Return a context that makes a stream current: ``compute``, ``copy`` or ``exchange``."""
+        """Return a context that makes a stream current.
+
+        That of ``compute``, ``copy``, ``exchange`` (between GPU and host) or ``collective`` (NCCL).
+        """
 
     def cuda_stream(self) -> int | None:
         """Return the address of the current CUDA stream, or None where there is no CUDA."""
@@ -158,6 +161,19 @@ class GPU(Device, abc.ABC):
     @abc.abstractmethod
     def libraries(self) -> list[str]:
         """Return the libraries that it works through, with their versions."""
+
+    @property
+    @abc.abstractmethod
+    def identity(self) -> str:
+        """What tells this GPU from all others of its host, in whatever process."""
+
+    @abc.abstractmethod
+    def nccl(self) -> Any:
+        """Return CuPy's module for NCCL; raises DeviceError when there is none."""
+
+    @abc.abstractmethod
+    def mpi_refusal(self) -> str:
+        """Say why MPI cannot send from this GPU's memory; empty if it can."""
 
     @abc.abstractmethod
     def memory(self) -> Memory:

@@ -135,6 +135,18 @@ class EmulatedGPU(GPU):
     def libraries(self) -> list[str]:
         return [f"emulated by {compiler()}"]
 
+    @property
+    def identity(self) -> str:
+        return str(self.index)
+
+    def nccl(self) -> Any:
+        from pycaffe_dist.gpu import emulated_nccl
+
+        return emulated_nccl
+
+    def mpi_refusal(self) -> str:
+        return ""  # its memory is the host's
+
     def memory(self) -> Memory:
         return Memory(0, 0, 0, 0)
 

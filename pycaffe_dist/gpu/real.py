@@ -13,13 +13,15 @@ import numpy as np
 from cupy.cuda import runtime
 from cupy_backends.cuda.libs import cublas
 
+from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.base import GPU, Memory, check_product
 from pycaffe_dist.kernels.cuda.source import Signature, Source, common
+from pycaffe_dist.runtime import transports
 
 # A loop over elements gets this many blocks of 256 threads for each multiprocessor at most: all
 # that can be resident, a few times over.
 _BLOCKS_PER_MULTIPROCESSOR = 32
-_STREAMS = ("compute", "copy", "exchange")
+_STREAMS = ("compute", "copy", "exchange", "collective")
 _ALIGNMENT = 64
 
 _CUDA_TYPES = {
@@ -114,6 +116,21 @@ class RealGPU(GPU):
 
             found.append(f"cuDNN {cudnn.backend_version()} (front end {cudnn.__version__})")
         return found
+
+    @property
+    def identity(self) -> str:
+        return self._device.pci_bus_id
+
+    def nccl(self) -> Any:
+        from cupy.cuda import nccl
+
+        if not nccl.available:
+            raise DeviceError("CuPy finds no NCCL: pip install 'pycaffe-dist[nccl]'")
+        return nccl
+
+    def mpi_refusal(self) -> str:
+        words = {True: "", False: "MPI is not CUDA-aware", None: "MPI does not say that it is"}
+        return words[transports.cuda_aware()]
 
     def memory(self) -> Memory:
         with self._device:

@@ -120,14 +120,13 @@ def spared_seconds(exchange: Exchange, shipment: Shipment, cluster: Cluster) -> 
 
 def _transfer(exchange: Exchange, shipment: Shipment, cluster: Cluster) -> Transfer:
     load = exchange.load(shipment.pieces, cluster)
-    link = cluster.link()
     # Several parameters are complete with the one that backward comes to last.
     last = min((piece.parameter for piece in shipment.pieces), key=_ready_after)
     return Transfer(
         layer=last.layer_index,
         after=_ready_after(last) if exchange.during_backward else None,
-        wire=load.nbytes / link.bandwidth + (load.copied and load.copied / cluster.copy_rate()),
-        latency=load.messages * link.latency,
+        wire=load.wire_seconds(cluster) + (load.copied and load.copied / cluster.copy_rate()),
+        latency=load.latency_seconds(cluster),
         finish=load.flops / cluster.product_rate() if load.flops else 0.0,
         saved=spared_seconds(exchange, shipment, cluster),
         priority=shipment.priority,

@@ -33,6 +33,8 @@ class Cluster(abc.ABC):
     threads: int
     _product_rate: float | None = None
     _copy_rate: float | None = None
+    # How long a byte takes from a GPU to the host and back, where gradients are on GPUs (seconds).
+    staging_seconds: float = 0.0
 
     @property
     def host(self) -> str:

@@ -111,7 +111,7 @@ class ExchangeEngine(Engine):
             # Nobody knows the factors of the passes before the last.
             kinds = [kind for kind in kinds if kind.moves is not Moves.FACTORS]
             wanted = wanted if wanted in [kind.type for kind in kinds] else AUTO
-        exchanges = [kind(cluster, self._settings) for kind in kinds]
+        exchanges = self._gather(kinds, parameters)
         plan = None
         if self._given and wanted == self._exchange == AUTO:
             plan = known_plan(self._given, parameters, exchanges, cluster)
@@ -122,6 +122,15 @@ class ExchangeEngine(Engine):
         logger.info("Exchange plan%s for %s:\n%s", origin, measured, plan.table())
         self._adopt(plan, parameters, exchanges)
         self._hand_over(plan, updater)
+
+    def _gather(
+        self, kinds: Sequence[type[Exchange]], parameters: Sequence[Parameter]
+    ) -> list[Exchange]:
+        """Return exchanges that have found out, with all ranks, what they can do here."""
+        exchanges = [kind(self._cluster, self._settings) for kind in kinds]
+        for exchange in exchanges:
+            exchange.meet(parameters)
+        return exchanges
 
     def _adopt(
         self, plan: Plan, parameters: Sequence[Parameter], exchanges: list[Exchange]
@@ -153,7 +162,7 @@ class ExchangeEngine(Engine):
         before, cluster = self._plan, self._cluster
         workload = self._workload(times)
         kinds = candidates(self._exchange, self._settings.wire)
-        exchanges = [kind(cluster, self._settings) for kind in kinds]
+        exchanges = self._gather(kinds, parameters)
         plan = make_plan(parameters, exchanges, cluster, self._exchange, workload)
         self._is_settled = True
         seconds = predicted(plan.choice, parameters, exchanges, workload, cluster).total
@@ -293,9 +302,10 @@ class ExchangeEngine(Engine):
             raise ClusterError(f"the gradient of {key} is ready twice in one iteration")
         self._unawaited.add(key)
         self._rounds[key] += 1
-        if not parameter.as_factors:
+        waybills = self._of_parameter[key]
+        if not (parameter.as_factors or all(w.exchange.on_device for w in waybills)):
             parameter.blob.stage_diff()
-        for waybill in self._of_parameter[key]:
+        for waybill in waybills:
             waybill.missing.discard(key)
             if not waybill.missing:
                 self._complete(waybill)

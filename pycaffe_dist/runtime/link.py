@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,16 +59,23 @@ def saturate(
     return time.perf_counter() - started, nbytes
 
 
-def measure(communicator: Any, shift: int) -> Generator[Step, None, tuple[float, float]]:
+def _host_zeros(nbytes: int) -> Any:
+    return np.zeros(nbytes, np.uint8)
+
+
+def measure(
+    communicator: Any, shift: int, zeros: Callable[[int], Any] = _host_zeros
+) -> Generator[Step, None, tuple[float, float]]:
     """Time small and large messages to rank + ``shift`` while they come from rank - ``shift``.
 
+    They are sent from arrays that ``zeros`` returns for a number of bytes, and received in such.
     Returns this rank's latency (seconds) and its time for a large message, the best of a few.
     """
     rank, size = communicator.Get_rank(), communicator.Get_size()
     to, back = (rank + shift) % size, (rank - shift) % size
     times = []
     for nbytes in (1, LARGE_BYTES):
-        out, into = np.zeros(nbytes, np.uint8), np.empty(nbytes, np.uint8)
+        out, into = zeros(nbytes), zeros(nbytes)
         best = float("inf")
         for _ in range(REPETITIONS):
             started = time.perf_counter()

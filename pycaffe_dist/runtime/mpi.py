@@ -10,13 +10,15 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pycaffe_dist import log
 from pycaffe_dist.config import ClusterSettings
+from pycaffe_dist.device import Device
 from pycaffe_dist.errors import ClusterError, PcaffeError
+from pycaffe_dist.exchange.arrival import in_stream
 from pycaffe_dist.runtime import launcher
 from pycaffe_dist.runtime.clocks import compare
 from pycaffe_dist.runtime.cluster import Cluster
@@ -24,10 +26,14 @@ from pycaffe_dist.runtime.communication import CommunicationThread, Handle, Step
 from pycaffe_dist.runtime.inquiry import Inquiry
 from pycaffe_dist.runtime.link import AT_A_TIME, LARGE_BYTES, Link, measure, saturate
 from pycaffe_dist.runtime.pacing import Pace
+from pycaffe_dist.runtime.peers import Peers
 from pycaffe_dist.runtime.products import FLOPS, seconds_until
 from pycaffe_dist.runtime.simulation import Contention
 from pycaffe_dist.runtime.transports import cuda_aware
 from pycaffe_dist.runtime.windows import Windows
+
+if TYPE_CHECKING:
+    from pycaffe_dist.gpu.base import GPU
 
 # When several ranks fail for the same reason, only one is to speak: rank 0 goes first, and ends
 # the others while they wait (seconds).
@@ -63,6 +69,7 @@ class MPICluster(Cluster):
         self._settings = settings
         self._node: Any = None
         self._windows: Windows | None = None
+        self._peers: Peers | None = None
         host = launcher.host_name()
         self.communication = CommunicationThread(
             self._mpi.Request.Testall,
@@ -270,6 +277,24 @@ class MPICluster(Cluster):
             self._link = Link(link.latency, limit)
         return self._link
 
+    def device_link(self, gpu: GPU) -> Link:
+        """Return what :meth:`link` does for messages from one GPU's memory to another's."""
+        task = measure(self._control, self._to_next_host, lambda n: gpu.zeros(n, np.uint8))
+        latency, large = self.max(self._run(in_stream(gpu, "exchange", task), "measuring links"))
+        return Link.between(float(latency), float(large))
+
+    def peers(self, device: Device) -> Peers:
+        """Return what joins the ranks' GPUs, of which ``device`` is this one's, if it has one.
+
+        The first call is collective.
+        """
+        if self._peers is None:
+            self._peers = Peers(self, device)
+            self.staging_seconds = self._peers.staging_seconds
+            if device.is_gpu:
+                log.logger.info("From GPU to GPU by %s", self._peers.describe())
+        return self._peers
+
     @property
     def _to_next_host(self) -> int:
         """How far away the rank is to which links are measured."""
@@ -337,6 +362,8 @@ class MPICluster(Cluster):
             return
         self._closed = True
         sys.excepthook = self._previous_hook
+        if self._peers is not None:
+            self._peers.close()
         self.communication.submit(self._leave(), "leaving", patient=self.has_servers).wait()
         self.communication.close()
 

@@ -11,10 +11,11 @@ from fake_parameters import FakeParameter, inner_products, parameters
 from pycaffe_dist.config import ExchangeSettings, Wire
 from pycaffe_dist.exchange import AUTO, exchange_class, exchange_names
 from pycaffe_dist.exchange.base import Moves
+from pycaffe_dist.gpu.emulated import compiler
 
 ITERATIONS = 2
-# What solving.py trains with; those that update parameters themselves are tested there, too.
-ALL = [AUTO, *exchange_names()]
+# What solving.py trains with, on CPUs, those that update parameters themselves as well.
+TRAINING = [AUTO, *(name for name in exchange_names() if not exchange_class(name).on_device)]
 # Those that combine gradients.
 EXCHANGES = [
     AUTO,
@@ -22,6 +23,10 @@ EXCHANGES = [
 ]
 COMPRESSING = [name for name in exchange_names() if exchange_class(name).compresses]
 WIRES = [wire for wire in Wire if wire is not Wire.FLOAT32]
+# They work on gradients that GPUs have: here, each rank plays one.
+ON_DEVICE = [
+    name for name in exchange_names() if exchange_class(name).on_device and compiler() is not None
+]
 # Small, so that fusing and slicing happen with few elements.
 BUCKET_BYTES = 4 << 10
 SLICE_BYTES = 32 << 10

@@ -12,12 +12,13 @@ from functools import cache
 import numpy as np
 import pytest
 from exchange_cases import (
-    ALL,
     CASES,
     COMPRESSING,
     EXCHANGES,
     HOSTS,
     ITERATIONS,
+    ON_DEVICE,
+    TRAINING,
     WIRE_CASE,
     WIRES,
     Case,
@@ -70,6 +71,8 @@ def trained(mpirun, tmp_path_factory) -> Callable[[int], dict[str, np.ndarray]]:
 
 def works(exchange: str, ranks: int) -> bool:
     """Tell whether an exchange has something to do: one combines ranks of a host, if it has any."""
+    if exchange != AUTO and exchange_class(exchange).on_device:
+        return exchange in ON_DEVICE
     return exchange != "hierarchical" or ranks > 1
 
 
@@ -160,7 +163,7 @@ def test_what_rounding_loses_of_gradients_is_made_good(results, ranks, wire, exc
         assert np.all(np.abs(total - iterations * mean) <= bound * np.maximum(size, 1))
 
 
-@pytest.mark.parametrize("exchange", [name for name in ALL if name != SPECIFICATION])
+@pytest.mark.parametrize("exchange", [name for name in TRAINING if name != SPECIFICATION])
 @pytest.mark.parametrize("ranks", RANKS[1:])
 def test_training_agrees_with_the_specification(trained, ranks, exchange):
     """Every solver method, iter_size, clipping, shared weights and BatchNorm; see solving.py."""

@@ -19,6 +19,7 @@ from exchange_cases import (
     EXCHANGES,
     HOSTS,
     ITERATIONS,
+    ON_DEVICE,
     WIRE_CASE,
     WIRES,
     Case,
@@ -27,8 +28,10 @@ from exchange_cases import (
     wire_iterations,
 )
 
+from pycaffe_dist import device
 from pycaffe_dist.config import ClusterSettings, ExchangeSettings
 from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.gpu.emulated import EmulatedGPU
 from pycaffe_dist.runtime import launcher
 from pycaffe_dist.runtime.cluster import detect
 from pycaffe_dist.runtime.engine import ExchangeEngine
@@ -59,7 +62,8 @@ def run(
     Raises ClusterError when the exchange cannot combine anything here.
     """
     engine = ExchangeEngine(cluster, exchange, wanted)
-    parameters = case.parameters()
+    with device.use(EmulatedGPU(cluster.rank) if exchange in ON_DEVICE else device.HOST):
+        parameters = case.parameters()
     engine.start(parameters)
     for iteration in iterations:
         for parameter, gradient in zip(parameters, case.gradients(cluster.rank, iteration)):

@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
-from exchange_cases import ALL, HOSTS, MANY, settings
+from exchange_cases import HOSTS, MANY, TRAINING, settings
 
 from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.exchange import AUTO, exchange_class
@@ -101,7 +101,7 @@ def main(path: str) -> None:
     ways |= {name: ("SGD", fields) for name, fields in WAYS.items()}
     found = {}
     with detect(ClusterSettings(hosts=HOSTS[ranks])) as cluster:
-        for exchange in ALL:
+        for exchange in TRAINING:
             for way, (method, fields) in ways.items():
                 arrays = train(cluster, exchange, method, fields)
                 found |= {f"{exchange}/{way}/{name}": array for name, array in arrays.items()}
