@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -86,24 +87,88 @@ def test_missing_empty_and_foreign(tmp_path):
     _fails(_write(tmp_path / "empty", 0), "holds no records")
 
 
-@pytest.mark.parametrize("part", [0, 100, 9000, 17834])
+def _damage(file: Path, place: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 0x10
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("part", [0, 9000, 17834])
 def test_truncated_table(tmp_path, part):
     shutil.copytree(GOLDEN / "imgs_leveldb", tmp_path / "db")
     os.truncate(tmp_path / "db" / "000005.ldb", part)
-    _fails(tmp_path / "db", "cannot be read")
+    _fails(tmp_path / "db", "000005.ldb should have 17835 bytes", f"has {part}")
 
 
 def test_flipped_byte_in_a_table(tmp_path):
     shutil.copytree(GOLDEN / "imgs_leveldb", tmp_path / "db")
-    file = tmp_path / "db" / "000005.ldb"
-    data = bytearray(file.read_bytes())
-    data[5000] ^= 0x10
-    file.write_bytes(data)
-    _fails(tmp_path / "db", "cannot be read", "checksum")
+    _damage(tmp_path / "db" / "000005.ldb", 5000)
+    _fails(tmp_path / "db", "000005.ldb", "checksum")
 
 
-@pytest.mark.parametrize("name", ["000005.ldb", "MANIFEST-000004"])
+def test_damage_is_told_with_the_key_before_it(tmp_path):
+    with plyvel.DB(
+        str(tmp_path / "db"), create_if_missing=True, block_size=2000, write_buffer_size=1 << 16
+    ) as db:
+        for i in range(200):
+            db.put(b"%05d" % i, os.urandom(1000))
+    second = sorted((tmp_path / "db").glob("*.ldb"))[1]
+    _damage(second, 10000)
+    source = open_source(str(tmp_path / "db"), "leveldb")
+    with pytest.raises(DataError) as caught:
+        source.cursor().read(200)
+    last = int(re.search("behind the record with key '([0-9]*)'", str(caught.value))[1])
+    assert 30 <= last <= 90 and second.name in str(caught.value)
+    with pytest.raises(DataError, match=second.name):
+        _ = source.count
+
+
+@pytest.mark.parametrize("name", ["000005.ldb", "000006.log", "MANIFEST-000004"])
 def test_missing_part(tmp_path, name):
     shutil.copytree(GOLDEN / "imgs_leveldb", tmp_path / "db")
     (tmp_path / "db" / name).unlink()
-    _fails(tmp_path / "db", "cannot be read")
+    _fails(tmp_path / "db", "is damaged", name)
+
+
+@pytest.fixture
+def log(tmp_path) -> Path:
+    """The log in which all records of a database are that its writer has closed."""
+    with plyvel.DB(str(tmp_path / "db"), create_if_missing=True) as db:
+        for i in range(0, 300, 100):
+            with db.write_batch() as batch:
+                for k in range(i, i + 100):
+                    batch.put(b"%05d" % k, os.urandom(500))
+    return tmp_path / "db" / "000003.log"
+
+
+def test_truncated_log(log):
+    size = log.stat().st_size
+    source = open_source(str(log.parent), "leveldb")
+    assert source.count == 300
+    for length in (size - 1, 2 * size // 3 - 100, 32768, 32770, 5):
+        os.truncate(log, length)
+        _fails(log.parent, "000003.log ends within the record that begins at byte")
+
+
+@pytest.mark.parametrize("place", [4, 100, 32772, -60000])
+def test_flipped_byte_in_a_log(log, place):
+    _damage(log, place)
+    _fails(log.parent, "000003.log")
+
+
+def test_zeros_in_a_log(log):
+    data = bytearray(log.read_bytes())
+    data[65536:] = bytes(len(data) - 65536)
+    log.write_bytes(data)
+    _fails(log.parent, "000003.log should have a record at byte 65536, has zeros")
+
+
+@pytest.mark.parametrize("length", [10, 40])
+def test_truncated_manifest(log, length):
+    os.truncate(log.with_name("MANIFEST-000002"), length)
+    _fails(log.parent, "MANIFEST-000002 ends within")
+
+
+def test_flipped_byte_in_a_manifest(log):
+    _damage(log.with_name("MANIFEST-000002"), 20)
+    _fails(log.parent, "MANIFEST-000002", "checksum")

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import plyvel
 
 from pycaffe_dist.data.sources import Cursor, Database, Records
+from pycaffe_dist.data.sources.leveldb_files import check_files, damage
 from pycaffe_dist.errors import DataError
 
 _LEFT_OUT = ("LOCK", "LOG", "LOG.old")
@@ -81,7 +82,12 @@ class LevelDBSource(Database):
     def __init__(self, path: str):
         super().__init__(path)
         with _errors_of(path):
-            self._view = _View(path)
+            self._files = check_files(path)
+            try:
+                self._view = _View(path)
+            except plyvel.CorruptionError as error:
+                where = self._files.wrong_when_opened()
+                raise damage(path, f"in its {where}: {_words(error, path)}") from error
         self._close = weakref.finalize(self, self._view.close)
         self._count: int | None = None
 
@@ -92,11 +98,11 @@ class LevelDBSource(Database):
         return self._count
 
     def cursor(self) -> LevelDBCursor:
-        with _errors_of(self.path):
+        with self.errors_from(b""):
             return LevelDBCursor(self, self._view.iterator())
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        with _errors_of(self.path):
+        with self.errors_from(b""):
             iterator = self._view.iterator()
             iterator.seek_to_first()
             while iterator.valid():
@@ -107,11 +113,39 @@ class LevelDBSource(Database):
         return (key for key, _ in self.items())
 
     def fetch(self, keys: list[bytes]) -> Records:
-        with _errors_of(self.path):
+        with self.errors_from(b""):
             return Records.joined([self._view.value(key) for key in keys])
 
     def close(self) -> None:
         self._close()
+
+    @contextlib.contextmanager
+    def errors_from(self, key: bytes) -> Iterator[None]:
+        """Raise `DataError` for LevelDB's errors; damage is looked for from ``key`` on."""
+        with _errors_of(self.path):
+            try:
+                yield
+            except plyvel.CorruptionError as error:
+                last = self._last_before_damage(key) or self._last_before_damage(b"")
+                place = "at its first record"
+                if last:
+                    place = f"behind the record with key '{last.decode(errors='backslashreplace')}'"
+                where = self._files.tables_at(last)
+                words = _words(error, self.path)
+                raise damage(self.path, f"{place}, in its {where}: {words}") from error
+
+    def _last_before_damage(self, key: bytes) -> bytes:
+        """Return the last key, from this one on, before what cannot be read; empty without that."""
+        last = b""
+        try:
+            iterator = self._view.iterator()
+            iterator.seek(key)
+            while iterator.valid():
+                last = iterator.key()
+                iterator.next()
+        except plyvel.CorruptionError:
+            return last
+        return b""
 
 
 class LevelDBCursor(Cursor):
@@ -126,7 +160,7 @@ class LevelDBCursor(Cursor):
             raise DataError(f"LevelDB '{source.path}' is empty: it holds no records")
 
     def seek(self, position: int) -> None:
-        with _errors_of(self._source.path):
+        with self._source.errors_from(self._iterator.key()):
             distance = position - self.position
             if distance < 0:
                 self._iterator.seek_to_first()
@@ -138,7 +172,7 @@ class LevelDBCursor(Cursor):
 
     def read(self, count: int, step: int = 1) -> Records:
         values = []
-        with _errors_of(self._source.path):
+        with self._source.errors_from(self._iterator.key()):
             for _ in range(count):
                 values.append(self._iterator.value())
                 self._skip(step)
@@ -146,8 +180,7 @@ class LevelDBCursor(Cursor):
         return Records.joined(values)
 
     def key(self) -> bytes:
-        with _errors_of(self._source.path):
-            return self._iterator.key()
+        return self._iterator.key()
 
     def _skip(self, records: int) -> None:
         iterator = self._iterator
@@ -178,10 +211,14 @@ def _errors_of(path: str) -> Iterator[None]:
     try:
         yield
     except plyvel.Error as error:
-        # LevelDB's words come as bytes, and with the view's paths in place of the database's.
-        words = error.args[0] if error.args else ""
-        text = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
-        text = re.sub(r"\S*pcaffe-leveldb-[^/]*", path, text)
-        raise DataError(f"LevelDB '{path}' cannot be read: {text}") from error
+        raise DataError(f"LevelDB '{path}' cannot be read: {_words(error, path)}") from error
     except OSError as error:
-        raise DataError(f"LevelDB '{path}' cannot be read: {error.strerror}") from error
+        where = f": {os.path.basename(error.filename)}" if error.filename else ""
+        raise DataError(f"LevelDB '{path}' cannot be read{where}: {error.strerror}") from error
+
+
+def _words(error: plyvel.Error, path: str) -> str:
+    """Return LevelDB's words, which come as bytes and with the view's paths."""
+    words = error.args[0] if error.args else ""
+    text = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
+    return re.sub(r"\S*pcaffe-leveldb-[^/]*", path, text)
