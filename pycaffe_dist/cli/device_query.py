@@ -9,10 +9,15 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags
 from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.log import logger
+
+if TYPE_CHECKING:
+    from pycaffe_dist.device import Device
+    from pycaffe_dist.runtime.mpi import MPICluster
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "protobuf", "lmdb", "plyvel", "h5py", "mpi4py")
 # The widest first.
@@ -92,7 +97,8 @@ def _mpi() -> Iterator[str]:
         yield f"MPI:                {name}, thread level {level}, {_AWARENESS[aware]}"
         yield "Ranks:              1 (mpirun starts several, and shows what joins them)"
         return
-    with detect() as cluster:
+    with detect() as found:
+        cluster = cast("MPICluster", found)  # there is a launcher
         link = cluster.link()  # its messages make MPI open its transports
         mine = ", ".join(transports.in_use()) or "not known"
         loaded = transports.libraries()
@@ -107,11 +113,29 @@ def _mpi() -> Iterator[str]:
             f"Ranks:              {cluster.size} on {len(set(cluster.hosts))} node(s); "
             f"{link.latency * 1e6:.0f} us and {link.bandwidth / 1e6:.0f} MB/s between the slowest"
         )
+        yield from _between_gpus(cluster)
         for host in dict.fromkeys(cluster.hosts):
             ranks = [rank for rank, theirs in enumerate(cluster.hosts) if theirs == host]
             shown = f"{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
             for transport in dict.fromkeys(of_all[rank] for rank in ranks):
                 yield f"Node {host}:".ljust(20) + f"rank{shown}: {transport}"
+
+
+def _between_gpus(cluster: MPICluster) -> Iterator[str]:
+    """Say how fast GPUs exchange gradients, when ranks take the GPUs of their host in turn."""
+    from pycaffe_dist.device import HOST
+    from pycaffe_dist.gpu.finding import count, open_gpu
+
+    try:
+        mine: Device = open_gpu(cluster.local_rank % count())
+    except DeviceError:
+        mine = HOST
+    peers = cluster.peers(mine)  # it logs what joins them, and why the rest does not
+    for path in peers.paths:
+        link = peers.link(path)
+        yield f"  {path}:".ljust(20) + (
+            f"{link.latency * 1e6:.0f} us and {link.bandwidth / 1e6:.0f} MB/s between the slowest"
+        )
 
 
 def _versions() -> Iterator[str]:

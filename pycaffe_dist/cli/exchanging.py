@@ -34,8 +34,8 @@ def add_exchange_flags(parser: FlagParser) -> None:
         default=TrainOptions.exchange,
         metavar="NAME",
         help="how gradients are combined over ranks: auto takes the cheapest for each parameter "
-        "(of allreduce, sufficient_factor and, where several hosts have several ranks, "
-        "hierarchical); naive "
+        "(of allreduce, sufficient_factor, where several hosts have several ranks hierarchical, "
+        "and on GPUs nccl and cuda_mpi, which leave gradients in their memory); naive "
         "does it after backward; one_sided puts into other ranks' memory; with "
         "parameter_server, owners of shards update them and send weights back",
     )

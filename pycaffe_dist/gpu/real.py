@@ -111,6 +111,8 @@ class RealGPU(GPU):
             f"CUDA driver {_version(runtime.driverGetVersion())}",
             f"CUDA runtime {_version(runtime.runtimeGetVersion())}",
         ]
+        with contextlib.suppress(DeviceError):
+            found.append(f"NCCL {_nccl_version(self.nccl().get_version())}")
         with contextlib.suppress(ImportError):
             import cudnn
 
@@ -199,6 +201,12 @@ class RealGPU(GPU):
         if self.use_tf32 and int(self.capability) >= 80:
             return cublas.CUBLAS_COMPUTE_32F_FAST_TF32
         return cublas.CUBLAS_COMPUTE_32F
+
+
+def _nccl_version(number: int) -> str:
+    """Return NCCL's number of a version as text: 22501 is 2.25.1, and 2708 was 2.7.8."""
+    major = 1000 if number < 10000 else 10000
+    return f"{number // major}.{number % major // 100}.{number % 100}"
 
 
 def _version(number: int) -> str:

@@ -292,7 +292,7 @@ class MPICluster(Cluster):
             self._peers = Peers(self, device)
             self.staging_seconds = self._peers.staging_seconds
             if device.is_gpu:
-                log.logger.info("From GPU to GPU by %s", self._peers.describe())
+                log.logger.info("Gradients go from GPU to GPU by %s", self._peers.describe())
         return self._peers
 
     @property

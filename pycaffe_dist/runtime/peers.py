@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NCCL = "nccl"
 MPI = "cuda_mpi"
+_NAMES = {NCCL: "NCCL", MPI: "CUDA-aware MPI"}
 # What is sent to measure how fast a path is, and how often.
 _BYTES = 4 << 20
 _REPETITIONS = 4
@@ -90,13 +91,16 @@ class Peers:
             self._gpu.synchronize_stream()
             return time.perf_counter() - started
 
+    @property
+    def paths(self) -> list[str]:
+        """The paths that can be taken, the same on all ranks."""
+        return [path for path in _NAMES if path not in self.refusals]
+
     def describe(self) -> str:
         """Say how gradients get from GPU to GPU."""
-        words = {NCCL: "NCCL", MPI: "CUDA-aware MPI"}
-        open_paths = [name for path, name in words.items() if path not in self.refusals]
-        closed = [f"no {words[path]}: {reason}" for path, reason in self.refusals.items()]
-        ways = " or ".join(open_paths) or "pinned memory of the host and MPI"
-        return f"{ways}{' (' if closed else ''}{'; '.join(closed)}{')' if closed else ''}"
+        ways = [_NAMES[path] for path in self.paths] + ["MPI and the host's pinned memory"]
+        closed = [f"no {_NAMES[path]}: {reason}" for path, reason in self.refusals.items()]
+        return " or ".join(ways) + (f" ({'; '.join(closed)})" if closed else "")
 
     def close(self) -> None:
         """Leave NCCL's communicator."""

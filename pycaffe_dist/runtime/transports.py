@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 _PROC = Path("/proc/self")
 _INFINIBAND = Path("/sys/class/infiniband")
@@ -16,6 +17,10 @@ _SEGMENT = re.compile(
     r"/dev/shm/\S*(?:sm_segment|vader_segment|mpich|ucx|psm|Intel_MPI)\S*|/memfd:ucx"
 )
 _ESTABLISHED = "01"
+# MPICH's name of CUDA among the kinds of GPUs.
+_MPICH_CUDA = 0
+# What switches the support of GPUs on: in Cray's MPICH, in MVAPICH2.
+_SWITCHES = ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA")
 # Names of libraries that move messages, of which one may use several.
 _LIBRARIES = {"libucp": "UCX", "libfabric": "libfabric", "libpsm2": "PSM2"}
 
@@ -53,14 +58,24 @@ def infiniband_devices() -> list[str]:
     return sorted(device.name for device in _INFINIBAND.iterdir()) if _INFINIBAND.is_dir() else []
 
 
-def cuda_aware() -> bool | None:
-    """Tell whether the MPI library, started, sends from a GPU's memory; None: it does not say."""
-    library = re.search(r"(/\S*/libmpi(?:ch)?\.so\S*)", _read(_PROC / "maps"))
-    try:
-        query = ctypes.CDLL(library.group(1) if library else None).MPIX_Query_cuda_support
-    except (OSError, AttributeError):
-        return None
-    return bool(query())
+def cuda_aware(library: Any = None) -> bool | None:
+    """Tell whether the MPI library, started, sends from a GPU's memory; None: it does not say.
+
+    Open MPI, MVAPICH2 and MPICH have functions for it; where those are missing, as in Cray's MPICH,
+    it counts that the user has switched it on.  ``library`` stands for the one in this process.
+    """
+    if library is None:
+        found = re.search(r"(/\S*/libmpi(?:ch|_\w+)?\.so\S*)", _read(_PROC / "maps"))
+        try:
+            library = ctypes.CDLL(found.group(1) if found else None)
+        except OSError:
+            return None
+    if (query := getattr(library, "MPIX_Query_cuda_support", None)) is not None:
+        return bool(query())
+    if (query := getattr(library, "MPIX_GPU_query_support", None)) is not None:
+        answer = ctypes.c_int(0)
+        return query(_MPICH_CUDA, ctypes.byref(answer)) == 0 and bool(answer.value)
+    return True if any(os.environ.get(name) == "1" for name in _SWITCHES) else None
 
 
 def _read(path: Path) -> str:

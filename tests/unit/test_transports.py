@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,6 +43,27 @@ def test_transports_are_told_from_maps_and_files(segment, files, found):
 )
 def test_addresses_of_linux_tables(text, address):
     assert transports._address(text) == address
+
+
+def _mpich(kind: int, answer) -> int:
+    answer._obj.value = kind == 0
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("functions", "switch", "aware"),
+    [
+        ({"MPIX_Query_cuda_support": lambda: 1}, "", True),
+        ({"MPIX_Query_cuda_support": lambda: 0}, "1", False),
+        ({"MPIX_GPU_query_support": _mpich}, "", True),
+        ({"MPIX_GPU_query_support": lambda kind, answer: 1}, "1", False),
+        ({}, "1", True),
+        ({}, "0", None),
+    ],
+)
+def test_mpi_is_cuda_aware_if_it_says_so_or_was_told_to(monkeypatch, functions, switch, aware):
+    monkeypatch.setenv("MPICH_GPU_SUPPORT_ENABLED", switch)
+    assert transports.cuda_aware(SimpleNamespace(**functions)) is aware
 
 
 def test_a_connection_within_the_host_is_not_tcp_to_another():
