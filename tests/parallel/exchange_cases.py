@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from fake_parameters import FakeParameter, inner_products, parameters
@@ -45,7 +46,7 @@ def settings(wire: Wire = Wire.FLOAT32) -> ExchangeSettings:
     return ExchangeSettings(bucket_bytes=BUCKET_BYTES, slice_bytes=SLICE_BYTES, wire=wire)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """Parameters of these shapes, and the weights of inner products over ``samples``.
 
@@ -77,21 +78,26 @@ class Case:
 
     def means(self, ranks: int, iteration: int) -> list[tuple[np.ndarray, np.ndarray, int]]:
         """Return the mean gradients in float64, how large what is added up is, and its number."""
-        plain = [self.gradients(rank, iteration) for rank in range(ranks)]
-        found = [
-            (np.mean(parts, axis=0), np.mean(np.abs(parts), axis=0), ranks)
-            for parts in (np.array(of_one, np.float64) for of_one in zip(*plain))
-        ]
-        factors = [self.factors(rank, iteration) for rank in range(ranks)]
-        for of_one in zip(*factors):
-            u, v = (np.concatenate(side).astype(np.float64) for side in zip(*of_one))
-            products = u.T @ v / ranks, np.abs(u).T @ np.abs(v) / ranks
-            found.append((*products, ranks * self.samples))
-        return found
+        return _means(self, ranks, iteration)
 
     def _values(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         sizes = 10.0 ** rng.integers(-3, 4, shape)
         return (rng.standard_normal(shape) * sizes).astype(self.dtype)
+
+
+@cache
+def _means(case: Case, ranks: int, iteration: int) -> list[tuple[np.ndarray, np.ndarray, int]]:
+    plain = [case.gradients(rank, iteration) for rank in range(ranks)]
+    found = [
+        (np.mean(parts, axis=0), np.mean(np.abs(parts), axis=0), ranks)
+        for parts in (np.array(of_one, np.float64) for of_one in zip(*plain))
+    ]
+    factors = [case.factors(rank, iteration) for rank in range(ranks)]
+    for of_one in zip(*factors):
+        u, v = (np.concatenate(side).astype(np.float64) for side in zip(*of_one))
+        products = u.T @ v / ranks, np.abs(u).T @ np.abs(v) / ranks
+        found.append((*products, ranks * case.samples))
+    return found
 
 
 class Even(Case):
@@ -121,7 +127,7 @@ def cases(ranks: int) -> dict[str, Case]:
 
 def wire_iterations(ranks: int) -> int:
     """Return how often gradients are exchanged that do not change, so that losses would add up."""
-    return 20 if ranks < MANY else 1
+    return 10 if ranks < MANY else 1
 
 
 WIRE_CASE = Even([(7, 5), (0,), (1,), (3001,), (9000,), (5,)], weights=((3, 4), (40, 50)))

@@ -11,7 +11,6 @@ from pycaffe_dist.runtime import launcher
 from pycaffe_dist.runtime.cluster import Cluster, detect
 from pycaffe_dist.runtime.engine import make_engine
 
-
 # Numbers that take longer to arrive than a barrier does.
 UNAWAITED = 1 << 20
 

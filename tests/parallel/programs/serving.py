@@ -1,4 +1,4 @@
-"""Usage: serving.py FOLDER SERVERS STALENESS: every solver method, every case of exchange_cases.
+"""Usage: serving.py FOLDER SERVERS: every solver method, every case of exchange_cases.
 
 Rank r of those that train writes FOLDER/r.npz: the weights after each iteration, by the parameter
 server (``ours``) and by updates of its own with the mean gradients of allreduce (``theirs``); then
@@ -11,10 +11,10 @@ import sys
 import time
 
 import numpy as np
-from exchange_cases import BUCKET_BYTES, CASES, ITERATIONS, SLICE_BYTES, Case
+from exchange_cases import ITERATIONS, MANY, Case, cases, settings
 from fake_parameters import FakeParameter
 
-from pycaffe_dist.config import ClusterSettings, ExchangeSettings
+from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.exchange.serving import serve
 from pycaffe_dist.runtime.cluster import detect
 from pycaffe_dist.runtime.engine import ExchangeEngine
@@ -24,16 +24,20 @@ from pycaffe_dist.solvers import method_types
 from pycaffe_dist.solvers.updating import Updater
 
 RATE = 0.01
-RUNS = [("mixed", kind) for kind in method_types()]
-RUNS += [(name, "Adam") for name in CASES if name != "mixed"]
+
+
+def runs(ranks: int) -> list[tuple[str, Case, str]]:
+    """Return the cases with their names, and the solver methods: all, or fewer on many ranks."""
+    found = cases(ranks)
+    kinds = method_types() if ranks < MANY else []
+    return [(name, case, "Adam") for name, case in found.items()] + [
+        ("mixed", found["mixed"], kind) for kind in kinds if kind != "Adam"
+    ]
 
 
 def start(
-    cluster: MPICluster, exchange: str, case: Case, kind: str, staleness: int
+    cluster: MPICluster, exchange: str, case: Case, kind: str
 ) -> tuple[ExchangeEngine, list[FakeParameter], Updater]:
-    settings = ExchangeSettings(
-        bucket_bytes=BUCKET_BYTES, slice_bytes=SLICE_BYTES, staleness=staleness
-    )
     parameters = case.parameters()
     rng = np.random.default_rng(0)
     for number, parameter in enumerate(parameters):
@@ -48,13 +52,13 @@ def start(
         for slot in range(updater.method.slots):
             array = updater.method.slot(index, slot)
             array[...] = rng.random(array.shape)
-    engine = ExchangeEngine(cluster, exchange, settings)
+    engine = ExchangeEngine(cluster, exchange, settings())
     engine.start(parameters, updater=updater)
     return engine, parameters, updater
 
 
-def train(cluster: MPICluster, exchange: str, case: Case, kind: str, staleness: int) -> dict:
-    engine, parameters, updater = start(cluster, exchange, case, kind, staleness)
+def train(cluster: MPICluster, exchange: str, case: Case, kind: str) -> dict:
+    engine, parameters, updater = start(cluster, exchange, case, kind)
     found = {}
     for iteration in range(ITERATIONS):
         engine.begin(iteration, RATE)
@@ -85,18 +89,18 @@ def train(cluster: MPICluster, exchange: str, case: Case, kind: str, staleness: 
     return found
 
 
-def main(folder: str, servers: int, staleness: int) -> None:
+def main(folder: str, servers: int) -> None:
     with detect(ClusterSettings(server_ranks=servers)) as cluster:
         assert isinstance(cluster, MPICluster)
         if cluster.serves:
             serve(cluster)
             return
         arrays = {}
-        for name, kind in RUNS:
+        for name, case, kind in runs(cluster.size):
             for side, exchange in (("ours", "parameter_server"), ("theirs", "allreduce")):
-                for key, array in train(cluster, exchange, CASES[name], kind, staleness).items():
+                for key, array in train(cluster, exchange, case, kind).items():
                     arrays[f"{side}/{name}/{kind}/{key}"] = array
         np.savez(f"{folder}/{cluster.rank}.npz", **arrays)
 
 
-main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+main(sys.argv[1], int(sys.argv[2]))

@@ -96,9 +96,10 @@ def train(cluster: Cluster, exchange: str, method: str, fields: str) -> dict[str
 
 def main(path: str) -> None:
     ranks = launcher.find().size
-    methods = method_types() if ranks < MANY else ["SGD"]
-    ways = {method: (method, "") for method in methods}
-    ways |= {name: ("SGD", fields) for name, fields in WAYS.items()}
+    ways = {"SGD": ("SGD", "")}
+    if ranks < MANY:
+        ways |= {method: (method, "") for method in method_types()}
+        ways |= {name: ("SGD", fields) for name, fields in WAYS.items()}
     found = {}
     with detect(ClusterSettings(hosts=HOSTS[ranks])) as cluster:
         for exchange in TRAINING:
