@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,13 @@ class Storage:
     def array(self, shape: tuple[int, ...], count: int, write: bool = True) -> Any:
         """Return the first ``count`` elements as an array on the current device."""
         return self.flat(count).reshape(shape)
+
+    def release(self) -> None:
+        """Wait until nobody reads any more what was adopted, or used to renew the values."""
+
+    def renew(self, count: int, write: Callable[[Any], None]) -> None:
+        """Go on with ``count`` values that ``write`` puts into a flat array of the device."""
+        write(self.flat(count))
 
     def adopt(self, buffer: np.ndarray) -> None:
         """Go on with flat ``buffer``, which keeps what it holds, in place of one's own."""
@@ -167,6 +175,18 @@ class Blob:
             values = copy.reshape(values.shape)
         self._data.adopt(values.reshape(-1))
         self.reshape(*values.shape)
+
+    def renew(self, shape: tuple[int, ...], write: Callable[[Any], None]) -> None:
+        """Take ``shape``, and as data what ``write`` puts into a flat array of the blob's device.
+
+        On a GPU, where ``write`` only enqueues it, it overlaps what is computed meanwhile.
+        """
+        self._data.renew(math.prod(shape), write)
+        self.reshape(*shape)
+
+    def release(self) -> None:
+        """Wait until memory that :meth:`adopt` was given, or that renews, may be written again."""
+        self._data.release()
 
     def share_data(self, other: Blob) -> None:
         """Use the data of ``other``, which must have at least as many elements."""

@@ -10,8 +10,9 @@ from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.image import read_image
 from pycaffe_dist.data.image_list import ImageList
 from pycaffe_dist.data.order import Order
+from pycaffe_dist.data.packing import Packer, buffers
 from pycaffe_dist.data.partition import Shard
-from pycaffe_dist.data.prefetch import new_tops
+from pycaffe_dist.data.prefetch import Buffer, new_tops
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
 
@@ -59,7 +60,8 @@ class ImageLoader:
     """Makes a rank's batches, numbered from 0; batch b is a function of b alone.
 
     Its tops are images (batch_size, C, h, w) and, with ``labels``, labels (batch_size,).  ``skip``
-    images at the beginning of the stream are left out.  A loader belongs to one thread at a time.
+    images at the beginning of the stream are left out.  With a ``packer``, `load` makes rows of
+    bytes instead of images.  A loader belongs to one thread at a time.
     """
 
     def __init__(
@@ -70,10 +72,11 @@ class ImageLoader:
         shard: Shard | None = None,
         skip: int = 0,
         labels: bool = True,
+        packer: Packer | None = None,
     ):
         self.dtype = transformer.dtype
         self._reader = reader
-        self._transformer = transformer
+        self._transformer, self._packer = transformer, packer
         self._batch_size = batch_size
         self._shard = shard or Shard()
         self._skip = skip
@@ -88,6 +91,10 @@ class ImageLoader:
         """Return the shapes of a batch's tops, as the first image makes them expect."""
         return self._top_shapes(self._shape)
 
+    def buffers(self) -> list[Buffer]:
+        """Return the arrays that `load` fills: the tops, or rows of bytes in place of the first."""
+        return buffers(self.top_shapes(), self.dtype, self._packer, self._shape)
+
     def load(self, number: int, tops: list[np.ndarray]) -> int:
         """Load batches ``number``, ``number + 1``, … into ``tops``; return how many were loaded.
 
@@ -95,7 +102,7 @@ class ImageLoader:
         """
         batches = len(tops[0]) // self._batch_size
         indices = np.concatenate([self._indices(number + i) for i in range(batches)])
-        fits = self._fill(indices, self._shape, tops)
+        fits = self._fill(indices, self._shape, tops, self._packer or self._transformer)
         done = len(fits) if all(fits) else fits.index(False)
         return done // self._batch_size
 
@@ -104,7 +111,7 @@ class ImageLoader:
         indices = self._indices(number)
         shape = self._take(int(indices[0]))[0].shape
         tops = new_tops(self._top_shapes(shape), self.dtype)
-        fits = self._fill(indices, shape, tops)
+        fits = self._fill(indices, shape, tops, self._transformer)
         if not all(fits):
             odd = int(indices[fits.index(False)])
             raise DataError(
@@ -133,7 +140,13 @@ class ImageLoader:
             self._spare[index] = self._reader.read(index)
         return self._spare[index]
 
-    def _fill(self, indices: np.ndarray, shape: Shape, tops: list[np.ndarray]) -> list[bool]:
+    def _fill(
+        self,
+        indices: np.ndarray,
+        shape: Shape,
+        tops: list[np.ndarray],
+        transformer: Transformer | Packer,
+    ) -> list[bool]:
         """Transform images into tops; return for each whether it was of ``shape``."""
 
         def fill(at: int) -> bool:
@@ -142,7 +155,7 @@ class ImageLoader:
             if image.shape != shape:
                 self._spare[index] = image, label
                 return False
-            self._transformer.image(image, index, tops[0][at])
+            transformer.image(image, index, tops[0][at])
             if self._labels:
                 tops[1][at] = label
             return True

@@ -6,20 +6,22 @@ import numpy as np
 
 from pycaffe_dist.data.datums import DatumReader, Datums, Shape
 from pycaffe_dist.data.decoders import Decoders
+from pycaffe_dist.data.packing import Packer, buffers
 from pycaffe_dist.data.partition import Shard
-from pycaffe_dist.data.prefetch import new_tops
+from pycaffe_dist.data.prefetch import Buffer, new_tops
 from pycaffe_dist.data.sources import Source
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
-from pycaffe_dist.kernels.datum import ENCODED
+from pycaffe_dist.kernels.datum import ENCODED, FLOATS
 
 
 class DatumLoader:
     """Makes a rank's batches, numbered from 0; batch b is a function of b alone.
 
     Its tops are images (batch_size, C, h, w) and, with ``labels``, labels (batch_size,), of the
-    transformer's dtype.  ``skip`` records at the beginning of the stream are left out.  A loader
-    belongs to one thread at a time; several may share a source and decoders.
+    transformer's dtype.  ``skip`` records at the beginning of the stream are left out.  With a
+    ``packer``, `load` makes rows of bytes instead of images, if the first record is one of bytes.
+    A loader belongs to one thread at a time; several may share a source and decoders.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class DatumLoader:
         skip: int = 0,
         labels: bool = True,
         decoders: Decoders | None = None,
+        packer: Packer | None = None,
     ):
         self.dtype = transformer.dtype
         self._decoders = decoders or Decoders()
@@ -45,12 +48,17 @@ class DatumLoader:
         self._reader.check(first, 0)
         # The shape of all images, unless some batches are of another one.
         self._shape = first.shape(0)
+        self._packer = None if first.table[0, FLOATS] else packer
         # What was read last, from which batch on: `load_other` follows `load`.
         self._held = (0, first)
 
     def top_shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of a batch's tops, as the first record makes them expect."""
         return self._top_shapes(self._shape)
+
+    def buffers(self) -> list[Buffer]:
+        """Return the arrays that `load` fills: the tops, or rows of bytes in place of the first."""
+        return buffers(self.top_shapes(), self.dtype, self._packer, self._shape)
 
     def load(self, number: int, tops: list[np.ndarray]) -> int:
         """Load batches ``number``, ``number + 1``, … into ``tops``; return how many were loaded.
@@ -59,7 +67,8 @@ class DatumLoader:
         when a batch has images of another shape: `load_other` loads that one.
         """
         datums = self._read(number, len(tops[0]) // self._batch_size)
-        return self._fill(datums, self._shape, tops) // self._batch_size
+        transformer = self._packer or self._transformer
+        return self._fill(datums, self._shape, tops, transformer) // self._batch_size
 
     def load_other(self, number: int) -> list[np.ndarray]:
         """Return new tops with batch ``number``, whose images may be of any one shape."""
@@ -67,7 +76,7 @@ class DatumLoader:
         self._reader.decode(datums.part(0, 1))
         shape = datums.shape(0)
         tops = new_tops(self._top_shapes(shape), self.dtype)
-        done = self._fill(datums, shape, tops)
+        done = self._fill(datums, shape, tops, self._transformer)
         if done < self._batch_size:
             raise DataError(
                 f"{self._reader.describe(datums, done)} has an image of shape "
@@ -98,12 +107,18 @@ class DatumLoader:
             self._held = (number, datums)
         return datums.part(begin, min(begin + batches * size, len(datums)))
 
-    def _fill(self, datums: Datums, shape: Shape, tops: list[np.ndarray]) -> int:
+    def _fill(
+        self,
+        datums: Datums,
+        shape: Shape,
+        tops: list[np.ndarray],
+        transformer: Transformer | Packer,
+    ) -> int:
         """Transform records into tops until one is of another shape; return how many."""
         data = tops[0][: len(datums)]
         labels = tops[1] if self._labels else np.empty(0, self.dtype)
         if not datums.table[:, ENCODED].any():
-            done = self._transformer.datums(datums, 0, shape, data, labels)
+            done = transformer.datums(datums, 0, shape, data, labels)
             if done < len(data):
                 self._reader.check(datums, done)
             return done
@@ -111,22 +126,34 @@ class DatumLoader:
 
         def fill(i: int) -> bool:
             one = self._fill_encoded if encoded[i] else self._fill_raw
-            return one(datums, i, shape, data, labels)
+            return one(datums, i, shape, transformer, data, labels)
 
         fits = list(self._decoders.map(fill, range(len(datums))))
         return len(fits) if all(fits) else fits.index(False)
 
     def _fill_raw(
-        self, datums: Datums, i: int, shape: Shape, data: np.ndarray, labels: np.ndarray
+        self,
+        datums: Datums,
+        i: int,
+        shape: Shape,
+        transformer: Transformer | Packer,
+        data: np.ndarray,
+        labels: np.ndarray,
     ) -> bool:
         part, here = datums.part(i, i + 1), slice(i, i + 1)
-        done = self._transformer.datums(part, 0, shape, data[here], labels[here])
+        done = transformer.datums(part, 0, shape, data[here], labels[here])
         if not done:
             self._reader.check(datums, i)
         return bool(done)
 
     def _fill_encoded(
-        self, datums: Datums, i: int, shape: Shape, data: np.ndarray, labels: np.ndarray
+        self,
+        datums: Datums,
+        i: int,
+        shape: Shape,
+        transformer: Transformer | Packer,
+        data: np.ndarray,
+        labels: np.ndarray,
     ) -> bool:
         """Decode and transform record ``i``, one after the other while it is in the cache."""
         index = datums.index(i)
@@ -136,7 +163,7 @@ class DatumLoader:
         if image.shape != shape:
             datums.images[index] = image
             return False
-        self._transformer.image(image, index, data[i])
+        transformer.image(image, index, data[i])
         if self._labels:
             labels[i] = datums.label(i)
         return True

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,9 +28,20 @@ def new_tops(
     shapes: Sequence[tuple[int, ...]], dtype: np.dtype, target: Any = device.HOST
 ) -> list[np.ndarray]:
     """Return tops of these shapes in memory that blobs can adopt, fit for copies to ``target``."""
+    return [_new_array(shape, dtype, target) for shape in shapes]
+
+
+def _new_array(shape: tuple[int, ...], dtype: np.dtype, target: Any) -> np.ndarray:
     zeros = target.host_zeros if target.is_gpu else aligned_zeros
     with device.use(target):
-        return [zeros(math.prod(shape), dtype).reshape(shape) for shape in shapes]
+        return zeros(math.prod(shape), dtype).reshape(shape)
+
+
+class Buffer(NamedTuple):
+    """The shape and dtype of an array of a batch, usually a top's; the first axis counts items."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
 
 
 class Loader(Protocol):
@@ -40,6 +51,10 @@ class Loader(Protocol):
 
     def top_shapes(self) -> list[tuple[int, ...]]:
         """Return the usual shapes of a batch's tops; the first axis counts its items."""
+        ...
+
+    def buffers(self) -> list[Buffer]:
+        """Return the arrays that `load` fills: the tops, or what they are made of."""
         ...
 
     def load(self, number: int, tops: list[np.ndarray]) -> int:
@@ -60,15 +75,16 @@ class _Chunk:
 
     def __init__(
         self,
-        shapes: list[tuple[int, ...]],
-        dtype: np.dtype,
+        buffers: list[Buffer],
         size: int,
         target: device.Device = device.HOST,
     ):
         self.size = size
         self.ready: SimpleQueue[list[np.ndarray] | BaseException] = SimpleQueue()
-        self._batch_sizes = [shape[0] for shape in shapes]
-        self._tops = new_tops([(size * shape[0], *shape[1:]) for shape in shapes], dtype, target)
+        self._batch_sizes = [shape[0] for shape, _ in buffers]
+        self._tops = [
+            _new_array((size * shape[0], *shape[1:]), dtype, target) for shape, dtype in buffers
+        ]
 
     def tops(self, begin: int, end: int) -> list[np.ndarray]:
         """Return the part of each top that batches ``begin`` to ``end`` take up."""
@@ -158,6 +174,7 @@ class Prefetcher:
         self.number = first
         self.seconds_waited = 0.0
         self.top_shapes = loaders[0].top_shapes()
+        self._buffers = loaders[0].buffers()
         self._loaders, self._target = loaders, target
         self._depth = depth or self._usual_depth()
         self._chunks: list[_Chunk] = []
@@ -211,8 +228,7 @@ class Prefetcher:
             return item
 
     def _batch_bytes(self) -> int:
-        values = sum(math.prod(shape) for shape in self.top_shapes)
-        return max(1, self._loaders[0].dtype.itemsize * values)
+        return max(1, sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._buffers))
 
     def _usual_depth(self) -> int:
         depth = max(LEAST_DEPTH, 2 * len(self._loaders), 2 * CHUNK_BYTES // self._batch_bytes())
@@ -222,10 +238,9 @@ class Prefetcher:
         # While one chunk is handed out, every thread has another one to fill.
         chunks = min(self._depth, len(self._loaders) + 1)
         size = max(1, min(CHUNK_BYTES // self._batch_bytes(), self._depth // chunks))
-        dtype = self._loaders[0].dtype
         self._readers = readers = _Readers(self._loaders)
         for turn in range(self._depth // size):
-            self._chunks.append(_Chunk(self.top_shapes, dtype, size, self._target))
+            self._chunks.append(_Chunk(self._buffers, size, self._target))
             readers.fill(self._chunks[-1], self.number + turn * size)
         readers.start()
         _running.add(readers)

@@ -57,6 +57,18 @@ class Transformer:
             self._check(shape)
         return (channels, self._crop or height, self._crop or width)
 
+    @property
+    def drawing(self) -> tuple[np.uint64, bool, bool]:
+        """What decides on a crop: the key, whether it is random, and whether to mirror."""
+        return np.uint64(self.key), self._train, self._mirror
+
+    def affine(self, channels: int) -> tuple[np.ndarray, Any]:
+        """Return the mean, an image (C, H, W) or one value per channel, and the scale."""
+        if self._mean.size:
+            return self._mean, self._scale
+        values = self._mean_values if self._mean_values.size else np.zeros(1, self.dtype)
+        return np.ascontiguousarray(np.broadcast_to(values, channels)), self._scale
+
     def image(self, pixels: np.ndarray, index: int, out: np.ndarray) -> None:
         """Transform ``pixels`` (C, H, W), uint8 or floats of any strides, to ``out`` (C, h, w).
 
@@ -135,12 +147,6 @@ class Transformer:
                 f"transform_param needs 1 mean_value or one for each of {channels} channels, "
                 f"found {self._mean_values.size}"
             )
-        values = self._mean_values if self._mean_values.size else np.zeros(1, self.dtype)
-        self._settings[shape] = (
-            np.uint64(self.key),
-            self._train,
-            self._mirror,
-            self._mean,
-            np.ascontiguousarray(np.broadcast_to(values, channels)),
-            self._scale,
-        )
+        mean, scale = self.affine(channels)
+        values = mean if mean.ndim == 1 else np.zeros(channels, self.dtype)
+        self._settings[shape] = (*self.drawing, self._mean, values, scale)

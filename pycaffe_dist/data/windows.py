@@ -10,7 +10,7 @@ import numpy as np
 from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.image import decode_image, read_file, resize
 from pycaffe_dist.data.partition import Shard
-from pycaffe_dist.data.prefetch import new_tops
+from pycaffe_dist.data.prefetch import Buffer, new_tops
 from pycaffe_dist.errors import DataError
 
 
@@ -184,6 +184,10 @@ class WindowLoader:
         for i in range(batches):
             self._load(number + i, *(top[i * n : (i + 1) * n] for top in tops))
         return batches
+
+    def buffers(self) -> list[Buffer]:
+        """Return the arrays that `load` fills: the tops."""
+        return [Buffer(shape, self.dtype) for shape in self.top_shapes()]
 
     def load_other(self, number: int) -> list[np.ndarray]:
         """Return new tops with batch ``number``."""

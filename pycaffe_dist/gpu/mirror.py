@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ class MirroredStorage(Storage):
 
     __slots__ = (
         "_array",
+        "_borrows",
         "_capacity",
         "_copied",
         "_gpu",
@@ -43,6 +45,7 @@ class MirroredStorage(Storage):
         self._capacity = 0
         self._array: Any = None
         self._on_host = self._on_device = False  # which sides are valid: before first use, neither
+        self._borrows = False  # whether the host's side is somebody else's
         self._copied: Any = None  # the event behind the last copy from the host's side
         self._staged: Any = None  # the event behind a copy to the host that was begun ahead
         # What an adopted buffer is copied to next, and the event behind what last used it.
@@ -90,15 +93,22 @@ class MirroredStorage(Storage):
         return view
 
     def adopt(self, buffer: np.ndarray) -> None:
-        """Go on with flat ``buffer`` of the host, which keeps what it holds.
+        """Go on with flat ``buffer`` of the host, which keeps what it holds."""
+        self.renew(buffer.size, lambda target: self._upload(buffer, target))
+        self._buffer, self._borrows = buffer, True
+        self._on_host = True
 
-        It is copied at once on the copy stream, to another array than the values before it, with
-        which the GPU may still be computing.
+    def renew(self, count: int, write: Callable[[Any], None]) -> None:
+        """Go on with ``count`` values that ``write`` enqueues to be written to a flat array.
+
+        That is done at once on the copy stream, and the array is another one than that of the
+        values before, with which the GPU may still be computing.
         """
         self._finish_copy()
-        self._buffer = buffer
-        if buffer.size != self._capacity:
-            self._capacity, self._array, self._spare = buffer.size, None, None
+        if self._borrows or count != self._capacity:
+            self._buffer, self._borrows = None, False
+        if count != self._capacity:
+            self._capacity, self._array, self._spare = count, None, None
         self._views.clear()
         with device.use(self._gpu):
             now = self._gpu.record()
@@ -107,10 +117,14 @@ class MirroredStorage(Storage):
                 target, free = self._gpu.empty(self._capacity, self.dtype), now
             with self._gpu.stream("copy"):
                 self._gpu.wait(free)
-                self._upload(buffer, target)
+                write(target)
+                self._copied = self._gpu.record()
             self._gpu.wait(self._copied)
         self._array, self._spare, self._used = target, self._array, now
-        self._on_host, self._on_device, self._staged = True, True, None
+        self._on_host, self._on_device, self._staged = False, True, None
+
+    def release(self) -> None:
+        self._finish_copy()
 
     def _move_to_device(self) -> None:
         if self._on_device:

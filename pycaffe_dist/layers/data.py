@@ -61,12 +61,9 @@ class Data(PrefetchingLayer):
         source = self._source(transformer, decoders)
         if not options().shared_file_system:
             shard = shard.alone()
-        return [
-            DatumLoader(
-                source, transformer, self.batch_size, shard, self.skip, self.labels, decoders
-            )
-            for _ in range(readers)
-        ]
+        wanted = self.batch_size, shard, self.skip, self.labels, decoders
+        packer = self.packer(transformer)
+        return [DatumLoader(source, transformer, *wanted, packer) for _ in range(readers)]
 
     def close(self) -> None:
         super().close()

@@ -59,7 +59,6 @@ class ImageData(PrefetchingLayer):
             decoders,
         )
         transformer = self.transformer()
-        return [
-            ImageLoader(reader, transformer, self.batch_size, self.shard, self.skip, self.labels)
-            for _ in range(readers)
-        ]
+        wanted = self.batch_size, self.shard, self.skip, self.labels
+        packer = self.packer(transformer)
+        return [ImageLoader(reader, transformer, *wanted, packer) for _ in range(readers)]

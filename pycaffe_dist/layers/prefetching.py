@@ -18,6 +18,7 @@ from pycaffe_dist.log import logger
 
 if TYPE_CHECKING:
     from pycaffe_dist.data.decoders import Decoders
+    from pycaffe_dist.data.packing import Packer
     from pycaffe_dist.data.prefetch import Loader, Prefetcher
     from pycaffe_dist.data.transformer import Transformer
 
@@ -36,6 +37,7 @@ class PrefetchingLayer(Layer):
     """
 
     host_only = True
+    _packer: Packer | None = None
     bottoms = Arity(0, 0)
     tops = Arity(1, 2)
     has_backward = False
@@ -82,11 +84,16 @@ class PrefetchingLayer(Layer):
             blob.reshape(*shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for blob in top:
+            blob.release()
         with self.located_errors():
             batch = self._prefetcher.next()
         self._tell_waiting()
-        for blob, values in zip(top, batch):
-            blob.adopt(values)
+        for blob, values, shape in zip(top, batch, self._prefetcher.top_shapes):
+            if self._packer is not None and values.dtype == self._packer.dtype:
+                self._packer.unpack(values, shape, blob)
+            else:
+                blob.adopt(values)
 
     def close(self) -> None:
         if hasattr(self, "_prefetcher"):
@@ -120,6 +127,13 @@ class PrefetchingLayer(Layer):
         if param.mean_file:
             logger.info("Loading mean file from: %s", param.mean_file)
         return Transformer(param, self.phase, self.context.dtype, self.key)
+
+    def packer(self, transformer: Transformer) -> Packer | None:
+        """Return what packs images for the GPU to transform, if there is one; for all loaders."""
+        from pycaffe_dist.data.packing import Packer
+
+        self._packer = Packer(transformer, self._target) if self._target.is_gpu else None
+        return self._packer
 
     @contextlib.contextmanager
     def located_errors(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from pycaffe_dist.data.prefetch import Prefetcher
+from pycaffe_dist.data.prefetch import Buffer, Prefetcher
 from pycaffe_dist.errors import DataError
 
 
@@ -38,6 +38,9 @@ class _Numbers:
             for top in tops:
                 top[2 * i : 2 * i + 2] = number + i
         return len(tops[0]) // 2
+
+    def buffers(self):
+        return [Buffer(shape, self.dtype) for shape in self.top_shapes()]
 
     def load_other(self, number):
         return [np.full((2, 5), number, np.float32), np.full(2, number, np.float32)]
@@ -143,7 +146,7 @@ def test_interpreter_exits_while_the_thread_runs(ending):
 import sys
 sys.path[:0] = {sys.path!r}
 from test_data_prefetch import _Numbers
-from pycaffe_dist.data.prefetch import Prefetcher
+from pycaffe_dist.data.prefetch import Buffer, Prefetcher
 prefetcher = Prefetcher([_Numbers()], 4)
 prefetcher.next()
 {ending}

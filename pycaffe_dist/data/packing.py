@@ -1,0 +1,89 @@
+"""Batches of uint8 images that a GPU crops, mirrors and scales: a quarter of the bytes to copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.datums import Datums, Shape
+from pycaffe_dist.data.prefetch import Buffer
+from pycaffe_dist.data.transformer import Transformer
+from pycaffe_dist.device import use
+from pycaffe_dist.kernels.packing import pack_datums, pack_interleaved, pack_planes, row_bytes
+
+
+def buffers(
+    shapes: Sequence[tuple[int, ...]], dtype: np.dtype, packer: Packer | None, image: Shape
+) -> list[Buffer]:
+    """Return what a loader fills for tops of these shapes, of which the first holds images."""
+    found = [Buffer(shape, dtype) for shape in shapes]
+    if packer is not None:
+        found[0] = Buffer((shapes[0][0], *packer.row_shape(image)), packer.dtype)
+    return found
+
+
+class Packer:
+    """Does what ``transformer`` does in two steps, of which ``unpack`` is done by ``gpu``.
+
+    The first copies the pixels of crops to rows of bytes, one for each image; the values that come
+    of them are, bit for bit, those of the transformer.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, transformer: Transformer, gpu: Any):
+        self._transformer, self._gpu = transformer, gpu
+        self._mean: Any = None  # on the GPU
+
+    def row_shape(self, shape: Shape) -> tuple[int]:
+        """Return the shape of the row for a (C, H, W) image."""
+        return (row_bytes(self._transformer.output_shape(shape)),)
+
+    def image(self, pixels: np.ndarray, index: int, out: np.ndarray) -> None:
+        """Pack uint8 ``pixels`` (C, H, W) to ``out``, of the `row_shape`."""
+        crop = self._transformer.output_shape(pixels.shape)
+        drawn = index, *self._transformer.drawing, crop, out
+        interleaved = pixels.transpose(1, 2, 0)
+        if interleaved.flags.c_contiguous:
+            pack_interleaved(interleaved, *drawn)
+        else:
+            pack_planes(pixels, *drawn)
+
+    def datums(
+        self, datums: Datums, begin: int, shape: Shape, out: np.ndarray, labels: np.ndarray
+    ) -> int:
+        """Do what `Transformer.datums` does with Datums that hold bytes; ``begin`` is 0."""
+        crop = self._transformer.output_shape(shape)
+        return pack_datums(
+            datums.records.buffer,
+            datums.table,
+            shape[1:],
+            (datums.first, datums.step),
+            *self._transformer.drawing,
+            crop,
+            out,
+            labels,
+        )
+
+    def unpack(self, rows: np.ndarray, shape: tuple[int, ...], top: Blob) -> None:
+        """Have the GPU transform packed images to the data of ``top``, of ``shape`` (n, C, h, w).
+
+        ``rows`` (n, bytes) must stay as they are until ``top`` is released.
+        """
+        from pycaffe_dist.kernels.cuda.packing import unpack_images
+
+        gpu = self._gpu
+        mean, scale = self._transformer.affine(shape[1])
+        if self._mean is None:
+            with use(gpu):
+                self._mean = gpu.to_device(mean)
+
+        def write(target: Any) -> None:
+            copy = gpu.empty(rows.shape, rows.dtype)
+            gpu.copy_to_device(rows, copy)
+            unpack_images(copy, self._mean, float(scale), target.reshape(shape))
+
+        top.renew(shape, write)

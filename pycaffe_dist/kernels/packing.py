@@ -1,0 +1,110 @@
+"""Images as rows of bytes: cropped, but otherwise as they were read, for a GPU to transform.
+
+A row has four 32-bit numbers (the crop's top and left edge, whether to mirror it, and whether the
+channels of a pixel lie side by side), the crop's pixels, and nothing up to a multiple of 16 bytes.
+Like `kernels.transform`, these run in reader threads, each in one thread.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.datum import CHANNELS, DATA, ENCODED, HEIGHT, LABEL, SIZE, WIDTH
+from pycaffe_dist.kernels.transform import crop_place
+
+HEAD_BYTES = 16
+
+
+def row_bytes(shape: tuple[int, int, int]) -> int:
+    """Return the size of a row for a crop of shape (C, h, w)."""
+    return HEAD_BYTES + -(-math.prod(shape) // HEAD_BYTES) * HEAD_BYTES
+
+
+@jit
+def _begin(row, shape, size, index, key, train, mirror, interleaved):
+    """Write a row's head; return where the crop begins, and its pixels, flat."""
+    channels, height, width = shape
+    crop = row[HEAD_BYTES : HEAD_BYTES + channels * height * width]
+    top, left, mirrored = crop_place(
+        size[0], size[1], key, index, train, mirror, crop.reshape(shape)
+    )
+    head = row[:HEAD_BYTES].view(np.int32)
+    head[0], head[1], head[2], head[3] = top, left, mirrored, interleaved
+    return top, left, crop
+
+
+@jit
+def pack_planes(
+    pixels: np.ndarray,
+    index: int,
+    key: np.uint64,
+    train: bool,
+    mirror: bool,
+    shape: tuple[int, int, int],
+    row: np.ndarray,
+) -> None:
+    """Write a crop of shape (C, h, w) of ``pixels``, (C, H, W) of any strides, to a row.
+
+    Drawn as `kernels.transform.transform_image` does.
+    """
+    top, left, crop = _begin(row, shape, pixels.shape[1:], index, key, train, mirror, 0)
+    _, height, width = shape
+    crop.reshape(shape)[:] = pixels[:, top : top + height, left : left + width]
+
+
+@jit
+def pack_interleaved(
+    pixels: np.ndarray,
+    index: int,
+    key: np.uint64,
+    train: bool,
+    mirror: bool,
+    shape: tuple[int, int, int],
+    row: np.ndarray,
+) -> None:
+    """Do what `pack_planes` does for contiguous ``pixels`` (H, W, C), and leave them like that."""
+    top, left, crop = _begin(row, shape, pixels.shape[:2], index, key, train, mirror, 1)
+    channels, height, width = shape
+    crop.reshape((height, width, channels))[:] = pixels[top : top + height, left : left + width]
+
+
+@jit
+def pack_datums(
+    buffer: np.ndarray,
+    table: np.ndarray,
+    size: tuple[int, int],
+    indices: tuple[int, int],
+    key: np.uint64,
+    train: bool,
+    mirror: bool,
+    shape: tuple[int, int, int],
+    rows: np.ndarray,
+    labels: np.ndarray,
+) -> int:
+    """Pack parsed Datums; return the first one it cannot do, or n.
+
+    It can do those that hold a (C, *size) image of bytes, which is not encoded; the crops have
+    ``shape``.  ``table`` is that of `parse_datums`; Datum i has index ``indices[0] + i *
+    indices[1]``; ``labels`` (n,) may have size 0.
+    """
+    channels = shape[0]
+    count = channels * size[0] * size[1]
+    for i in range(len(rows)):
+        found = table[i]
+        if (
+            found[ENCODED]
+            or found[CHANNELS] != channels
+            or found[HEIGHT] != size[0]
+            or found[WIDTH] != size[1]
+            or found[SIZE] != count
+        ):
+            return i
+        pixels = buffer[found[DATA] : found[DATA] + count].reshape((channels, size[0], size[1]))
+        index = indices[0] + i * indices[1]
+        pack_planes(pixels, index, key, train, mirror, shape, rows[i])
+        if labels.size:
+            labels[i] = found[LABEL]
+    return len(rows)
