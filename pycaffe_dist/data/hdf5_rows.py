@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from pycaffe_dist.errors import DataError
+from pycaffe_dist.errors import DataError, PcaffeError
+
+# The kinds of NumPy's types that are numbers.
+_NUMBERS = "biuf"
 
 
 class HDF5Rows:
@@ -22,21 +28,29 @@ class HDF5Rows:
 
     def __init__(self, list_file: str, names: list[str], shuffle: bool, seed: int | None):
         try:
-            self.files = Path(list_file).read_text().split()
+            self.files = Path(list_file).read_text("utf-8", "surrogateescape").split()
         except OSError as error:
-            raise DataError(f"cannot read the list of HDF5 files: {error}") from None
+            raise DataError(
+                f"cannot read the list of HDF5 files '{list_file}': {error.strerror}"
+            ) from error
         if not self.files:
             raise DataError(f"{list_file}: the list names no HDF5 file")
         self._names = names
         self._shuffle = shuffle
         self.seed = secrets.randbits(63) if seed is None else seed
-        self._counts = np.array([self._count_rows(file) for file in self.files])
+        shapes = [self._look_at(file) for file in self.files]
+        self._counts = np.array([of_file[0][0] for of_file in shapes])
         if not self._counts.sum():
             raise DataError(f"{list_file}: the HDF5 files have no rows")
+        self.shapes = [shape[1:] for shape in shapes[0]]
+        for file, of_file in zip(self.files, shapes):
+            rows = [shape[1:] for shape in of_file]
+            if rows != self.shapes:
+                raise DataError(
+                    f"HDF5 file '{file}' has rows of shapes {rows}, the first one of {self.shapes}"
+                )
         self._loaded = -1
         self._arrays: list[np.ndarray] = []
-        self.shapes: list[tuple[int, ...]] = []
-        self.shapes = [array.shape[1:] for array in self._load(0)]
 
     def take(self, positions: np.ndarray, out: list[np.ndarray]) -> None:
         """Copy the rows at ascending stream ``positions`` into ``out``, one array per data set."""
@@ -60,36 +74,43 @@ class HDF5Rows:
             return np.arange(length)
         return np.random.default_rng([self.seed, epoch, stream]).permutation(length)
 
-    def _open(self, file: str) -> h5py.File:
-        try:
-            return h5py.File(file, "r")
-        except OSError as error:
-            raise DataError(f"cannot open HDF5 file {file}: {error}") from None
-
-    def _count_rows(self, file: str) -> int:
-        with self._open(file) as content:
+    def _look_at(self, file: str) -> list[tuple[int, ...]]:
+        """Return the shapes of a file's data sets, which have equally many rows."""
+        shapes = []
+        with _opened(file) as content:
             for name in self._names:
-                if name not in content or content[name].ndim == 0:
-                    known = ", ".join(content)
-                    raise DataError(f"{file}: no data set '{name}' with rows; it has {known}")
-            lengths = {name: len(content[name]) for name in self._names}
+                array = content.get(name)
+                if not isinstance(array, h5py.Dataset) or not array.shape:
+                    known = ", ".join(map(str, content))
+                    raise DataError(f"HDF5 file '{file}' has no array '{name}'; it has {known}")
+                if array.dtype.kind not in _NUMBERS:
+                    raise DataError(
+                        f"HDF5 file '{file}': expected numbers in '{name}', found {array.dtype}"
+                    )
+                shapes.append(array.shape)
+        lengths = {name: shape[0] for name, shape in zip(self._names, shapes)}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"{file}: data sets of different lengths: {lengths}")
-        return lengths[self._names[0]]
+            raise DataError(f"HDF5 file '{file}' has arrays of different lengths: {lengths}")
+        return shapes
 
     def _load(self, index: int) -> list[np.ndarray]:
         if self._loaded != index:
-            file = self.files[index]
-            try:
-                with self._open(file) as content:
-                    self._arrays = [content[name][...] for name in self._names]
-            except OSError as error:
-                raise DataError(f"{file}: {error}") from None
+            with _opened(self.files[index]) as content:
+                self._arrays = [content[name][...] for name in self._names]
             self._loaded = index
-            self._check_shapes(file)
         return self._arrays
 
-    def _check_shapes(self, file: str) -> None:
-        shapes = [array.shape[1:] for array in self._arrays]
-        if self.shapes and shapes != self.shapes:
-            raise DataError(f"{file}: rows of shapes {shapes}, the first file has {self.shapes}")
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[h5py.File]:
+    """Open an HDF5 file; the library's errors, then and later, become `DataError`."""
+    try:
+        with open(file, "rb"), h5py.File(file, "r") as content:
+            yield content
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        if isinstance(error, PcaffeError):
+            raise
+        # The library's words: what it was about, and the reason in parentheses.
+        words = getattr(error, "strerror", None) or str(error)
+        reason = re.sub(r"^[^(]*\((.*)\)[^)]*$", r"\1", " ".join(words.split()))
+        raise DataError(f"HDF5 file '{file}' cannot be read: {reason}") from error

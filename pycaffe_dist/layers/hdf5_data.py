@@ -49,7 +49,10 @@ class HDF5Data(Layer):
         batch = self.param.hdf5_data_param.batch_size
         first = self._shard.first_record(self._batches, batch)
         positions = first + self._shard.step * np.arange(batch)
-        self._rows.take(positions, [blob.data for blob in top])
+        try:
+            self._rows.take(positions, [blob.data for blob in top])
+        except DataError as error:
+            raise self.error(str(error)) from None
         self._batches += 1
 
     def state(self) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def test_file_instead_of_folder(tmp_path):
 
 
 def test_folder_of_another_kind(tmp_path):
-    _fails(tmp_path, "no data.mdb")
+    _fails(tmp_path, "no file data.mdb")
     _fails(GOLDEN / "imgs_leveldb", "looks like a LevelDB", "backend: LEVELDB")
 
 

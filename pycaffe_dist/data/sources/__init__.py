@@ -5,7 +5,9 @@ A source module defines ``open_for_reading(path) -> Database``; `open_source` pi
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ import numpy as np
 from pycaffe_dist.errors import DataError, did_you_mean
 
 BACKENDS = ("leveldb", "lmdb")
+# The file by which a folder is known to be one, and what one is called.
+_FILES = {"leveldb": ("CURRENT", "a LevelDB"), "lmdb": ("data.mdb", "an LMDB")}
 
 
 @dataclass
@@ -136,3 +140,26 @@ def open_source(path: str, backend: str) -> Database:
         )
     module = importlib.import_module(f"{__name__}.{backend}")
     return module.open_for_reading(path)
+
+
+def file_of(path: str, backend: str) -> str:
+    """Return the file by which the folder ``path`` is known to be such a database.
+
+    Raises `DataError` when there is none.
+    """
+    name, one = _FILES[backend]
+    kind = one.split()[-1]
+    file = os.path.join(path, name)
+    if os.path.isfile(file):
+        return file
+    if not os.path.exists(path):
+        raise DataError(f"{kind} '{path}' does not exist (looked in '{os.getcwd()}')")
+    if not os.path.isdir(path):
+        raise DataError(f"'{path}' is not {one}: expected a folder with {name}, found a file")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise DataError(f"{kind} '{path}' cannot be read: {os.strerror(errno.EACCES)}")
+    hint = ""
+    for other, (mark, what) in _FILES.items():
+        if os.path.isfile(os.path.join(path, mark)):
+            hint = f"; it looks like {what} (backend: {other.upper()})"
+    raise DataError(f"'{path}' is not {one}: there is no file {name} in it{hint}")

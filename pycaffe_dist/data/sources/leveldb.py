@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import plyvel
 
-from pycaffe_dist.data.sources import Cursor, Database, Records
+from pycaffe_dist.data.sources import Cursor, Database, Records, file_of
 from pycaffe_dist.data.sources.leveldb_files import check_files, damage
 from pycaffe_dist.errors import DataError
 
@@ -192,15 +192,7 @@ class LevelDBCursor(Cursor):
 
 def open_for_reading(path: str) -> LevelDBSource:
     """Open the LevelDB in folder ``path``; raises `DataError` unless it holds readable records."""
-    if not os.path.exists(path):
-        raise DataError(f"LevelDB '{path}' does not exist (looked in '{os.getcwd()}')")
-    if not os.path.isdir(path):
-        raise DataError(f"'{path}' is not a LevelDB: expected a folder, found a file")
-    if not os.path.exists(os.path.join(path, "CURRENT")):
-        hint = ""
-        if os.path.exists(os.path.join(path, "data.mdb")):
-            hint = "; it looks like an LMDB (backend: LMDB)"
-        raise DataError(f"'{path}' is not a LevelDB: there is no file CURRENT in it{hint}")
+    file_of(path, "leveldb")
     source = LevelDBSource(path)
     source.cursor()
     return source

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary, finalize
 import lmdb
 import numpy as np
 
-from pycaffe_dist.data.sources import Cursor, Database, Records
+from pycaffe_dist.data.sources import Cursor, Database, Records, file_of
 from pycaffe_dist.data.sources.lmdb_pages import PageCheck
 from pycaffe_dist.errors import DataError
 
@@ -224,7 +224,7 @@ def _environment(path: str, file: str) -> _Environment:
 
 def open_for_reading(path: str) -> LmdbSource:
     """Open the LMDB in folder ``path``; raises `DataError` unless it holds readable records."""
-    file = _data_file(path)
+    file = file_of(path, "lmdb")
     with _errors_of(path):
         environment = _environment(path, file)
         environment.pages.begin()
@@ -232,20 +232,6 @@ def open_for_reading(path: str) -> LmdbSource:
     if source.count == 0:
         raise DataError(f"LMDB '{path}' is empty: it holds no records")
     return source
-
-
-def _data_file(path: str) -> str:
-    file = os.path.join(path, "data.mdb")
-    if os.path.isfile(file):
-        return file
-    if not os.path.exists(path):
-        raise DataError(f"LMDB '{path}' does not exist (looked in '{os.getcwd()}')")
-    if not os.path.isdir(path):
-        raise DataError(f"'{path}' is not an LMDB: expected a folder with data.mdb, found a file")
-    hint = ""
-    if os.path.exists(os.path.join(path, "CURRENT")):
-        hint = "; it looks like a LevelDB (backend: LEVELDB)"
-    raise DataError(f"'{path}' is not an LMDB: there is no data.mdb in it{hint}")
 
 
 @contextlib.contextmanager
