@@ -120,7 +120,7 @@ class GPU(Device, abc.ABC):
 
         Matrices are (M, K), (K, N) and (M, N) after op; with a third axis in front, of equal size
         or left out in a or b, it counts independent products.  a and b have one dtype; c has it,
-        too, or is float32 where they are float16.  ``beta=0`` does not read c.
+        too, or is float32 where they have 16 bits.  ``beta=0`` does not read c.
         """
 
     @abc.abstractmethod

@@ -23,6 +23,7 @@ from pycaffe_dist.gpu.arrays import ArrayModule, DeviceArray, guards_are_intact
 from pycaffe_dist.gpu.base import GPU, Memory, check_product
 from pycaffe_dist.kernels import caching
 from pycaffe_dist.kernels.cuda.source import Signature, Source, c_type, common
+from pycaffe_dist.precision import wide
 
 _FLAGS = (
     "-std=c++17",
@@ -100,15 +101,15 @@ class EmulatedGPU(GPU):
         beta: float = 0.0,
     ) -> None:
         check_product(a, b, c, trans_a, trans_b)
-        left, right = (array.inner.astype(c.dtype, copy=False) for array in (a, b))
+        left, right = (array.inner.astype(wide(c.dtype), copy=False) for array in (a, b))
         left = np.swapaxes(left, -1, -2) if trans_a else left
         right = np.swapaxes(right, -1, -2) if trans_b else right
         with np.errstate(all="ignore"):  # a GPU gives infinities and NaN without a word, too
             product = np.matmul(left, right)
         if alpha != 1:
-            product *= c.dtype.type(alpha)
+            product *= product.dtype.type(alpha)
         if beta:
-            product += c.dtype.type(beta) * c.inner
+            product += product.dtype.type(beta) * c.inner
         c.inner[...] = product
 
     def stream(self, name: str) -> Any:

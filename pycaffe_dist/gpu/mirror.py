@@ -11,14 +11,15 @@ import numpy as np
 from pycaffe_dist import device
 from pycaffe_dist.blob import Storage
 from pycaffe_dist.gpu.base import GPU
+from pycaffe_dist.precision import wide
 
 
 class MirroredStorage(Storage):
     """A zero-initialised buffer that is kept where it was last written.
 
     Each side is made when it is first asked for, the host's in pinned memory.  An array that was
-    given for writing makes its side the only valid one; reading leaves both valid.  Of a float16
-    storage the host's side is float32, which the CPU's kernels understand.
+    given for writing makes its side the only valid one; reading leaves both valid.  Of a
+    storage of 16 bits the host's side is float32, which the CPU's kernels understand.
     """
 
     __slots__ = (
@@ -41,7 +42,7 @@ class MirroredStorage(Storage):
         # Equal to nothing: every access comes here, for it may be from another device.
         self.generation = math.nan
         self._gpu = gpu
-        self._host_dtype = np.dtype(np.float32) if dtype == np.float16 else dtype
+        self._host_dtype = wide(dtype)
         self._capacity = 0
         self._array: Any = None
         self._on_host = self._on_device = False  # which sides are valid: before first use, neither

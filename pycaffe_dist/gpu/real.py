@@ -26,6 +26,7 @@ _ALIGNMENT = 64
 
 _CUDA_TYPES = {
     "float16": runtime.CUDA_R_16F,
+    "bfloat16": runtime.CUDA_R_16BF,
     "float32": runtime.CUDA_R_32F,
     "float64": runtime.CUDA_R_64F,
 }

@@ -13,6 +13,7 @@ import numpy as np
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import LayerError
+from pycaffe_dist.precision import wide
 from pycaffe_dist.registry import Registry
 from pycaffe_dist.schema import caffe_pb2
 
@@ -61,8 +62,8 @@ class LayerContext:
 
     @property
     def parameter_dtype(self) -> np.dtype:
-        """The type of parameters, losses and labels: float32 where data is float16."""
-        return np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
+        """The type of parameters, losses and labels: float32 where data has 16 bits."""
+        return wide(self.dtype)
 
     def rng(self, layer_name: str, purpose: str = "") -> np.random.Generator:
         """Return a generator of its own for a layer and purpose, different on every rank."""
@@ -193,7 +194,7 @@ class Layer:
         return Blob(shape, self.context.dtype)
 
     def is_exact(self, top_index: int) -> bool:
-        """Tell whether float16 would not do for a top: for a loss, or for a data layer's labels."""
+        """Tell whether 16 bits would not do for a top: for a loss, or for a data layer's labels."""
         return top_index == 0 if self.is_loss else top_index > 0 and not self.param.bottom
 
     def rng(self, purpose: str = "") -> np.random.Generator:

@@ -1,4 +1,4 @@
-"""Mixed precision: data in float16, parameters in float32, and a loss scaled up in between."""
+"""Mixed precision: data in 16 bits, parameters in float32, and a loss scaled up in between."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from pycaffe_dist.device import Device
 from pycaffe_dist.errors import UsageError
+from pycaffe_dist.precision import bfloat16
 
 _FIRST = 2.0**15
 _LARGEST = 2.0**24
@@ -20,15 +21,19 @@ def data_type(param: Any, device: Device) -> np.dtype:
     """Return the type of a SolverParameter's ``data_type``; raises UsageError."""
     if param.data_type == "float32":
         return np.dtype(np.float32)
-    if param.data_type == "bfloat16":
-        raise UsageError("data_type bfloat16 is not supported: NumPy has no such arrays")
-    if param.data_type != "float16":
-        raise UsageError(f"unknown data_type '{param.data_type}'; known are float32 and float16")
+    if param.data_type not in ("float16", "bfloat16"):
+        raise UsageError(
+            f"unknown data_type '{param.data_type}'; known are float32, float16 and bfloat16"
+        )
     if not device.is_gpu:
-        raise UsageError("data_type float16 needs a GPU, and this run is on the CPU")
+        raise UsageError(f"data_type {param.data_type} needs a GPU, and this run is on the CPU")
     if param.loss_scale < 0:
         raise UsageError(f"loss_scale must be at least 0, found {param.loss_scale:g}")
-    return np.dtype(np.float16)
+    if param.data_type == "float16":
+        return np.dtype(np.float16)
+    if param.loss_scale:
+        raise UsageError("loss_scale is for float16: bfloat16 has the range of float32")
+    return bfloat16()
 
 
 class LossScale:

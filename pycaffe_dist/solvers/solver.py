@@ -89,6 +89,7 @@ class Solver:
         self.loss_scale: LossScale | None = None
         if param.data_type != "float32":
             self._dtype = data_type(param, self.device)
+        if param.data_type == "float16":
             self.loss_scale = LossScale(param.loss_scale)
         self.losses = Losses(param.average_loss, stop_at_nan)
         self._snapshot_at = -1

@@ -1,4 +1,4 @@
-"""Training with data in float16: as good as in float32; what happens when gradients overflow."""
+"""Training with data in 16 bits: as good as in float32; what happens when gradients overflow."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def in_golden_folder(monkeypatch):
     monkeypatch.chdir(golden_runs.GOLDEN)
 
 
-def half_solver(device, **fields):
+def half_solver(device, data_type="float16", **fields):
     param = text.read_solver("solver_sgd.prototxt")
     param.ClearField("snapshot")
-    param.data_type = "float16"
+    param.data_type = data_type
     for name, value in fields.items():
         setattr(param, name, value)
     solver = Solver(param, device=device)
@@ -43,6 +43,16 @@ def test_it_learns_what_float32_learns(gpu, fields):
     for parameter in solver.net.parameters:
         assert parameter.blob.dtype == np.float32
     assert {blob.dtype.name for blob in solver.net.blobs.values()} == {"float16", "float32"}
+
+
+def test_bfloat16_learns_without_a_loss_scale(gpu):
+    solver = half_solver(gpu, "bfloat16")
+    assert solver.loss_scale is None
+    losses = golden_runs.losses_of(solver, golden_runs.ITERATIONS)
+    np.testing.assert_allclose(losses, np.load("expected_sgd.npz")["losses"], rtol=0.1)
+    assert losses[-1] < losses[0]
+    assert {parameter.blob.dtype.name for parameter in solver.net.parameters} == {"float32"}
+    assert {blob.dtype.name for blob in solver.net.blobs.values()} == {"bfloat16", "float32"}
 
 
 def test_an_overflow_leaves_the_weights_alone_and_halves_the_scale(gpu):
@@ -79,8 +89,8 @@ def test_the_scale_grows_again_and_a_fixed_one_stays():
 @pytest.mark.parametrize(
     ("data_type", "message"),
     [
-        ("float16", "needs a GPU"),
-        ("bfloat16", "is not supported"),
+        ("float16", "float16 needs a GPU"),
+        ("bfloat16", "needs a GPU"),
         ("half", "unknown data_type 'half'"),
     ],
 )

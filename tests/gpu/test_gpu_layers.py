@@ -9,6 +9,7 @@ from layer_cases import collect
 from passes import run
 
 from pycaffe_dist.layers import layer_class
+from pycaffe_dist.precision import bfloat16
 
 CASES = collect()
 
@@ -41,3 +42,9 @@ def passes(case, harness):
 @pytest.mark.parametrize("path", golden_cases.CASES, ids=lambda path: path.stem)
 def test_layer_computes_it_nearly_in_float16(path, gpu):
     golden_cases.check(path, gpu, np.float16, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", golden_cases.CASES, ids=lambda path: path.stem)
+def test_layer_computes_it_nearly_in_bfloat16(path, gpu):
+    golden_cases.check(path, gpu, bfloat16(), rtol=1e-1, atol=2e-1)

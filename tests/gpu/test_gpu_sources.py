@@ -17,11 +17,13 @@ import pytest
 import pycaffe_dist.kernels
 from pycaffe_dist.kernels import partner
 from pycaffe_dist.kernels.cuda.source import common, parse
+from pycaffe_dist.precision import bfloat16
 
 FOLDER = Path(pycaffe_dist.kernels.__file__).parent
 SOURCES = sorted(FOLDER.glob("*.cu"))
 # What a program may store: data T, parameters P.
-STORED = (("float32", "float32"), ("float64", "float64"), ("float16", "float32"))
+FLOAT, DOUBLE, HALF = (np.dtype(name) for name in ("float32", "float64", "float16"))
+STORED = ((FLOAT, FLOAT), (DOUBLE, DOUBLE), (HALF, FLOAT), (bfloat16(), FLOAT))
 
 
 # What travels between ranks is on the host.
@@ -74,7 +76,7 @@ def instances(source):
     """Return the names of all kernels for everything that a program may store."""
     names = []
     for data, parameter in STORED:
-        binding = {name: np.dtype(data if name == "T" else parameter) for name in source.types}
+        binding = {name: data if name == "T" else parameter for name in source.types}
         names += [signature.instance(binding) for signature in source.signatures.values()]
     return list(dict.fromkeys(names))
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #ifdef __CUDACC__
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #ifndef INFINITY  // NVRTC has no math.h
 #define INFINITY __int_as_float(0x7f800000)
@@ -32,14 +33,19 @@
 #define EACH_IN_ROW(i, n, shift) \
   (int i = threadIdx.x & ((1 << (shift)) - 1); i < (n); i += 1 << (shift))
 
-// The type to compute in, where T is the type to store: float for half, else T.
+// The type to compute in, where T is the type to store: float for 16 bits, else T.
 template <typename T> struct Computing { typedef T type; };
 template <> struct Computing<__half> { typedef float type; };
+template <> struct Computing<__nv_bfloat16> { typedef float type; };
 template <typename T> using Wide = typename Computing<T>::type;
 
 template <typename T> __device__ __forceinline__ Wide<T> load(const T* p, long long i) { return p[i]; }
 template <> __device__ __forceinline__ float load<__half>(const __half* p, long long i) {
   return __half2float(p[i]);
+}
+template <>
+__device__ __forceinline__ float load<__nv_bfloat16>(const __nv_bfloat16* p, long long i) {
+  return __bfloat162float(p[i]);
 }
 
 template <typename T> __device__ __forceinline__ void store(T* p, long long i, Wide<T> value) {
@@ -47,6 +53,10 @@ template <typename T> __device__ __forceinline__ void store(T* p, long long i, W
 }
 template <> __device__ __forceinline__ void store<__half>(__half* p, long long i, float value) {
   p[i] = __float2half(value);
+}
+template <>
+__device__ __forceinline__ void store<__nv_bfloat16>(__nv_bfloat16* p, long long i, float value) {
+  p[i] = __float2bfloat16(value);
 }
 
 // The largest power of two that is not above n.

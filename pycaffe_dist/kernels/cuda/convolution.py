@@ -30,7 +30,7 @@ MOST_DIRECT = 512
 class Convolution:
     """See `pycaffe_dist.kernels.convolution.Convolution`.
 
-    Where x, y and their gradients are float16, parameters are float32.
+    Where x, y and their gradients have 16 bits, parameters are float32.
     """
 
     generic_reason = None

@@ -27,9 +27,9 @@ class Library:
         self.handle = module.create_handle()
 
     def data_type(self, dtype: np.dtype) -> Any:
-        """Return cuDNN's name of float16 or float32."""
+        """Return cuDNN's name of float16, bfloat16 or float32."""
         types = self.module.data_type
-        return types.HALF if dtype == np.float16 else types.FLOAT
+        return {"float16": types.HALF, "bfloat16": types.BFLOAT16}.get(dtype.name, types.FLOAT)
 
 
 @functools.cache
@@ -196,7 +196,7 @@ class LibraryWays:
 
 
 def can_do(x_shape: Shape, dtype: Any) -> bool:
-    """Tell whether to ask cuDNN at all: for one to three spatial axes of float32 or float16."""
+    """Tell whether to ask cuDNN at all: for one to three spatial axes, but not of float64."""
     return len(x_shape) <= 5 and np.dtype(dtype) != np.float64
 
 

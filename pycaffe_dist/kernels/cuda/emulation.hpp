@@ -78,6 +78,22 @@ static inline __half __float2half(float value) {  // to the nearest, ties to eve
   return __half{(unsigned short)(sign | (bits + 0xfff + odd - 0x38000000) >> 13)};
 }
 
+struct __nv_bfloat16 { unsigned short bits; };
+
+static inline float __bfloat162float(__nv_bfloat16 b) {
+  const uint32_t bits = uint32_t(b.bits) << 16;
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+
+static inline __nv_bfloat16 __float2bfloat16(float value) {  // to the nearest, ties to even
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffff) > 0x7f800000) return __nv_bfloat16{0x7fff};
+  return __nv_bfloat16{(unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 #define __expf expf

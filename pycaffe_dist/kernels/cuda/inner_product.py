@@ -13,7 +13,7 @@ from pycaffe_dist.kernels.cuda.gemm import gemm
 class InnerProduct:
     """See `pycaffe_dist.kernels.inner_product.InnerProduct`.
 
-    Where x, y and their gradients are float16, parameters are float32.
+    Where x, y and their gradients have 16 bits, parameters are float32.
     """
 
     scratch_bytes = 0
@@ -39,5 +39,5 @@ class InnerProduct:
 
 
 def like(w: Any, x: Any) -> Any:
-    """Return parameters with elements as those of x: a copy where data is float16."""
+    """Return parameters with elements as those of x: a copy where data has 16 bits."""
     return w if w.dtype == x.dtype else w.astype(x.dtype)

@@ -18,6 +18,7 @@ import numpy as np
 
 from pycaffe_dist import device
 from pycaffe_dist.errors import DeviceError
+from pycaffe_dist.precision import wide
 
 THREADS = 256
 # Indices are ints, and a loop over a grid may step once beyond the last of them.
@@ -26,6 +27,7 @@ MOST_ELEMENTS = 2**31 - 2**24
 # The types of C++ by those of NumPy, and the other way round.
 C_TYPES = {
     "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
     "float32": "float",
     "float64": "double",
     "int8": "signed char",
@@ -36,7 +38,7 @@ C_TYPES = {
     "uint64": "unsigned long long",
     "bool": "bool",
 }
-_DTYPES = {c_type: np.dtype(name) for name, c_type in C_TYPES.items()}
+_NAMES = {c_type: name for name, c_type in C_TYPES.items()}
 
 _KERNEL = re.compile(
     r"(?:template\s*<(?P<template>[^>]*)>\s*)?__global__\s+void\s+"
@@ -75,11 +77,6 @@ def c_type(name: str, binding: Mapping[str, np.dtype]) -> str:
     if name.startswith("Wide<"):
         return C_TYPES[wide(binding[name[5:-1].strip()]).name]
     return C_TYPES[binding[name].name] if name in binding else name
-
-
-def wide(dtype: np.dtype) -> np.dtype:
-    """Return the type that values of ``dtype`` are computed in: float32 for float16."""
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
 @dataclass(frozen=True)
@@ -238,7 +235,7 @@ class Kernel:
         """Return what to make of each argument: None for arrays as they are, else its type."""
         kinds: list[Callable[[Any], Any] | None] = []
         for parameter, arg in zip(self._signature.parameters, args):
-            kind = _DTYPES[c_type(parameter.type, binding)]
+            kind = np.dtype(_NAMES[c_type(parameter.type, binding)])
             what = f"{self._signature.name}: {parameter.name}"
             if not parameter.is_array:
                 kinds.append(kind.type)
