@@ -33,7 +33,10 @@ def run(options: argparse.Namespace) -> int:
     """Compute the mean, write it if a file is named and log each channel's; raises DataError."""
     from pycaffe_dist.data.mean import channel_means, mean_image, write_mean
     from pycaffe_dist.data.sources import open_source
+    from pycaffe_dist.data.writers import check_new_file
 
+    if options.mean_file:
+        check_new_file(options.mean_file)
     source = open_source(options.database, options.backend)
     logger.info("Starting iteration")
     mean = mean_image(source, lambda count: logger.info("Processed %d files.", count))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 
 from pycaffe_dist.data.image import encode, read_image, resize
+from pycaffe_dist.data.writers import write_file
 from pycaffe_dist.errors import DataError
 
 
@@ -28,9 +28,6 @@ def crop_file(source: str, target: str, side: int) -> None:
     folder = os.path.dirname(os.path.abspath(target))
     try:
         os.makedirs(folder, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(data)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, target)
     except OSError as error:
-        raise DataError(f"cannot write image '{target}': {error.strerror}") from error
+        raise DataError(f"cannot create folder '{folder}': {error.strerror}") from error
+    write_file(target, data, "image")

@@ -100,6 +100,8 @@ def convert(
         progress()
         if written % 1000 == 0:
             logger.info("Processed %d files.", written)
+    if not written:
+        raise DataError(f"none of the {len(images)} images can be read: there is nothing to write")
     return written, skipped
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 
@@ -12,6 +11,7 @@ from pycaffe_dist.data.datums import DatumReader, Datums
 from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.options import MOST_DECODERS
 from pycaffe_dist.data.sources import Source
+from pycaffe_dist.data.writers import write_file
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.datum import FLOATS, add_datums
 from pycaffe_dist.schema import caffe_pb2
@@ -75,12 +75,4 @@ def write_mean(path: str, mean: np.ndarray) -> None:
     blob = caffe_pb2.BlobProto(
         num=1, channels=channels, height=height, width=width, data=mean.reshape(-1).tolist()
     )
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as file:
-            file.write(blob.SerializeToString())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        raise DataError(f"cannot write mean file '{path}': {error.strerror}") from error
+    write_file(path, blob.SerializeToString(), "mean file")

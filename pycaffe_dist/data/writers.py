@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
@@ -105,16 +109,41 @@ def check_new(path: str, backend: str) -> None:
         )
     if os.path.lexists(path):
         raise DataError(f"'{path}' exists already; remove it first, or choose another name")
-    if not os.path.isdir(_parent(path)):
-        raise DataError(f"cannot create '{path}': there is no folder '{_parent(path)}'")
+    _check_parent(path)
+
+
+def check_new_file(path: str) -> None:
+    """Raise `DataError` unless a file can be at ``path``, whether there is one or not."""
+    if os.path.isdir(path):
+        raise DataError(f"cannot create '{path}': it is a folder")
+    _check_parent(path)
+
+
+def write_file(path: str, data: bytes, kind: str) -> None:
+    """Write a file, named ``kind`` in errors; it appears whole or not at all.
+
+    An existing file is replaced in one step.  Raises `DataError` when that is not possible.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
+    try:
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(temporary)
+    except OSError as error:
+        raise DataError(f"cannot write {kind} '{path}': {error.strerror}") from error
 
 
 @contextlib.contextmanager
 def create_database(path: str, backend: str) -> Iterator[Writer]:
     """Create the database ``path`` ("lmdb" or "leveldb"), filled by the body of a ``with``.
 
-    It appears under its name when the body has ended; an exception leaves nothing behind.  Raises
-    `DataError` when something is there already or it cannot be written.
+    It appears under its name when the body has ended; an exception or SIGTERM leaves nothing
+    behind.  Raises `DataError` when something is there already or it cannot be written.
     """
     check_new(path, backend)
     import lmdb
@@ -122,19 +151,40 @@ def create_database(path: str, backend: str) -> Iterator[Writer]:
 
     folder = ""
     try:
-        folder = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=_parent(path))
-        writer = _LmdbWriter(folder) if backend == "lmdb" else _LevelDBWriter(folder)
-        try:
-            yield writer
-        finally:
-            writer.close()
-        os.chmod(folder, 0o755)
-        _rename(folder, path)
+        with _unwinding_at_sigterm():
+            folder = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=_parent(path))
+            writer = _LmdbWriter(folder) if backend == "lmdb" else _LevelDBWriter(folder)
+            try:
+                yield writer
+            finally:
+                writer.close()
+            os.chmod(folder, 0o755)
+            _rename(folder, path)
     except (OSError, lmdb.Error, plyvel.Error) as error:
         raise DataError(f"cannot write database '{path}': {_reason(error, path)}") from error
     finally:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _unwinding_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM, where nobody else handles it, end the process by way of an exception."""
+    number, usual = signal.SIGTERM, signal.SIG_DFL
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(number) != usual:
+        yield
+        return
+    signal.signal(number, lambda *_: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(number, usual)
+
+
+def _check_parent(path: str) -> None:
+    if not os.path.isdir(_parent(path)):
+        raise DataError(f"cannot create '{path}': there is no folder '{_parent(path)}'")
 
 
 def _reason(error: Exception, path: str) -> str:

@@ -70,5 +70,5 @@ def test_damage_that_reading_finds(tmp_path):
     data[begin + 20 : begin + 60] = bytes(40)
     file.write_bytes(data)
     rows = _rows(tmp_path)
-    with pytest.raises(DataError, match="bad[.]h5' cannot be read: "):
+    with pytest.raises(DataError, match=r"bad[.]h5' cannot be read: "):
         rows.take(np.arange(10), [np.empty((10, 3, 4)), np.empty(10)])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
+import time
 
 import pytest
 
 from pycaffe_dist.data.sources import open_source
-from pycaffe_dist.data.writers import create_database
+from pycaffe_dist.data.writers import create_database, write_file
 from pycaffe_dist.errors import DataError
 
 BACKENDS = ("lmdb", "leveldb")
@@ -55,6 +57,22 @@ def test_error_in_the_body_leaves_nothing_behind(tmp_path, backend):
         writer.put(b"k", b"v")
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == []
+
+
+def test_sigterm_leaves_nothing_behind(tmp_path):
+    with pytest.raises(SystemExit) as caught, create_database(str(tmp_path / "db"), "lmdb"):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    assert caught.value.code == 143 and os.listdir(tmp_path) == []
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_file_is_written_whole_or_not_at_all(tmp_path, small_files):
+    path = tmp_path / "file"
+    write_file(str(path), b"old", "mean file")
+    with pytest.raises(DataError, match=f"cannot write mean file '{path}': File too large"):
+        write_file(str(path), bytes(200_000), "mean file")
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
