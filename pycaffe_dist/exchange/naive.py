@@ -41,5 +41,6 @@ class Naive(Exchange):
         communicator = cast("MPICluster", self.cluster).exchange_communicator
         for piece in shipment.pieces:
             gradient = piece.gradient
-            yield Step([communicator.Iallreduce(MPI.IN_PLACE, gradient)])
+            request = communicator.Iallreduce(MPI.IN_PLACE, gradient)
+            yield Step([request], nbytes=self.load([piece], self.cluster).nbytes)
             mean_in_rank_order([gradient], self.cluster.size, gradient)

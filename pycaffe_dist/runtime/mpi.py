@@ -286,9 +286,11 @@ class MPICluster(Cluster):
     def peers(self, device: Device) -> Peers:
         """Return what joins the ranks' GPUs, of which ``device`` is this one's, if it has one.
 
-        The first call is collective.
+        The first call with a device is collective.
         """
-        if self._peers is None:
+        if self._peers is None or self._peers.device is not device:
+            if self._peers is not None:
+                self._peers.close()
             self._peers = Peers(self, device)
             self.staging_seconds = self._peers.staging_seconds
             if device.is_gpu:

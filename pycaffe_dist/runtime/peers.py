@@ -46,6 +46,11 @@ class Peers:
         if all(json.loads(data)["gpu"] for data in of_all):
             self.staging_seconds = float(cluster.max(np.array(self._stage() / _BYTES)))
 
+    @property
+    def device(self) -> Device:
+        """This rank's device."""
+        return self._gpu
+
     def sum(self, array: Any) -> None:
         """Enqueue on the current stream to replace an array by its sum over ranks, by NCCL.
 

@@ -30,7 +30,7 @@ layer { name: 'ip2' type: 'InnerProduct' bottom: 'ip1' top: 'ip2'
   inner_product_param { num_output: 5 weight_filler { type: 'xavier' } } }
 layer { name: 'loss' type: 'EuclideanLoss' bottom: 'ip2' bottom: 'y' top: 'loss' }
 """
-ITERATIONS = 5
+ITERATIONS = 3
 # Sums all gradients in NumPy's order: the specification of the others, which makes no such claim.
 SPECIFICATION = "naive"
 
@@ -65,7 +65,7 @@ def main() -> None:
     for method in method_types():
         check(method, "allreduce")
     for exchange in exchange_names():
-        if exchange != SPECIFICATION:
+        if exchange != SPECIFICATION and not exchange_class(exchange).on_device:
             check("SGD", exchange)
     print("same", file=sys.stdout, flush=True)
 

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
 from exchange_cases import (
@@ -38,6 +39,11 @@ from pycaffe_dist.runtime.engine import ExchangeEngine
 from pycaffe_dist.runtime.mpi import MPICluster
 
 
+@cache
+def emulated_gpu(rank: int) -> EmulatedGPU:
+    return EmulatedGPU(rank)
+
+
 class Lag:
     """Makes ranks wait now and then."""
 
@@ -62,7 +68,7 @@ def run(
     Raises ClusterError when the exchange cannot combine anything here.
     """
     engine = ExchangeEngine(cluster, exchange, wanted)
-    with device.use(EmulatedGPU(cluster.rank) if exchange in ON_DEVICE else device.HOST):
+    with device.use(emulated_gpu(cluster.rank) if exchange in ON_DEVICE else device.HOST):
         parameters = case.parameters()
     engine.start(parameters)
     for iteration in iterations:
