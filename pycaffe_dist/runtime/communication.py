@@ -225,9 +225,7 @@ class CommunicationThread:
     @property
     def runs_only_one(self) -> bool:
         """Whether there is one task and no more; to be asked in the thread, by a task."""
-        return len(self._live) == 1 and not (
-            self._waiting or self._held or not self._inbox.empty()
-        )
+        return len(self._live) == 1 and not (self._waiting or self._held or not self._inbox.empty())
 
     def restart_order(self) -> None:
         """Let orders count from 0 again; nothing that has one may be under way."""
