@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from pycaffe_dist.data.datums import DatumReader, Datums, Shape
@@ -13,6 +15,15 @@ from pycaffe_dist.data.sources import Source
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.datum import ENCODED, FLOATS
+
+
+class _Tops(NamedTuple):
+    """Where records of a shape go, and how."""
+
+    shape: Shape
+    transformer: Transformer | Packer
+    data: np.ndarray
+    labels: np.ndarray
 
 
 class DatumLoader:
@@ -122,48 +133,33 @@ class DatumLoader:
             if done < len(data):
                 self._reader.check(datums, done)
             return done
-        encoded = datums.table[:, ENCODED].tolist()
+        encoded, to = datums.table[:, ENCODED].tolist(), _Tops(shape, transformer, data, labels)
 
         def fill(i: int) -> bool:
-            one = self._fill_encoded if encoded[i] else self._fill_raw
-            return one(datums, i, shape, transformer, data, labels)
+            return (
+                self._fill_encoded(datums, i, to) if encoded[i] else self._fill_raw(datums, i, to)
+            )
 
         fits = list(self._decoders.map(fill, range(len(datums))))
         return len(fits) if all(fits) else fits.index(False)
 
-    def _fill_raw(
-        self,
-        datums: Datums,
-        i: int,
-        shape: Shape,
-        transformer: Transformer | Packer,
-        data: np.ndarray,
-        labels: np.ndarray,
-    ) -> bool:
+    def _fill_raw(self, datums: Datums, i: int, to: _Tops) -> bool:
         part, here = datums.part(i, i + 1), slice(i, i + 1)
-        done = transformer.datums(part, 0, shape, data[here], labels[here])
+        done = to.transformer.datums(part, 0, to.shape, to.data[here], to.labels[here])
         if not done:
             self._reader.check(datums, i)
         return bool(done)
 
-    def _fill_encoded(
-        self,
-        datums: Datums,
-        i: int,
-        shape: Shape,
-        transformer: Transformer | Packer,
-        data: np.ndarray,
-        labels: np.ndarray,
-    ) -> bool:
+    def _fill_encoded(self, datums: Datums, i: int, to: _Tops) -> bool:
         """Decode and transform record ``i``, one after the other while it is in the cache."""
         index = datums.index(i)
         image = datums.images.get(index)
         if image is None:
             image = self._reader.image(datums, i)
-        if image.shape != shape:
+        if image.shape != to.shape:
             datums.images[index] = image
             return False
-        transformer.image(image, index, data[i])
+        to.transformer.image(image, index, to.data[i])
         if self._labels:
-            labels[i] = datums.label(i)
+            to.labels[i] = datums.label(i)
         return True

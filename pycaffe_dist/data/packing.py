@@ -12,7 +12,7 @@ from pycaffe_dist.data.datums import Datums, Shape
 from pycaffe_dist.data.prefetch import Buffer
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.device import use
-from pycaffe_dist.kernels.packing import pack_datums, pack_interleaved, pack_planes, row_bytes
+from pycaffe_dist.kernels.packing import pack_datums, pack_image, row_bytes
 
 
 def buffers(
@@ -48,9 +48,9 @@ class Packer:
         drawn = index, *self._transformer.drawing, crop, out
         interleaved = pixels.transpose(1, 2, 0)
         if interleaved.flags.c_contiguous:
-            pack_interleaved(interleaved, *drawn)
+            pack_image(interleaved, True, *drawn)
         else:
-            pack_planes(pixels, *drawn)
+            pack_image(pixels, False, *drawn)
 
     def datums(
         self, datums: Datums, begin: int, shape: Shape, out: np.ndarray, labels: np.ndarray

@@ -24,51 +24,33 @@ def row_bytes(shape: tuple[int, int, int]) -> int:
 
 
 @jit
-def _begin(row, shape, size, index, key, train, mirror, interleaved):
-    """Write a row's head; return where the crop begins, and its pixels, flat."""
+def pack_image(
+    pixels: np.ndarray,
+    interleaved: bool,
+    index: int,
+    key: np.uint64,
+    train: bool,
+    mirror: bool,
+    shape: tuple[int, int, int],
+    row: np.ndarray,
+) -> None:
+    """Write a crop of shape (C, h, w) to a row, drawn as `kernels.transform.transform_image` does.
+
+    ``pixels`` are (C, H, W) of any strides, or with ``interleaved`` (H, W, C), and stay like that.
+    """
     channels, height, width = shape
+    first = 0 if interleaved else 1
+    size = pixels.shape[first], pixels.shape[first + 1]
     crop = row[HEAD_BYTES : HEAD_BYTES + channels * height * width]
-    top, left, mirrored = crop_place(
-        size[0], size[1], key, index, train, mirror, crop.reshape(shape)
-    )
+    planes = crop.reshape(shape)
+    top, left, mirrored = crop_place(size[0], size[1], key, index, train, mirror, planes)
     head = row[:HEAD_BYTES].view(np.int32)
     head[0], head[1], head[2], head[3] = top, left, mirrored, interleaved
-    return top, left, crop
-
-
-@jit
-def pack_planes(
-    pixels: np.ndarray,
-    index: int,
-    key: np.uint64,
-    train: bool,
-    mirror: bool,
-    shape: tuple[int, int, int],
-    row: np.ndarray,
-) -> None:
-    """Write a crop of shape (C, h, w) of ``pixels``, (C, H, W) of any strides, to a row.
-
-    Drawn as `kernels.transform.transform_image` does.
-    """
-    top, left, crop = _begin(row, shape, pixels.shape[1:], index, key, train, mirror, 0)
-    _, height, width = shape
-    crop.reshape(shape)[:] = pixels[:, top : top + height, left : left + width]
-
-
-@jit
-def pack_interleaved(
-    pixels: np.ndarray,
-    index: int,
-    key: np.uint64,
-    train: bool,
-    mirror: bool,
-    shape: tuple[int, int, int],
-    row: np.ndarray,
-) -> None:
-    """Do what `pack_planes` does for contiguous ``pixels`` (H, W, C), and leave them like that."""
-    top, left, crop = _begin(row, shape, pixels.shape[:2], index, key, train, mirror, 1)
-    channels, height, width = shape
-    crop.reshape((height, width, channels))[:] = pixels[top : top + height, left : left + width]
+    if interleaved:
+        lines = crop.reshape((height, width, channels))
+        lines[:] = pixels[top : top + height, left : left + width]
+    else:
+        planes[:] = pixels[:, top : top + height, left : left + width]
 
 
 @jit
@@ -104,7 +86,7 @@ def pack_datums(
             return i
         pixels = buffer[found[DATA] : found[DATA] + count].reshape((channels, size[0], size[1]))
         index = indices[0] + i * indices[1]
-        pack_planes(pixels, index, key, train, mirror, shape, rows[i])
+        pack_image(pixels, False, index, key, train, mirror, shape, rows[i])
         if labels.size:
             labels[i] = found[LABEL]
     return len(rows)

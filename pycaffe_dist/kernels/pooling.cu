@@ -26,6 +26,62 @@ struct Windows {
   }
 };
 
+// What a thread works on: element (row, column) of a plane of the result, which begins at `from` in
+// the other array, and the rows and columns there that belong to it.
+struct Place {
+  int row, column;
+  long long from, target;
+  int top, bottom, left, right;
+};
+
+// Calls `each` for the windows whose lines are shared out, with the pixels that they see.
+template <typename Each>
+__device__ void each_window(Windows down, Windows across, int lines, int shift, const Each& each) {
+  for EACH_ROW(line, lines, shift) {
+    const int plane = line / down.count, row = line - plane * down.count;
+    const long long from = (long long)plane * down.size * across.size;
+    const int top = down.begin(row), bottom = down.end(row);
+    for EACH_IN_ROW(column, across.count, shift) {
+      const long long target = (long long)line * across.count + column;
+      const int left = across.begin(column), right = across.end(column);
+      each(Place{row, column, from, target, top, bottom, left, right});
+    }
+  }
+}
+
+// Calls `each` for the pixels whose lines are shared out, with the windows that see them.
+template <typename Each>
+__device__ void each_pixel(Windows down, Windows across, int lines, int shift, const Each& each) {
+  for EACH_ROW(line, lines, shift) {
+    const int plane = line / down.size, row = line - plane * down.size;
+    const long long from = (long long)plane * down.count * across.count;
+    const int top = down.first(row), bottom = down.last(row);
+    for EACH_IN_ROW(column, across.size, shift) {
+      const long long target = (long long)line * across.size + column;
+      const int left = across.first(column), right = across.last(column);
+      each(Place{row, column, from, target, top, bottom, left, right});
+    }
+  }
+}
+
+// The sum over a window of what `value` makes of its elements.
+template <typename T, typename Value>
+__device__ Wide<T> sum_over(const T* x, const Place& at, int width, const Value& value) {
+  const T* plane = x + at.from;
+  Wide<T> sum = 0;
+  for (int h = at.top; h < at.bottom; h++) {
+    for (int w = at.left; w < at.right; w++) sum += value(load(plane, h * width + w));
+  }
+  return sum;
+}
+
+template <typename T> struct Same {
+  __device__ T operator()(T value) const { return value; }
+};
+template <typename T> struct Square {
+  __device__ T operator()(T value) const { return value * value; }
+};
+
 // Of equal maxima the first counts, a NaN beats everything, an empty window gives -inf and -1.
 template <typename T, typename I>
 __global__ void max_pool_forward(const T* x, T* y, I* mask, int height, int width, int rows,
@@ -33,27 +89,22 @@ __global__ void max_pool_forward(const T* x, T* y, I* mask, int height, int widt
                                  int stride_w, int pad_h, int pad_w, int lines, int shift) {
   const Windows down = {kernel_h, stride_h, pad_h, height, rows};
   const Windows across = {kernel_w, stride_w, pad_w, width, columns};
-  for EACH_ROW(line, lines, shift) {
-    const int which = line / rows, oy = line - which * rows;
-    const T* plane = x + (long long)which * height * width;
-    const int top = down.begin(oy), bottom = down.end(oy);
-    for EACH_IN_ROW(ox, columns, shift) {
-      const int left = across.begin(ox), right = across.end(ox);
-      Wide<T> best = -INFINITY;
-      int place = -1;
-      for (int h = top; h < bottom; h++) {
-        for (int w = left; w < right; w++) {
-          const Wide<T> value = load(plane, h * width + w);
-          if (value > best || value != value || place < 0) {
-            best = value;
-            place = h * width + w;
-          }
+  each_window(down, across, lines, shift, [=](const Place& at) {
+    const T* plane = x + at.from;
+    Wide<T> best = -INFINITY;
+    int place = -1;
+    for (int h = at.top; h < at.bottom; h++) {
+      for (int w = at.left; w < at.right; w++) {
+        const Wide<T> value = load(plane, h * width + w);
+        if (value > best || value != value || place < 0) {
+          best = value;
+          place = h * width + w;
         }
       }
-      store(y, (long long)line * columns + ox, best);
-      store(mask, (long long)line * columns + ox, Wide<I>(place));
     }
-  }
+    store(y, at.target, best);
+    store(mask, at.target, Wide<I>(place));
+  });
 }
 
 template <typename T, typename I>
@@ -62,23 +113,17 @@ __global__ void max_pool_backward(const T* dy, const I* mask, T* dx, int height,
                                   int stride_w, int pad_h, int pad_w, int lines, int shift) {
   const Windows down = {kernel_h, stride_h, pad_h, height, rows};
   const Windows across = {kernel_w, stride_w, pad_w, width, columns};
-  for EACH_ROW(line, lines, shift) {
-    const int which = line / height, h = line - which * height;
-    const long long plane = (long long)which * rows * columns;
-    const int top = down.first(h), bottom = down.last(h);
-    for EACH_IN_ROW(w, width, shift) {
-      const int left = across.first(w), right = across.last(w);
-      const Wide<I> here = Wide<I>(h * width + w);
-      Wide<T> sum = 0;
-      for (int oy = top; oy < bottom; oy++) {
-        for (int ox = left; ox < right; ox++) {
-          const long long o = plane + oy * columns + ox;
-          if (load(mask, o) == here) sum += load(dy, o);
-        }
+  each_pixel(down, across, lines, shift, [=](const Place& at) {
+    const Wide<I> here = Wide<I>(at.row * width + at.column);
+    Wide<T> sum = 0;
+    for (int oy = at.top; oy < at.bottom; oy++) {
+      for (int ox = at.left; ox < at.right; ox++) {
+        const long long o = at.from + oy * columns + ox;
+        if (load(mask, o) == here) sum += load(dy, o);
       }
-      store(dx, (long long)line * width + w, sum);
     }
-  }
+    store(dx, at.target, sum);
+  });
 }
 
 template <typename T>
@@ -87,20 +132,10 @@ __global__ void average_pool_forward(const T* x, T* y, int height, int width, in
                                      int stride_w, int pad_h, int pad_w, int lines, int shift) {
   const Windows down = {kernel_h, stride_h, pad_h, height, rows};
   const Windows across = {kernel_w, stride_w, pad_w, width, columns};
-  for EACH_ROW(line, lines, shift) {
-    const int which = line / rows, oy = line - which * rows;
-    const T* plane = x + (long long)which * height * width;
-    const int top = down.begin(oy), bottom = down.end(oy);
-    for EACH_IN_ROW(ox, columns, shift) {
-      const int left = across.begin(ox), right = across.end(ox);
-      Wide<T> sum = 0;
-      for (int h = top; h < bottom; h++) {
-        for (int w = left; w < right; w++) sum += load(plane, h * width + w);
-      }
-      const Wide<T> area = Wide<T>(down.extent(oy)) * Wide<T>(across.extent(ox));
-      store(y, (long long)line * columns + ox, sum / area);
-    }
-  }
+  each_window(down, across, lines, shift, [=](const Place& at) {
+    const Wide<T> area = Wide<T>(down.extent(at.row)) * Wide<T>(across.extent(at.column));
+    store(y, at.target, sum_over(x, at, width, Same<Wide<T>>()) / area);
+  });
 }
 
 template <typename T>
@@ -109,22 +144,16 @@ __global__ void average_pool_backward(const T* dy, T* dx, int height, int width,
                                       int stride_w, int pad_h, int pad_w, int lines, int shift) {
   const Windows down = {kernel_h, stride_h, pad_h, height, rows};
   const Windows across = {kernel_w, stride_w, pad_w, width, columns};
-  for EACH_ROW(line, lines, shift) {
-    const int which = line / height, h = line - which * height;
-    const long long plane = (long long)which * rows * columns;
-    const int top = down.first(h), bottom = down.last(h);
-    for EACH_IN_ROW(w, width, shift) {
-      const int left = across.first(w), right = across.last(w);
-      Wide<T> sum = 0;
-      for (int oy = top; oy < bottom; oy++) {
-        for (int ox = left; ox < right; ox++) {
-          const Wide<T> area = Wide<T>(down.extent(oy)) * Wide<T>(across.extent(ox));
-          sum += load(dy, plane + oy * columns + ox) / area;
-        }
+  each_pixel(down, across, lines, shift, [=](const Place& at) {
+    Wide<T> sum = 0;
+    for (int oy = at.top; oy < at.bottom; oy++) {
+      for (int ox = at.left; ox < at.right; ox++) {
+        const Wide<T> area = Wide<T>(down.extent(oy)) * Wide<T>(across.extent(ox));
+        sum += load(dy, at.from + oy * columns + ox) / area;
       }
-      store(dx, (long long)line * width + w, sum);
     }
-  }
+    store(dx, at.target, sum);
+  });
 }
 
 // Picks an element with a probability proportional to its value; `random` has y's shape.
@@ -135,33 +164,23 @@ __global__ void stochastic_pool_forward(const T* x, const Wide<T>* random, T* y,
                                         int pad_w, int lines, int shift) {
   const Windows down = {kernel_h, stride_h, pad_h, height, rows};
   const Windows across = {kernel_w, stride_w, pad_w, width, columns};
-  for EACH_ROW(line, lines, shift) {
-    const int which = line / rows, oy = line - which * rows;
-    const T* plane = x + (long long)which * height * width;
-    const int top = down.begin(oy), bottom = down.end(oy);
-    for EACH_IN_ROW(ox, columns, shift) {
-      const int left = across.begin(ox), right = across.end(ox);
-      const long long target = (long long)line * columns + ox;
-      Wide<T> total = 0;
-      for (int h = top; h < bottom; h++) {
-        for (int w = left; w < right; w++) total += load(plane, h * width + w);
+  each_window(down, across, lines, shift, [=](const Place& at) {
+    const T* plane = x + at.from;
+    const Wide<T> threshold = random[at.target] * sum_over(x, at, width, Same<Wide<T>>());
+    Wide<T> running = 0, value = 0;
+    int place = -1;
+    bool found = false;
+    for (int h = at.top; h < at.bottom && !found; h++) {
+      for (int w = at.left; w < at.right && !found; w++) {
+        place = h * width + w;
+        value = load(plane, place);
+        running += value;
+        found = running >= threshold;
       }
-      const Wide<T> threshold = random[target] * total;
-      Wide<T> running = 0, value = 0;
-      int place = -1;
-      bool found = false;
-      for (int h = top; h < bottom && !found; h++) {
-        for (int w = left; w < right && !found; w++) {
-          place = h * width + w;
-          value = load(plane, place);
-          running += value;
-          found = running >= threshold;
-        }
-      }
-      store(y, target, value);
-      store(mask, target, Wide<I>(place));
     }
-  }
+    store(y, at.target, value);
+    store(mask, at.target, Wide<I>(place));
+  });
 }
 
 // The expectation of that: the sum of squares over the sum.
@@ -171,21 +190,9 @@ __global__ void stochastic_pool_mean(const T* x, T* y, int height, int width, in
                                      int stride_w, int pad_h, int pad_w, int lines, int shift) {
   const Windows down = {kernel_h, stride_h, pad_h, height, rows};
   const Windows across = {kernel_w, stride_w, pad_w, width, columns};
-  for EACH_ROW(line, lines, shift) {
-    const int which = line / rows, oy = line - which * rows;
-    const T* plane = x + (long long)which * height * width;
-    const int top = down.begin(oy), bottom = down.end(oy);
-    for EACH_IN_ROW(ox, columns, shift) {
-      const int left = across.begin(ox), right = across.end(ox);
-      Wide<T> total = 0, squares = 0;
-      for (int h = top; h < bottom; h++) {
-        for (int w = left; w < right; w++) {
-          const Wide<T> value = load(plane, h * width + w);
-          total += value;
-          squares += value * value;
-        }
-      }
-      store(y, (long long)line * columns + ox, total != 0 ? squares / total : total);
-    }
-  }
+  each_window(down, across, lines, shift, [=](const Place& at) {
+    const Wide<T> total = sum_over(x, at, width, Same<Wide<T>>());
+    const Wide<T> squares = sum_over(x, at, width, Square<Wide<T>>());
+    store(y, at.target, total != 0 ? squares / total : total);
+  });
 }
