@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +16,10 @@ from pycaffe_dist.data.writers import Writer, create_database
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot.atomic import replacing
+from pycaffe_dist.snapshot.hdf5 import filling
+
+# What HDF5 may write besides the rows that it is given: it rounds up, and keeps indices.
+_HDF5_SLACK = 2 << 20
 
 
 class FeatureSink(ABC):
@@ -47,15 +53,26 @@ class _Rows(FeatureSink):
         self._file, self._name = file, name
 
     def add(self, blob: Blob) -> None:
-        rows: np.ndarray = blob.data
-        if self._name not in self._file:
-            shape = (None, *rows.shape[1:])
-            self._file.create_dataset(self._name, data=rows, maxshape=shape)
-        else:
-            data = self._file[self._name]
-            data.resize(self.count + len(rows), axis=0)
-            data[self.count :] = rows
-        self.count += len(rows)
+        append_rows(self._file, self._name, blob.data)
+        self.count += blob.shape[0]
+
+
+def append_rows(file: Any, name: str, rows: np.ndarray) -> None:
+    """Append rows to the array ``name`` of an open HDF5 file, which need not have it yet.
+
+    Raises OSError, also where the disk has hardly more room: the HDF5 library would not survive
+    a write that fails.
+    """
+    disk = os.statvfs(file.filename)
+    if rows.nbytes + _HDF5_SLACK > disk.f_bavail * disk.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if name not in file:
+        file.create_dataset(name, data=rows, maxshape=(None, *rows.shape[1:]))
+    else:
+        data = file[name]
+        data.resize(len(data) + len(rows), axis=0)
+        data[-len(rows) :] = rows
+    file.flush()
 
 
 @contextlib.contextmanager
@@ -68,11 +85,9 @@ def create_features(path: str, kind: str, blob_name: str) -> Iterator[FeatureSin
         with create_database(path, kind) as writer:
             yield _Datums(writer)
         return
-    import h5py
-
     with replacing(path) as new:
         try:
-            with h5py.File(new, "w") as file:
+            with filling(new) as file:
                 yield _Rows(file, blob_name)
         except (ValueError, TypeError) as error:
             raise DataError(

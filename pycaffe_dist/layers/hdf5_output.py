@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.features import append_rows
 from pycaffe_dist.layers.base import Arity, Layer, register
 from pycaffe_dist.log import logger
 
@@ -52,20 +51,13 @@ class HDF5Output(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         try:
             for name, blob in zip(DATA_SETS, bottom):
-                self._append(name, blob.data.reshape(blob.num, blob.channels, blob.height, -1))
-            self._file.flush()
+                rows = blob.data.reshape(blob.num, blob.channels, blob.height, -1)
+                append_rows(self._file, name, rows)
         except (OSError, ValueError, TypeError) as error:
-            raise self.error(f"cannot write '{self.file_name}': {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise self.error(f"cannot write '{self.file_name}': {reason}") from error
         logger.info("Successfully saved %d rows", bottom[0].num)
 
     def close(self) -> None:
         if hasattr(self, "_file"):
             self._file.close()
-
-    def _append(self, name: str, rows: np.ndarray) -> None:
-        if name not in self._file:
-            self._file.create_dataset(name, data=rows, maxshape=(None, *rows.shape[1:]))
-            return
-        data = self._file[name]
-        data.resize(len(data) + len(rows), axis=0)
-        data[-len(rows) :] = rows

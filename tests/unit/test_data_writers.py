@@ -9,9 +9,11 @@ import time
 
 import pytest
 
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.features import create_features
 from pycaffe_dist.data.sources import open_source
 from pycaffe_dist.data.writers import create_database, write_file
-from pycaffe_dist.errors import DataError
+from pycaffe_dist.errors import DataError, SnapshotError
 
 BACKENDS = ("lmdb", "leveldb")
 
@@ -25,10 +27,15 @@ def small_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, backend, small_files):
+@pytest.fixture
+def no_space(tmp_path, monkeypatch):
+    """Let all disks say that they have no room."""
     disk = os.statvfs(tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*disk[:4], 1, *disk[5:])))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_full_disk_leaves_nothing_behind(tmp_path, backend, small_files, no_space):
     with (
         pytest.raises(DataError, match=f"'{tmp_path}/db': No space left on device$") as caught,
         create_database(str(tmp_path / "db"), backend) as writer,
@@ -36,6 +43,16 @@ def test_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, backend, small_f
         for i in range(3000):
             writer.put(b"%08d" % i, os.urandom(100))
     assert "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_full_disk_is_noticed_before_hdf5_does(tmp_path, no_space):
+    blob = Blob((2, 3))
+    with (
+        pytest.raises(SnapshotError, match="cannot be written: No space left on device"),
+        create_features(str(tmp_path / "x.h5"), "hdf5", "x") as sink,
+    ):
+        sink.add(blob)
     assert os.listdir(tmp_path) == []
 
 

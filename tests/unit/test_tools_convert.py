@@ -180,8 +180,8 @@ def test_mean_errors(tmp_path, capsys):
             datum = caffe_pb2.Datum(channels=1, height=1, width=width, data=b"x" * width)
             writer.put(b"%d" % i, datum.SerializeToString())
     _fails(capsys, compute_image_mean, path, words=("record 2", "(1, 1, 5)", "(1, 1, 4)"))
-    source = GOLDEN / "imgs_lmdb"
-    _fails(capsys, compute_image_mean, source, tmp_path / "no" / "mean", words=("there is no folder",))
+    mean = tmp_path / "no" / "mean"
+    _fails(capsys, compute_image_mean, GOLDEN / "imgs_lmdb", mean, words=("there is no folder",))
 
 
 @pytest.mark.parametrize("backend", ["lmdb", "leveldb"])

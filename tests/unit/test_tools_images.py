@@ -92,8 +92,9 @@ def test_bad_images_are_left_out_or_stop(tmp_path, capsys):
     (tmp_path / "list").write_text("good.png 0\nbad.png 1\ngood.png 2\nnone.png 3\n")
     args = [f"{tmp_path}/", tmp_path / "list", tmp_path / "db"]
     _fails(capsys, convert_imageset, *args, "--on_error=stop", words=("bad.png",))
-    (tmp_path / "bad").write_text("bad.png 1\nnone.png 3\n")
-    _fails(capsys, convert_imageset, args[0], tmp_path / "bad", args[2], words=("none of the 2",))
+    (tmp_path / "list").write_text("bad.png 1\nnone.png 3\n")
+    _fails(capsys, convert_imageset, *args, words=("none of the 2",))
+    (tmp_path / "list").write_text("good.png 0\nbad.png 1\ngood.png 2\nnone.png 3\n")
     assert not (tmp_path / "db").exists()
     assert _run(convert_imageset, *args) == 0
     assert "Left out 2 image(s)" in capsys.readouterr().err
