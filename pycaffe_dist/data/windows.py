@@ -53,10 +53,13 @@ def read_windows(file: str, fg_threshold: float, bg_threshold: float, root: str 
             paths.append(root + words[at + 2])
             channels, count = int(words[at + 3]), int(words[at + 6])
             at += 7
+            if not 0 <= count <= (len(words) - at) // 6:
+                raise IndexError
             rows = np.array(words[at : at + 6 * count], np.float64).reshape(count, 6)
         except (ValueError, IndexError) as error:
+            reason = "it ends too early" if isinstance(error, IndexError) else error
             raise DataError(
-                f"window file '{file}' is malformed at image {number}: {error}"
+                f"window file '{file}' is malformed at image {number}: {reason}"
             ) from error
         at += 6 * count
         parts.append(np.column_stack([np.full(count, number), rows]))
