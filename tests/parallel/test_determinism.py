@@ -1,4 +1,4 @@
-"""The same seed, ranks and threads give the same bits, with every solver method and exchange."""
+"""The same seed, ranks and threads give the same bits, with every solver method."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_every_method_and_exchange_repeats_itself(mpirun, ranks):
+def test_every_method_repeats_itself(mpirun, ranks):
     finished = mpirun(ranks, "determined.py", timeout=240)
     assert finished.status == 0, finished.output
     assert finished.output.count("same") == ranks

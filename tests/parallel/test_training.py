@@ -97,8 +97,7 @@ def exchanges(found) -> dict[str, str]:
     return dict(rows)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("net", ["lenet", "shared"])
+@pytest.mark.parametrize(("net", "ranks"), [("lenet", 2), ("shared", 3), ("lenet", 4)])
 def test_ranks_with_a_share_of_the_batch_each_equal_one_with_all(folder, net, ranks):
     prototxt = {"lenet": LENET, "shared": SHARED}[net]
     one = train(folder, f"{net}_one{ranks}", prototxt, 1, BATCH * ranks)
@@ -118,12 +117,6 @@ def test_factors_can_be_clipped_and_regularised(folder):
     two = train(folder, "clipped_two", LENET, 2, BATCH, "--exchange=sufficient_factor", extra=extra)
     assert one[2].count("Gradient clipping") == two[2].count("Gradient clipping") > 0
     assert_equal(two, one)
-
-
-def test_the_naive_exchange_equals_the_overlapping_one(folder):
-    naive = train(folder, "naive", SHARED, 3, BATCH, "--exchange=naive")
-    overlapping = train(folder, "overlapping", SHARED, 3, BATCH, "--exchange=allreduce")
-    assert_equal(naive, overlapping, elementwise=True)
 
 
 @pytest.mark.parametrize(
@@ -183,10 +176,9 @@ def test_a_timeline_shows_all_ranks_on_one_clock(folder):
         assert theirs["ts"] < mine["ts"] + mine["dur"] + slack
 
 
-@pytest.mark.parametrize("exchange", ["allreduce", "sufficient_factor"])
-def test_a_run_is_repeatable_bit_by_bit(folder, exchange):
-    first = train(folder, "first", LENET, 2, BATCH, f"--exchange={exchange}")
-    second = train(folder, "second", LENET, 2, BATCH, f"--exchange={exchange}")
+def test_a_run_is_repeatable_bit_by_bit(folder):
+    first = train(folder, "first", LENET, 2, BATCH, "--exchange=sufficient_factor")
+    second = train(folder, "second", LENET, 2, BATCH, "--exchange=sufficient_factor")
     assert first[0] == second[0]
     for mine, theirs in zip(first[1], second[1], strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -198,13 +190,12 @@ def test_sixteen_ranks_on_few_cores(folder):
     assert_equal(sixteen, one, elementwise=True)
 
 
-@pytest.mark.parametrize("test_iter", [4, 5])
-def test_tests_spread_over_ranks_see_the_same_batches(folder, test_iter):
+def test_tests_spread_over_ranks_see_the_same_batches(folder):
     """Also when the ranks cannot share the batches evenly, and from one test to the next."""
     results = []
     for ranks in (1, 3):
-        extra = f"test_iter: {test_iter} test_interval: 10"
-        name = f"tested{ranks}_{test_iter}"
+        extra = "test_iter: 5 test_interval: 10"
+        name = f"tested{ranks}"
         (folder / f"{name}.prototxt").write_text(LENET % BATCH)
         solver = SOLVER.replace("0.01", "0") % (f"{name}.prototxt", ITERATIONS, name) + extra
         (folder / f"{name}.solver").write_text(solver)

@@ -14,7 +14,7 @@ from tiny import tiny_solver
 from pycaffe_dist import device
 from pycaffe_dist.snapshot import catalog
 
-KILLS = 60
+KILLS = 30
 LONGEST_LIFE = 0.1
 
 
