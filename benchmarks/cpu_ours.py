@@ -18,6 +18,7 @@ from cpu_nets import NETS, BenchmarkNet, describe
 from peak_memory import peak_memory
 
 from pycaffe_dist import device
+from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.layers import layer_types
 from pycaffe_dist.net import Net
 from pycaffe_dist.net.build import Node
@@ -94,9 +95,10 @@ def _time(times: list[float], run: Any, index: int) -> None:
 
 
 def scratch_bytes(net: Net) -> int:
-    """Return the memory that the plans of the layers keep beyond blobs."""
+    """Return the memory that the plans of the layers keep beyond blobs, and what they share."""
     plans = (getattr(layer, "_plan", None) for layer in net.layers)
-    return sum(plan.scratch_bytes for plan in plans if plan is not None)
+    own = sum(plan.scratch_bytes for plan in plans if plan is not None)
+    return own + workspace.shared.kept_bytes
 
 
 def main() -> None:

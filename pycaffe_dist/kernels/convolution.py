@@ -21,7 +21,9 @@ from pycaffe_dist.kernels.jit.products import FlatProduct
 from pycaffe_dist.kernels.jit.rows import WIDEST_KERNEL, RowConvolution
 from pycaffe_dist.kernels.jit.target import Target, target
 from pycaffe_dist.kernels.jit.weights import WeightGradient
-from pycaffe_dist.kernels.jit.winograd import WinogradConvolution, suits
+from pycaffe_dist.kernels.jit.winograd import WinogradConvolution
+from pycaffe_dist.kernels.jit.winograd_costs import best_tile
+from pycaffe_dist.kernels.jit.winograd_weights import WinogradGradient
 
 __all__ = [
     "Convolution",
@@ -111,20 +113,23 @@ class _ByRows:
         self._plan = plan
 
     @functools.cached_property
-    def _forward(self) -> RowConvolution | WinogradConvolution:
-        return self._direction(backward=False)
+    def _forward(self) -> Any:
+        tile = best_tile(*self._plan, "forward")
+        if tile:
+            return WinogradConvolution(*self._plan, backward=False, tile=tile)
+        return RowConvolution(*self._plan, backward=False)
 
     @functools.cached_property
-    def _data(self) -> RowConvolution | WinogradConvolution:
-        return self._direction(backward=True)
-
-    def _direction(self, backward: bool) -> RowConvolution | WinogradConvolution:
-        way = WinogradConvolution if suits(*self._plan, backward) else RowConvolution
-        return way(*self._plan, backward)
+    def _data(self) -> Any:
+        tile = best_tile(*self._plan, "data")
+        if tile:
+            return WinogradConvolution(*self._plan, backward=True, tile=tile)
+        return RowConvolution(*self._plan, backward=True)
 
     @functools.cached_property
-    def _weights(self) -> WeightGradient:
-        return WeightGradient(*self._plan)
+    def _weights(self) -> WeightGradient | WinogradGradient:
+        tile = best_tile(*self._plan, "weights")
+        return WinogradGradient(*self._plan, tile) if tile else WeightGradient(*self._plan)
 
     @property
     def scratch_bytes(self) -> int:

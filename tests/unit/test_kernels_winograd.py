@@ -11,12 +11,16 @@ from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
 from pycaffe_dist.kernels.jit.rows import RowConvolution
 from pycaffe_dist.kernels.jit.target import target
 from pycaffe_dist.kernels.jit.toom_cook import matrices
-from pycaffe_dist.kernels.jit.winograd import WinogradConvolution, suits
+from pycaffe_dist.kernels.jit.weights import WeightGradient
+from pycaffe_dist.kernels.jit.winograd import WinogradConvolution
+from pycaffe_dist.kernels.jit.winograd_costs import TILES, best_tile
+from pycaffe_dist.kernels.jit.winograd_weights import WinogradGradient
+from pycaffe_dist.kernels.jit.workspace import Workspace
 
 
-@pytest.fixture(params=["avx512", "avx2"])
+@pytest.fixture(params=["avx512", "avx2", "sse"])
 def unit(request, monkeypatch):
-    """Run a test with every vector unit that has masked loads."""
+    """Run a test with every vector unit."""
     use_unit(request.param, monkeypatch)
     return target()
 
@@ -62,54 +66,96 @@ def guarded(shape):
     return memory[guard:-guard].reshape(shape), (memory[:guard], memory[-guard:])
 
 
-def is_close(found, expected, terms):
-    # Sums and differences of inputs come before the products: a few bits are lost.
-    close(found / 6, expected / 6, terms=terms)
+def is_close(found, expected, terms, tile=2):
+    # Sums and differences of inputs come before the products: a few bits are lost, more of them by
+    # larger tiles.
+    factor = {2: 6, 4: 60}[tile]
+    close(found / factor, expected / factor, terms=terms)
 
 
+@pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_the_convolution(unit, name):
+def test_it_is_the_convolution(unit, name, tile):
     x, w, b, dy = arrays(CASES[name])
     geometry = CASES[name][2]
     y, around = guarded(dy.shape)
-    WinogradConvolution(unit, x.shape, w.shape, geometry, False).run(x, w, b, y, 0.5)
+    WinogradConvolution(unit, x.shape, w.shape, geometry, False, tile).run(x, w, b, y, 0.5)
     expected = convolution(x, w, geometry) + b[:, None, None]
-    is_close(y, np.where(expected < 0, 0.5 * expected, expected), w[0].size)
+    is_close(y, np.where(expected < 0, 0.5 * expected, expected), w[0].size, tile)
     assert all((part == 7).all() for part in around)
 
 
+@pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_the_data_gradient(unit, name):
+def test_they_are_the_gradients(unit, name, tile):
     x, w, _, dy = arrays(CASES[name])
     geometry = CASES[name][2]
+    expected = convolution_backward(x, w, dy, geometry)
     dx, around = guarded(x.shape)
-    WinogradConvolution(unit, x.shape, w.shape, geometry, True).run(dy, w, None, dx)
-    is_close(dx, convolution_backward(x, w, dy, geometry)[0], w[:, 0].size)
-    assert all((part == 7).all() for part in around)
+    WinogradConvolution(unit, x.shape, w.shape, geometry, True, tile).run(dy, w, None, dx)
+    is_close(dx, expected[0], w[:, 0].size, tile)
+    dw, around_dw = guarded(w.shape)
+    dw[...] = 3
+    WinogradGradient(unit, x.shape, w.shape, geometry, tile).run(x, dy, dw)
+    is_close(dw - 3, expected[1], dy[:, 0].size, tile)
+    assert all((part == 7).all() for part in around + around_dw)
+
+
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_the_error_of_large_tiles_is_a_few_millionths(unit, kernel):
+    rng = np.random.default_rng(0)
+    geometry, w_shape = square(kernel, kernel // 2), (16, 64, kernel, kernel)
+    x, w = rng.standard_normal((2, 64, 16, 16), "f"), rng.standard_normal(w_shape, "f")
+    dy = rng.standard_normal((2, 16, 16, 16), "f")
+    found = np.empty_like(dy), np.empty_like(x), np.zeros_like(w)
+    WinogradConvolution(unit, x.shape, w_shape, geometry, False, 4).run(x, w, None, found[0])
+    WinogradConvolution(unit, x.shape, w_shape, geometry, True, 4).run(dy, w, None, found[1])
+    WinogradGradient(unit, x.shape, w_shape, geometry, 4).run(x, dy, found[2])
+    dx, dw = convolution_backward(x, w, dy, geometry)[:2]
+    for part, expected in zip(found, (convolution(x, w, geometry), dx, dw)):
+        error = np.sqrt(np.mean((part - expected) ** 2) / np.mean(expected**2))
+        assert error < {3: 2e-6, 5: 5e-6}[kernel]
 
 
 def test_results_depend_neither_on_threads_nor_on_other_images(unit):
     x, w, b, dy = arrays(CASES["3x3 groups"])
     geometry, before = CASES["3x3 groups"][2], device.threads()
-    found = []
+    found, gradients = [], []
     for threads in (1, 2, 3):
         device.set_threads(threads)
-        y = np.empty_like(dy)
-        WinogradConvolution(unit, x.shape, w.shape, geometry, False).run(x, w, b, y)
+        y, dw = np.empty_like(dy), np.zeros_like(w)
+        WinogradConvolution(unit, x.shape, w.shape, geometry, False, 4).run(x, w, b, y)
+        WinogradGradient(unit, x.shape, w.shape, geometry, 4).run(x, dy, dw)
         found.append(y)
+        gradients.append(dw)
     device.set_threads(before)
     alone = np.empty_like(dy[4:5])
-    WinogradConvolution(unit, (1, *x.shape[1:]), w.shape, geometry, False).run(
+    WinogradConvolution(unit, (1, *x.shape[1:]), w.shape, geometry, False, 4).run(
         x[4:5].copy(), w, b, alone
     )
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
+    for parts in (found, gradients):
+        np.testing.assert_array_equal(parts[0], parts[1])
+        np.testing.assert_array_equal(parts[0], parts[2])
     np.testing.assert_array_equal(found[0][4:5], alone)
+
+
+def test_many_tiles_are_transformed_some_at_a_time(unit, monkeypatch):
+    x, w, b, dy = arrays(CASES["5x5"])
+    geometry, y, dw = CASES["5x5"][2], np.empty_like(dy), np.zeros_like(w)
+    monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd.INPUT_BYTES", 1)
+    monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd.PRODUCT_BYTES", 1)
+    monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd.FEWEST_TILES", 1)
+    monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd_weights.TILE_BYTES", 1)
+    monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd_weights.FEWEST_TILES", 1)
+    WinogradConvolution(unit, x.shape, w.shape, geometry, False, 4).run(x, w, b, y)
+    is_close(y, convolution(x, w, geometry) + b[:, None, None], w[0].size, 4)
+    WinogradGradient(unit, x.shape, w.shape, geometry, 4).run(x, dy, dw)
+    is_close(dw, convolution_backward(x, w, dy, geometry)[1], dy[:, 0].size, 4)
 
 
 def test_new_weights_count_at_the_next_run(unit):
     x, w, b, dy = arrays(CASES["3x3"])
-    plan = WinogradConvolution(unit, x.shape, w.shape, CASES["3x3"][2], False)
+    plan = WinogradConvolution(unit, x.shape, w.shape, CASES["3x3"][2], False, 2)
     y = np.empty_like(dy)
     plan.run(x, np.zeros_like(w), None, y)
     assert not y.any()
@@ -117,14 +163,25 @@ def test_new_weights_count_at_the_next_run(unit):
     is_close(y, convolution(x, w, CASES["3x3"][2]) + b[:, None, None], w[0].size)
 
 
+@pytest.mark.parametrize("outputs", TILES)
 @pytest.mark.parametrize("taps", [3, 5])
-def test_the_matrices_are_exact(taps):
-    output, filters, inputs = (np.array(part) for part in matrices(2, taps))
+def test_the_matrices_are_exact(outputs, taps):
+    output, filters, inputs = (np.array(part) for part in matrices(outputs, taps))
     for k in range(taps):
-        for i in range(taps + 1):
+        for i in range(taps + outputs - 1):
             # Of one tap and one input only the outputs that join them are 1.
             found = output @ (filters[:, k] * inputs[:, i])
-            assert list(found) == [int(i == k), int(i == k + 1)]
+            assert list(found) == [int(i == k + j) for j in range(outputs)]
+
+
+def test_memory_is_lent_again():
+    memory = Workspace()
+    with memory.lend(1000) as first, memory.lend(10) as second:
+        assert first.size == 1000 and second.size == 10 and not np.shares_memory(first, second)
+        assert first.ctypes.data % 64 == 0 and memory.kept_bytes == 0
+    with memory.lend(500) as again:
+        assert np.shares_memory(first, again)
+    assert memory.kept_bytes >= 4000
 
 
 LARGE = (16, 128, 28, 28)
@@ -143,26 +200,27 @@ LARGE = (16, 128, 28, 28)
         (LARGE, 256, square(3, 1, group=128), False),
         ((1, 512, 3, 3), 512, square(3, 1), False),  # transforming the weights costs more
         ((16, 3, 32, 32), 32, square(3, 1), False),
+        ((16, 1, 32, 32), 32, square(3, 1), False),
     ],
 )
 def test_it_is_chosen_where_it_is_faster(unit, x_shape, outputs, geometry, wanted):
     w_shape = (outputs, x_shape[1] // geometry.group, *geometry.kernel)
-    assert suits(unit, x_shape, w_shape, geometry, False) == wanted
+    for direction in ("forward", "data", "weights"):
+        assert bool(best_tile(unit, x_shape, w_shape, geometry, direction)) == wanted
     plan = Convolution(x_shape, w_shape, geometry)
     if geometry.group == 1:
-        kind = WinogradConvolution if wanted else RowConvolution
-        assert isinstance(plan._ways._forward, kind)
+        kinds = (
+            (WinogradConvolution, WinogradGradient) if wanted else (RowConvolution, WeightGradient)
+        )
+        assert isinstance(plan._ways._forward, kinds[0])
+        assert isinstance(plan._ways._data, kinds[0])
+        assert isinstance(plan._ways._weights, kinds[1])
 
 
 def test_the_choice_is_the_same_for_parts_of_a_batch(unit):
     for channels in (8, 16, 20, 32, 64):
-        for backward in (False, True):
+        for direction in ("forward", "data", "weights"):
             shapes = [(n, channels, 12, 12) for n in (1, 3, 64)]
             w_shape = (50, channels, 5, 5)
-            assert len({suits(unit, s, w_shape, square(5), backward) for s in shapes}) == 1
-
-
-def test_narrow_vectors_go_row_by_row(monkeypatch):
-    use_unit("sse", monkeypatch)
-    w_shape = (128, 128, 3, 3)
-    assert not suits(target(), LARGE, w_shape, square(3, 1), False)
+            found = {best_tile(unit, s, w_shape, square(5), direction) for s in shapes}
+            assert len(found) == 1

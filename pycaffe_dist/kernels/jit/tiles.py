@@ -1,22 +1,38 @@
-"""Microkernels around the products of minimal filtering: tiles of images in, tiles of images out.
+"""Microkernels around the products of minimal filtering: grids of vectors in, grids of vectors out.
 
-Lanes are neighbouring tiles of 2×2 outputs.  The ``size``² values of a transformed tile lie in as
-many arrays, column by column, ``step`` bytes apart, each with one element for every tile.
+Lanes are channels.  A grid is a square of vectors: of pixels, or of the values that a tile of
+pixels is transformed into.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from llvmlite import ir
 
-from pycaffe_dist.kernels.jit.emitter import INT32, Emitter
+from pycaffe_dist.kernels.jit.emitter import Emitter
 from pycaffe_dist.kernels.jit.objects import ENTRY
 from pycaffe_dist.kernels.jit.target import Target
 from pycaffe_dist.kernels.jit.toom_cook import Matrix, matrices
 
-OUTPUTS = 2
+# What is transformed: inputs, weights and their products; for the weight gradient, the gradients of
+# outputs, and their products with inputs.
+Part = Literal["inputs", "filters", "outputs", "gradients", "weights"]
+
+
+def matrix_of(part: Part, outputs: int, taps: int) -> Matrix:
+    """Return the matrix that transforms one axis of a ``part``."""
+    output, filters, inputs = matrices(outputs, taps)
+    found: dict[Part, Matrix] = {
+        "inputs": inputs,
+        "filters": filters,
+        "outputs": output,
+        "gradients": tuple(zip(*output)),
+        "weights": tuple(zip(*filters)),
+    }
+    return found[part]
 
 
 def _sum(e: Emitter, terms: Sequence[tuple[float, ir.Value]]) -> ir.Value | None:
@@ -34,11 +50,32 @@ def _sum(e: Emitter, terms: Sequence[tuple[float, ir.Value]]) -> ir.Value | None
     return total
 
 
-def transform(e: Emitter, matrix: Matrix, values: Sequence[ir.Value]) -> list[ir.Value]:
-    """Return the products of ``matrix`` with a column of vectors.
+def _join_columns(e: Emitter, matrix: Matrix, values: Sequence[ir.Value]) -> tuple[Matrix, list]:
+    """Replace columns for opposite points by their sum and difference, which all rows share."""
+    columns: list[tuple] = []
+    vectors: list[ir.Value] = []
+    left = list(zip(zip(*matrix), values))
+    while left:
+        column, value = left.pop(0)
+        for i, (other, opposite) in enumerate(left):
+            same = [a == b for a, b in zip(column, other)]
+            if [abs(a) for a in column] == [abs(b) for b in other] and not all(same):
+                del left[i]
+                columns.append(tuple(a if keep else 0 for a, keep in zip(column, same)))
+                columns.append(tuple(0 if keep else a for a, keep in zip(column, same)))
+                vectors += [e.builder.fadd(value, opposite), e.builder.fsub(value, opposite)]
+                break
+        else:
+            columns.append(column)
+            vectors.append(value)
+    return tuple(zip(*columns)), vectors
 
-    Rows for opposite points differ in the signs of every other term only, and share both sums.
-    """
+
+def transform(e: Emitter, matrix: Matrix, values: Sequence[ir.Value]) -> list[ir.Value]:
+    """Return the products of ``matrix`` with a column of vectors."""
+    if len(matrix) < len(matrix[0]):
+        matrix, values = _join_columns(e, matrix, values)
+    # Rows for opposite points differ in the signs of every other term only, and share both sums.
     done: dict[int, ir.Value] = {}
     for i, row in enumerate(matrix):
         if i in done:
@@ -61,98 +98,158 @@ def transform(e: Emitter, matrix: Matrix, values: Sequence[ir.Value]) -> list[ir
     return [done[i] for i in range(len(matrix))]
 
 
-def _over_tiles(e: Emitter, strips: ir.Value, tiles: ir.Value, state: list, body) -> None:
-    """Run ``body(state of the strip, tile, tiles left)`` in steps of a vector over all strips.
+def _over_pieces(
+    e: Emitter,
+    rows: ir.Value,
+    width: ir.Value | None,
+    steps: Sequence[tuple[ir.Value, ir.Value]],
+    body: Callable[[list[ir.Value], ir.Value], None],
+) -> None:
+    """Run ``body(addresses, pixel)`` for pieces of a vector of pixels, over all rows.
 
-    ``state`` is a list of (value, step from strip to strip); the last is where a strip's tiles are.
+    ``steps`` are pairs of an address and its step from row to row.  The last piece of a row ends
+    with it; without a ``width`` a row is one piece.
     """
     build = e.builder
-    chunks = build.sdiv(build.add(tiles, e.int(e.lanes - 1)), e.int(e.lanes))
 
-    def one_strip(values: list[ir.Value]) -> list[ir.Value]:
-        def one_chunk(inner: list[ir.Value]) -> list[ir.Value]:
-            body(values, *inner)
-            return [e.add(inner[0], e.lanes), build.sub(inner[1], e.int(e.lanes))]
+    def one_row(addresses: list[ir.Value]) -> list[ir.Value]:
+        def one_piece(state: list[ir.Value]) -> list[ir.Value]:
+            most = build.sub(width, e.int(e.lanes))
+            late = build.icmp_signed(">", state[0], most)
+            body(addresses, build.select(late, most, state[0]))
+            return [e.add(state[0], e.lanes)]
 
-        e.repeat(chunks, [e.int(0), tiles], one_chunk)
-        return [e.add(value, step) for value, (_, step) in zip(values, state)]
+        if width is None:
+            body(addresses, e.int(0))
+        else:
+            count = build.sdiv(build.add(width, e.int(e.lanes - 1)), e.int(e.lanes))
+            e.repeat(count, [e.int(0)], one_piece)
+        return [e.add(address, step) for address, (_, step) in zip(addresses, steps)]
 
-    e.repeat(strips, [value for value, _ in state], one_strip)
+    e.repeat(rows, [address for address, _ in steps], one_row)
+
+
+def _planes(e: Emitter, channels: ir.Value, plane: ir.Value) -> list[ir.Value]:
+    """Return the offset of each lane's plane; lanes beyond the last channel share its plane."""
+    last = e.builder.sub(channels, e.int(1))
+    return [e.builder.mul(e.minimum(c, last), plane) for c in range(e.lanes)]
 
 
 @dataclass(frozen=True)
-class TileInputKernel:
-    """Transforms the input of strips of tiles: Bᵀ·d·B of each tile's ``size``² inputs d.
+class GatherKernel:
+    """Makes vectors of channels from rows of planes::
 
-    A strip is a row of tiles.  Arguments: x (a plane), rows (for each strip ``size`` int64: a row's
-    offset in x, or -1 for a row of padding), zeros (a row of padding), width (of x), strips, tiles
-    (of a strip), to, step.  Strips follow each other without gaps, but for what the last vector of
-    one writes beyond its end, which the next overwrites.
+        to[y·to_row + x·vector bytes][c] = from[min(c, channels - 1)·plane + y·row + 4·x]
+
+    ``narrow`` rows are shorter than a vector; zeros follow them then, to the length of one.
+    Arguments: from, plane, row, rows, width, channels, to, to_row.
     """
 
-    size: int
-    pad: int
+    narrow: bool
 
     def build(self, target: Target) -> ir.Module:
         """Return the IR of the loop nest."""
         e = Emitter(target, ENTRY, 8)
-        x, rows, zeros, width, strips, tiles, to, step = e.arguments
-        build = e.builder
-        matrix = matrices(OUTPUTS, self.size - 1)[2]
-        evens = ir.Constant(e.indices, [2 * lane for lane in range(e.lanes)])
-        odds = ir.Constant(e.indices, [2 * lane + 1 for lane in range(e.lanes)])
-        lanes, limit = ir.Constant(e.indices, list(range(e.lanes))), self._splat(e, width)
-        starts = [
-            (first, first + e.lanes) for first in range(-self.pad, self.size - self.pad, OUTPUTS)
-        ]
+        source, plane, row, rows, width, channels, to, to_row = e.arguments
+        planes = _planes(e, channels, plane)
+        mask = e.mask_below(width) if self.narrow else None
 
-        def mask_at(column: ir.Value) -> ir.Value:
-            # As unsigned numbers columns before the first are beyond the last.
-            return build.icmp_unsigned("<", build.add(self._splat(e, column), lanes), limit)
+        def piece(addresses: list[ir.Value], pixel: ir.Value) -> None:
+            at = e.add(addresses[0], e.builder.mul(pixel, e.int(4)))
+            out = e.add(addresses[1], e.builder.mul(pixel, e.int(4 * e.lanes)))
+            for i, value in enumerate(e.transpose([e.load(at, step, mask) for step in planes])):
+                e.store(value, out, 4 * e.lanes * i)
 
-        def one_row(row: ir.Value, column: ir.Value, masks: list) -> list[ir.Value]:
-            exists = build.icmp_signed(">=", row, e.int(0))
-            at = build.select(exists, build.add(x, row), zeros)
-            at = build.add(at, build.mul(column, e.int(4)))
-            pieces = []
-            for pair, pair_masks in zip(starts, masks):
-                halves = [e.load(at, 4 * start, mask) for start, mask in zip(pair, pair_masks)]
-                pieces += [build.shuffle_vector(*halves, part) for part in (evens, odds)]
-            return transform(e, matrix, pieces)
-
-        def one_chunk(strip: list[ir.Value], tile: ir.Value, left: ir.Value) -> None:
-            table, out = strip
-            column = build.mul(tile, e.int(OUTPUTS))
-            masks = [[mask_at(e.add(column, start)) for start in pair] for pair in starts]
-            grid = [one_row(e.load_int(table, 8 * i), column, masks) for i in range(self.size)]
-            at = build.add(out, build.mul(tile, e.int(4)))
-            for column_of_tile in zip(*grid):
-                for value in transform(e, matrix, column_of_tile):
-                    e.store(value, at)
-                    at = build.add(at, step)
-
-        state = [(rows, e.int(8 * self.size)), (to, build.mul(tiles, e.int(4)))]
-        _over_tiles(e, strips, tiles, state, one_chunk)
-        build.ret_void()
+        steps = [(source, row), (to, to_row)]
+        _over_pieces(e, rows, None if self.narrow else width, steps, piece)
+        e.builder.ret_void()
         return e.module
 
-    @staticmethod
-    def _splat(e: Emitter, value: ir.Value) -> ir.Value:
-        nothing = ir.Constant(e.indices, ir.Undefined)
-        low = e.builder.trunc(value, INT32)
-        single = e.builder.insert_element(nothing, low, ir.Constant(INT32, 0))
-        return e.builder.shuffle_vector(single, nothing, ir.Constant(e.indices, [0] * e.lanes))
+
+@dataclass(frozen=True)
+class ScatterKernel:
+    """Makes rows of planes from vectors of channels: the inverse of `GatherKernel`.
+
+    ``narrow`` is the width of rows that are shorter than a vector, which are read to the length of
+    one, else 0.  Arguments: from, from_row, rows, width, channels, to, plane, row.
+    """
+
+    narrow: int
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR of the loop nest."""
+        e = Emitter(target, ENTRY, 8)
+        source, source_row, rows, width, channels, to, plane, row = e.arguments
+        planes = _planes(e, channels, plane)
+
+        def piece(addresses: list[ir.Value], pixel: ir.Value) -> None:
+            at = e.add(addresses[0], e.builder.mul(pixel, e.int(4 * e.lanes)))
+            out = e.add(addresses[1], e.builder.mul(pixel, e.int(4)))
+            square = e.transpose([e.load(at, 4 * e.lanes * i) for i in range(e.lanes)])
+            # Lanes beyond the last channel are written to it, and then overwritten by it.
+            for step, value in reversed(list(zip(planes, square))):
+                e.store_first(value, self.narrow or e.lanes, out, step)
+
+        steps = [(source, source_row), (to, row)]
+        _over_pieces(e, rows, None if self.narrow else width, steps, piece)
+        e.builder.ret_void()
+        return e.module
+
+
+@dataclass(frozen=True)
+class GridKernel:
+    """Transforms rows of grids, along both axes of each, by the matrix of a ``part``.
+
+    Arguments: from, its steps from row to row, column to column, grid to grid and row of grids to
+    row of grids, to, its steps, how many grids a row has, rows of grids; for outputs also a vector
+    of biases and the slope (one float) that the sums are rectified with.
+    """
+
+    part: Part
+    outputs: int
+    taps: int
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR of the loop nest."""
+        e = Emitter(target, ENTRY, 14 if self.part == "outputs" else 12)
+        source, row, column, step, row_step, *rest = e.arguments
+        to, to_row, to_column, to_step, to_row_step, grids, rows, *finish = rest
+        build, matrix = e.builder, matrix_of(self.part, self.outputs, self.taps)
+        count = len(matrix[0])
+        added, slope = (e.load(finish[0]), e.broadcast(finish[1])) if finish else (None, None)
+
+        def one_grid(state: list[ir.Value]) -> list[ir.Value]:
+            columns = []
+            for j in range(count):
+                at = e.add(state[0], build.mul(column, e.int(j)))
+                values = [e.load(at, build.mul(row, e.int(i))) for i in range(count)]
+                columns.append(transform(e, matrix, values))
+            for i, line in enumerate(zip(*columns)):
+                out = e.add(state[1], build.mul(to_row, e.int(i)))
+                for j, value in enumerate(transform(e, matrix, line)):
+                    if added is not None:
+                        value = e.rectify(build.fadd(value, added), slope)
+                    e.store(value, out, build.mul(to_column, e.int(j)))
+            return [e.add(state[0], step), e.add(state[1], to_step)]
+
+        def one_row(state: list[ir.Value]) -> list[ir.Value]:
+            e.repeat(grids, state, one_grid)
+            return [e.add(state[0], row_step), e.add(state[1], to_row_step)]
+
+        e.repeat(rows, [source, to], one_row)
+        build.ret_void()
+        return e.module
 
 
 @dataclass(frozen=True)
 class TileProductKernel:
-    """Products of tiles of packed A with one panel of ``vectors`` of columns of B::
+    """Products of rows of B, ``rows`` at a time, with packed A of ``vectors``::
 
-        for t < tiles: for i < rows:
-            sum = y[(t·rows + i)·y_row …] if add else 0
-            y[(t·rows + i)·y_row …] = sum + Σ a[t·a_tile + 4·(k·rows + i)] · b[k·b_row …], k < depth
+        for i < tiles·rows:
+            sum = y[i·y_row …] if add else 0
+            y[i·y_row …] = sum + Σ b[i·b_row + 4·k] · a[k·vectors …] over k < depth
 
-    Arguments: a, a_tile, b, b_row, depth, y, y_row, tiles.
+    Arguments: b, b_row, a, depth, y, y_row, tiles.
     """
 
     rows: int
@@ -161,129 +258,34 @@ class TileProductKernel:
 
     def build(self, target: Target) -> ir.Module:
         """Return the IR of the loop nest."""
-        e = Emitter(target, ENTRY, 8)
-        a, a_tile, b, b_row, depth, y, y_row, tiles = e.arguments
-        build = e.builder
+        e = Emitter(target, ENTRY, 7)
+        b, b_row, a, depth, y, y_row, tiles = e.arguments
+        build, vector_bytes = e.builder, 4 * e.lanes
         places = [(i, j) for i in range(self.rows) for j in range(self.vectors)]
+        b_rows = [build.mul(b_row, e.int(i)) for i in range(self.rows)]
 
         def one_step(state: list[ir.Value]) -> list[ir.Value]:
-            at_a, at_b, *sums = state
-            columns = [e.load(at_b, 4 * e.lanes * j) for j in range(self.vectors)]
-            for i in range(self.rows):
-                value = e.broadcast(at_a, 4 * i)
+            at_b, at_a, *sums = state
+            columns = [e.load(at_a, vector_bytes * j) for j in range(self.vectors)]
+            for i, offset in enumerate(b_rows):
+                value = e.broadcast(at_b, offset)
                 for j, column in enumerate(columns):
                     at = i * self.vectors + j
                     sums[at] = e.multiply_add(value, column, sums[at])
-            return [e.add(at_a, 4 * self.rows), e.add(at_b, b_row), *sums]
+            return [e.add(at_b, 4), e.add(at_a, vector_bytes * self.vectors), *sums]
 
         def one_tile(state: list[ir.Value]) -> list[ir.Value]:
-            at_a, at_y = state
+            at_b, at_y = state
             lines = [e.add(at_y, build.mul(y_row, e.int(i))) for i in range(self.rows)]
-            start = [e.load(lines[i], 4 * e.lanes * j) if self.add else e.zero for i, j in places]
-            sums = e.repeat(depth, [at_a, b, *start], one_step)[2:]
+            start = [e.load(lines[i], vector_bytes * j) if self.add else e.zero for i, j in places]
+            sums = e.repeat(depth, [at_b, a, *start], one_step)[2:]
             for (i, j), value in zip(places, sums):
-                e.store(value, lines[i], 4 * e.lanes * j)
-            return [e.add(at_a, a_tile), e.add(at_y, build.mul(y_row, e.int(self.rows)))]
+                e.store(value, lines[i], vector_bytes * j)
+            return [
+                e.add(at_b, build.mul(b_row, e.int(self.rows))),
+                e.add(at_y, build.mul(y_row, e.int(self.rows))),
+            ]
 
-        e.repeat(tiles, [a, y], one_tile)
+        e.repeat(tiles, [b, y], one_tile)
         build.ret_void()
-        return e.module
-
-
-@dataclass(frozen=True)
-class TileOutputKernel:
-    """Transforms the products of strips of tiles into rows of y: Aᵀ·z·A, plus bias, rectified.
-
-    Arguments: from, step, strips, tiles, bias (one float), slope, y, y_row, width (of y), rows (of
-    y from here on; the last strip may have fewer than two).  Nothing outside y's rows is written.
-    """
-
-    size: int
-
-    def build(self, target: Target) -> ir.Module:
-        """Return the IR of the loop nest."""
-        e = Emitter(target, ENTRY, 10)
-        source, step, strips, tiles, bias, slope, y, y_row, width, rows = e.arguments
-        build = e.builder
-        matrix = matrices(OUTPUTS, self.size - 1)[0]
-        low = ir.Constant(e.indices, [i // 2 + i % 2 * e.lanes for i in range(e.lanes)])
-        half = e.lanes // 2
-        high = ir.Constant(e.indices, [half + i // 2 + i % 2 * e.lanes for i in range(e.lanes)])
-        added, factor = e.broadcast(bias), e.broadcast(slope)
-
-        def one_chunk(strip: list[ir.Value], tile: ir.Value, left: ir.Value) -> None:
-            out, below, at = strip
-            at = build.add(at, build.mul(tile, e.int(4)))
-            columns = []
-            for _ in range(self.size):
-                values = []
-                for _ in range(self.size):
-                    values.append(e.load(at))
-                    at = build.add(at, step)
-                columns.append(transform(e, matrix, values))
-            place = build.mul(tile, e.int(4 * OUTPUTS))
-            columns_left = build.sub(width, build.mul(tile, e.int(OUTPUTS)))
-            for i in range(OUTPUTS):
-                pair = transform(e, matrix, [column[i] for column in columns])
-                pair = [e.rectify(build.fadd(value, added), factor) for value in pair]
-                exists = build.icmp_signed("<", e.int(i), below)
-                count = build.select(exists, columns_left, e.int(0))
-                for part, lanes in enumerate((low, high)):
-                    where = e.add(build.add(place, build.mul(y_row, e.int(i))), 4 * e.lanes * part)
-                    value = build.shuffle_vector(*pair, lanes)
-                    self._store(e, value, out, where, e.add(count, -e.lanes * part))
-
-        state = [
-            (y, build.mul(y_row, e.int(OUTPUTS))),
-            (rows, e.int(-OUTPUTS)),
-            (source, build.mul(tiles, e.int(4))),
-        ]
-        _over_tiles(e, strips, tiles, state, one_chunk)
-        build.ret_void()
-        return e.module
-
-    @staticmethod
-    def _store(e: Emitter, value: ir.Value, out: ir.Value, where: ir.Value, count: ir.Value):
-        """Store the first ``count`` lanes, which may be more than there are, or none."""
-        build = e.builder
-        whole, rest, masked, go = (e.function.append_basic_block() for _ in range(4))
-        build.cbranch(build.icmp_signed(">=", count, e.int(e.lanes)), whole, rest)
-        build.position_at_end(whole)
-        e.store(value, out, where)
-        build.branch(go)
-        build.position_at_end(rest)
-        build.cbranch(build.icmp_signed(">", count, e.int(0)), masked, go)
-        build.position_at_end(masked)
-        e.store(value, out, where, e.mask_below(count))
-        build.branch(go)
-        build.position_at_end(go)
-
-
-@dataclass(frozen=True)
-class DealKernel:
-    """Copies rows into panels: to[r·to_row + p·panel_step …] = from[r·from_row + p·vectors …].
-
-    Arguments: from, from_row, rows, panels, to, to_row, panel_step.
-    """
-
-    vectors: int
-
-    def build(self, target: Target) -> ir.Module:
-        """Return the IR of the loop nest."""
-        e = Emitter(target, ENTRY, 7)
-        source, source_row, rows, panels, to, to_row, panel_step = e.arguments
-
-        def one_panel(state: list[ir.Value]) -> list[ir.Value]:
-            at, out = state
-            for j in range(self.vectors):
-                e.store(e.load(at, 4 * e.lanes * j), out, 4 * e.lanes * j)
-            return [e.add(at, 4 * e.lanes * self.vectors), e.add(out, panel_step)]
-
-        def one_row(state: list[ir.Value]) -> list[ir.Value]:
-            at, out = state
-            e.repeat(panels, [at, out], one_panel)
-            return [e.add(at, source_row), e.add(out, to_row)]
-
-        e.repeat(rows, [source, to], one_row)
-        e.builder.ret_void()
         return e.module

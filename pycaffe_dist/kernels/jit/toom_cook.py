@@ -13,10 +13,11 @@ from fractions import Fraction
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 # Where the polynomials are evaluated, besides infinity, by the number of multiplications.  Those of
-# six were chosen for small rounding errors; their powers are exact in binary.
+# six and eight were chosen for small rounding errors; their powers are exact in binary.
 POINTS = {
     4: (Fraction(0), Fraction(1), Fraction(-1)),
     6: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
+    8: tuple(map(Fraction, ("0", "1", "-1", "1/2", "-1/2", "2", "-2"))),
 }
 
 
