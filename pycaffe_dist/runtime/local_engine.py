@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from pycaffe_dist.runtime.choosing import Times
     from pycaffe_dist.runtime.recording import Record
     from pycaffe_dist.solvers.updating import Updater
+
+# Of a gradient uᵀ·v of M×N weights over K samples: u (K, M) and v (K, N).
+Factors = tuple[np.ndarray, np.ndarray]
 
 
 class Engine(abc.ABC):
@@ -125,8 +129,21 @@ class Engine(abc.ABC):
         """Forget the net; waits for nothing, so that a rank that fails ends at once."""
 
 
+# Gradients that stay in a cache between the product and the update gain nothing.
+_LEAST_BYTES = 8 << 20
+
+
 class LocalEngine(Engine):
-    """One rank: its gradient is the mean."""
+    """One rank: its gradient is the mean.
+
+    Backward leaves out the products that are large inner-product weights' gradients: it keeps their
+    factors, so that the solver can make some rows at a time, just before it updates them.
+    """
+
+    def __init__(self) -> None:
+        self._spared: list[Parameter] = []
+        self._factors: dict[str, Factors] = {}
+        self._unmade: set[str] = set()  # whose diff does not hold the gradient of its factors yet
 
     def start(
         self,
@@ -134,13 +151,42 @@ class LocalEngine(Engine):
         by_hand: bool = False,
         updater: Updater | None = None,
     ) -> None:
-        """Do nothing."""
+        """Choose the weights whose products are left to the update."""
+        self.finish()
+        if by_hand or updater is None or updater.param.iter_size > 1:
+            return  # sums of several passes have no factors
+        self._spared = [parameter for parameter in parameters if _gains(parameter)]
+        for parameter in self._spared:
+            parameter.as_factors = True
 
     def gradient_ready(self, parameter: Parameter) -> None:
-        """Do nothing."""
+        """Keep the factors of a gradient that is made later: other layers overwrite them."""
+        factors = parameter.factors() if parameter.as_factors else None
+        if factors is None:
+            return
+        key = parameter.key
+        kept = self._factors.get(key, ())
+        if [array.shape for array in kept] == [array.shape for array in factors]:
+            for mine, factor in zip(kept, factors):
+                np.copyto(mine, factor)
+        else:
+            self._factors[key] = factors[0].copy(), factors[1].copy()
+        self._unmade.add(key)
 
     def wait(self, parameter: Parameter) -> None:
-        """Return at once."""
+        """Make the gradient if that was left out."""
+        if parameter.key in self._unmade:
+            self._unmade.discard(parameter.key)
+            _multiply(self._factors[parameter.key], 0, parameter.shape[0], parameter.blob.diff)
+
+    def wait_for_factors(
+        self, parameter: Parameter
+    ) -> Callable[[int, int, np.ndarray], None] | None:
+        """Leave it to the caller to make a gradient whose factors are kept."""
+        if parameter.key not in self._unmade:
+            return None
+        self._unmade.discard(parameter.key)
+        return partial(_multiply, self._factors[parameter.key])
 
     def mean_statistics(self) -> None:
         """Do nothing."""
@@ -150,4 +196,29 @@ class LocalEngine(Engine):
         return action
 
     def finish(self) -> None:
-        """Do nothing."""
+        """Let backward make all gradients again."""
+        for parameter in self._spared:
+            parameter.as_factors = False
+        self._spared = []
+        self._factors.clear()
+        self._unmade.clear()
+
+
+def _gains(parameter: Parameter) -> bool:
+    """Tell whether a gradient is large, and one product that takes its time in main memory."""
+    return (
+        parameter.receives_gradient
+        and parameter.factor_rows > 0
+        and len(parameter.shape) == 2
+        and len(parameter.sharers) == 1
+        and parameter.blob.data.nbytes >= _LEAST_BYTES
+        and not parameter.blob.device.is_gpu
+    )
+
+
+def _multiply(factors: Factors, begin: int, end: int, out: np.ndarray) -> None:
+    """Set ``out`` to the rows [begin, end) of the product of two factors."""
+    from pycaffe_dist.kernels.gemm import gemm
+
+    u, v = factors
+    gemm(np.ascontiguousarray(u[:, begin:end]), v, out, trans_a=True)
