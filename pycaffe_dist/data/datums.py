@@ -177,6 +177,6 @@ class DatumReader:
         return datums
 
     def _image(self, datums: Datums, i: int) -> np.ndarray:
-        row = datums.table[i]
+        row = datums.table[i].tolist()
         data = datums.records.buffer[row[DATA] : row[DATA] + row[SIZE]]
         return decode_image(data, self._color, lambda: self.describe(datums, i))

@@ -11,6 +11,8 @@ import numpy as np
 
 from pycaffe_dist.errors import DataError
 
+_BYTES = np.dtype(np.uint8)
+
 
 def decode_image(
     data: np.ndarray | bytes, color: bool | None, what: Callable[[], str]
@@ -29,7 +31,7 @@ def decode_image(
             f"{what()} cannot be decoded: expected an image file that OpenCV knows (JPEG, PNG, …), "
             f"found {encoded.size} bytes that begin with {head}"
         )
-    if image.dtype != np.uint8:
+    if image.dtype != _BYTES:
         raise DataError(f"{what()} should have 8 bits per channel, found {image.dtype}")
     return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
 

@@ -14,7 +14,7 @@ from pycaffe_dist.data.prefetch import Buffer, new_tops
 from pycaffe_dist.data.sources import Source
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
-from pycaffe_dist.kernels.datum import ENCODED, FLOATS
+from pycaffe_dist.kernels.datum import ENCODED, FLOATS, LABEL
 
 
 class _Tops(NamedTuple):
@@ -141,6 +141,8 @@ class DatumLoader:
             )
 
         fits = list(self._decoders.map(fill, range(len(datums))))
+        if self._labels:  # only now: an image that took a bad one's place brought its own
+            labels[: len(datums)] = datums.table[:, LABEL]
         return len(fits) if all(fits) else fits.index(False)
 
     def _fill_raw(self, datums: Datums, i: int, to: _Tops) -> bool:
@@ -160,6 +162,4 @@ class DatumLoader:
             datums.images[index] = image
             return False
         to.transformer.image(image, index, to.data[i])
-        if self._labels:
-            to.labels[i] = datums.label(i)
         return True

@@ -23,8 +23,11 @@ STREAMED_BYTES = 1 << 18
 
 _INDEX = ir.IntType(32)
 _BYTES = ir.VectorType(ir.IntType(8), 16)
-# Bytes 0, 3, … 21: those up to 15 from a first vector, the others from one that begins at byte 6.
-_TAKEN = [3 * k if 3 * k < 15 else 16 + 3 * k - 6 for k in range(LANES)]
+_WORDS = ir.VectorType(_INDEX, LANES)
+# Pixels 0 to 3 come from 16 bytes, 4 to 7 from those that begin 6 later: processors move bytes
+# within 16 only, and there in any order and zeros between them, which makes words of them.
+_LATER = 6
+_FIRST, _SECOND = [0, 3, 6, 9], [12 - _LATER, 15 - _LATER, 18 - _LATER, 21 - _LATER]
 
 
 def _constants(values: list[int]) -> ir.Constant:
@@ -53,16 +56,21 @@ def _lanes(mirrored: bool, streamed: bool) -> Any:
 
             number = context.get_value_type(signature.args[4])
             vector, size = ir.VectorType(number, LANES), signature.args[4].bitwidth // 8
-            later = builder.add(values[1], ir.Constant(values[1].type, 6))
-            halves = [
-                builder.load(pointer(0, index, _BYTES), align=1) for index in (values[1], later)
-            ]
-            pixels = builder.uitofp(builder.shuffle_vector(*halves, _constants(_TAKEN)), vector)
-            means = builder.load(pointer(2, values[3], vector), align=size)
-            result = builder.fmul(builder.fsub(pixels, means), _splat(builder, values[4]))
+            later = builder.add(values[1], ir.Constant(values[1].type, _LATER))
+            places, taken = [values[1], later], [*_FIRST, *(16 + k for k in _SECOND)]
             if mirrored:
-                backwards = _constants(list(range(LANES))[::-1])
-                result = builder.shuffle_vector(result, result, backwards)
+                places.reverse()
+                taken = [*_SECOND[::-1], *(16 + k for k in _FIRST[::-1])]
+            halves = [builder.load(pointer(0, place, _BYTES), align=1) for place in places]
+            both = builder.shuffle_vector(*halves, _constants(list(range(32))))
+            zeros = ir.Constant(both.type, None)
+            spread = [k for place in taken for k in (place, 32, 32, 32)]
+            words = builder.shuffle_vector(both, zeros, _constants(spread))
+            pixels = builder.sitofp(builder.bitcast(words, _WORDS), vector)
+            means = builder.load(pointer(2, values[3], vector), align=size)
+            if mirrored:
+                means = builder.shuffle_vector(means, means, _constants(list(range(LANES))[::-1]))
+            result = builder.fmul(builder.fsub(pixels, means), _splat(builder, values[4]))
             place = pointer(5, values[6], vector)
             store = builder.store(result, place, align=LANES * size if streamed else size)
             if streamed:
