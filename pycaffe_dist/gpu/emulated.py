@@ -26,7 +26,7 @@ from pycaffe_dist.kernels.cuda.source import Signature, Source, c_type, common
 from pycaffe_dist.precision import wide
 
 _FLAGS = (
-    "-std=c++17",
+    "-std=c++14",
     "-O1",
     "-shared",
     "-fPIC",

@@ -138,7 +138,7 @@ def front_end(graph=Graph):
     streams = []
     return SimpleNamespace(
         pygraph=graph,
-        data_type=SimpleNamespace(FLOAT="float32", HALF="float16"),
+        data_type=SimpleNamespace(FLOAT="float32", HALF="float16", BFLOAT16="bfloat16"),
         heur_mode=SimpleNamespace(A="A", FALLBACK="FALLBACK"),
         numerical_note=SimpleNamespace(
             **{name: name for name in ("NONDETERMINISTIC", "TENSOR_CORE", "DOWN_CONVERT_INPUTS")}

@@ -81,7 +81,7 @@ def on_two_cpus(folder):
     return train(folder, 2, "two_cpus", "--exchange=allreduce")
 
 
-@pytest.mark.parametrize("exchange", ["allreduce", "sufficient_factor", "nccl", "cuda_mpi"])
+@pytest.mark.parametrize("exchange", ["sufficient_factor", "nccl", "cuda_mpi"])
 def test_two_ranks_take_a_gpu_each(folder, on_two_cpus, exchange):
     flags = f"--exchange={exchange}", "--overlap=forward"
     log, losses, weights = train(folder, 2, exchange, "--gpu=all", *flags)
@@ -91,16 +91,6 @@ def test_two_ranks_take_a_gpu_each(folder, on_two_cpus, exchange):
     _, expected, on_cpu = on_two_cpus
     np.testing.assert_allclose(losses, expected, rtol=1e-3)
     compare(weights, on_cpu)
-
-
-def test_nccl_needs_a_gpu_for_each_rank(folder, monkeypatch):
-    monkeypatch.setenv("PCAFFE_EMULATE_GPU", "1")
-    (folder / "shared.prototxt").write_text(
-        SOLVER % (folder / "net.prototxt", 1, folder / "shared")
-    )
-    train_on = ["train", "--solver=shared.prototxt", "--exchange=nccl"]
-    log = run(2, [*train_on, "--gpu=0"], folder, expect_failure=True)
-    assert "can combine no parameter of this net: ranks 0 and 1 share a GPU of" in log
 
 
 def test_solver_mode_gpu_is_a_wish_and_a_flag_is_not(folder, monkeypatch):

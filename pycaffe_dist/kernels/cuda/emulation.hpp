@@ -1,6 +1,7 @@
 // CUDA C in C++: a source that includes this file compiles with a host compiler, and its kernels run
 // block by block.  Threads of a block that never wait for each other run one after the other; those
-// of kernels with __syncthreads are fibers that take turns from barrier to barrier.
+// of kernels with __syncthreads are fibers that take turns from barrier to barrier.  Compiled for each
+// source again, it includes nothing of C++'s library, and goes by C++14, whose math.h is half as long.
 #pragma once
 
 #include <math.h>
@@ -10,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
-
-#include <vector>
 
 struct uint3 { unsigned int x, y, z; };
 struct dim3 { unsigned int x = 1, y = 1, z = 1; };
@@ -137,7 +136,10 @@ class Fibers {
     body_ = [](const void* b) { (*static_cast<const Body*>(b))(); };
     argument_ = &body;
     launch_ = &launch;
-    while (int(fibers_.size()) < threads) add();
+    if (fibers_ == nullptr) fibers_ = static_cast<Fiber*>(calloc(LIMIT, sizeof(Fiber)));
+    for (; count_ < threads; count_++) {
+      fibers_[count_].stack = static_cast<unsigned char*>(malloc(STACK));
+    }
     for (int t = 0; t < threads; t++) fibers_[t].running = true;
     bool more = true;
     while (more) {
@@ -168,16 +170,11 @@ class Fibers {
  private:
   struct Fiber {
     jmp_buf place;
-    unsigned char* stack = nullptr;
-    bool started = false, running = false;
+    unsigned char* stack;
+    bool started, running;
   };
 
   void launch_error(int error) { if (launch_) launch_->error = error; }
-
-  void add() {
-    fibers_.emplace_back();
-    fibers_.back().stack = static_cast<unsigned char*>(malloc(STACK));
-  }
 
   static void enter(unsigned int low, unsigned int high) {
     Fibers* self = reinterpret_cast<Fibers*>(uintptr_t(low) | uintptr_t(high) << 16 << 16);
@@ -210,8 +207,8 @@ class Fibers {
     current_ = -1;
   }
 
-  std::vector<Fiber> fibers_ = reserve();
-  static std::vector<Fiber> reserve() { std::vector<Fiber> v; v.reserve(LIMIT); return v; }
+  Fiber* fibers_ = nullptr;  // room for as many as a block can have
+  int count_ = 0;
   jmp_buf scheduler_;
   int current_ = -1;
   void (*body_)(const void*) = nullptr;
@@ -228,8 +225,9 @@ template <typename Body> static void emulate(Launch& launch, bool waits, const B
   blockDim.x = launch.block[0], blockDim.y = launch.block[1], blockDim.z = launch.block[2];
   const unsigned int threads = blockDim.x * blockDim.y * blockDim.z;
   const unsigned long long blocks = (unsigned long long)gridDim.x * gridDim.y * gridDim.z;
-  std::vector<unsigned char> shared(launch.shared_bytes + 16);
-  dynamic_shared_ = shared.data() + (16 - uintptr_t(shared.data()) % 16) % 16;
+  const size_t size = launch.shared_bytes + 16;
+  unsigned char* shared = static_cast<unsigned char*>(malloc(size));
+  dynamic_shared_ = shared + (16 - uintptr_t(shared) % 16) % 16;
   fibers.launch_ = &launch;
   for (unsigned long long k = 0; k < blocks; k++) {
     const unsigned long long b = launch.reverse ? blocks - 1 - k : k;
@@ -237,7 +235,7 @@ template <typename Body> static void emulate(Launch& launch, bool waits, const B
     blockIdx.y = b / gridDim.x % gridDim.y;
     blockIdx.z = b / gridDim.x / gridDim.y;
     // What an earlier block left in shared memory must not be mistaken for one's own.
-    memset(shared.data(), 0xff, shared.size());
+    memset(shared, 0xff, size);
     if (waits) {
       fibers.run(body, threads, launch);
       continue;
@@ -250,6 +248,7 @@ template <typename Body> static void emulate(Launch& launch, bool waits, const B
       body();
     }
   }
+  free(shared);
 }
 
 template <typename A> static inline A argument(void* p) { return *static_cast<A*>(p); }
