@@ -8,6 +8,24 @@ usage() {
   sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
 }
 
+# take_nothing ARGUMENT …: answers --help, and refuses all else.
+take_nothing() {
+  case ${1:-} in
+    "") ;;
+    -h | -help | --help) usage; exit 0 ;;
+    *) usage >&2; exit 1 ;;
+  esac
+}
+
+# take_backend ARGUMENT …: sets backend to lmdb or to what is given; answers --help.
+take_backend() {
+  backend=lmdb
+  case ${1:-} in
+    lmdb | leveldb) backend=$1 ;;
+    *) take_nothing "$@" ;;
+  esac
+}
+
 say() {
   echo "$(basename "$0"): $*" >&2
 }
@@ -70,4 +88,22 @@ newer_than() {
   for file; do
     [ "$database" -nt "$file" ] || return 1
   done
+}
+
+# create_from_mnist DATABASE FILES TOOL FLAG …: has TOOL convert FILES-images-idx3-ubyte and
+# FILES-labels-idx1-ubyte of data/mnist, unless that has been done.
+create_from_mnist() {
+  local database=$1 images=$2-images-idx3-ubyte labels=$2-labels-idx1-ubyte name=$3
+  shift 3
+  if [ ! -f "$images" ] || [ ! -f "$labels" ]; then
+    say "there is no data/mnist/$images with its labels: run data/mnist/get_mnist.sh first"
+    exit 1
+  fi
+  if newer_than "$database" "$images" "$labels"; then
+    echo "data/mnist/$database: is there already"
+    return
+  fi
+  rm -rf "$database"
+  tool "$name" "$images" "$labels" "$database" --minloglevel=1 "$@"
+  echo "data/mnist/$database: created"
 }

@@ -10,13 +10,7 @@ set -eu
 # shellcheck source=data/common.sh
 . "$(cd "$(dirname "$0")" && pwd -P)/../common.sh"
 
-backend=lmdb
-case ${1:-} in
-  "") ;;
-  lmdb | leveldb) backend=$1 ;;
-  -h | -help | --help) usage; exit 0 ;;
-  *) usage >&2; exit 1 ;;
-esac
+take_backend "$@"
 cd "$repository/data/cifar10"
 
 files=(data_batch_{1,2,3,4,5}.bin test_batch.bin)

@@ -11,11 +11,7 @@ set -eu
 # shellcheck source=data/common.sh
 . "$(cd "$(dirname "$0")" && pwd -P)/../common.sh"
 
-case ${1:-} in
-  "") ;;
-  -h | -help | --help) usage; exit 0 ;;
-  *) usage >&2; exit 1 ;;
-esac
+take_nothing "$@"
 
 archive=cifar-10-binary.tar.gz
 mirrors=(

@@ -7,11 +7,7 @@ set -eu
 # shellcheck source=data/common.sh
 . "$(cd "$(dirname "$0")" && pwd -P)/../common.sh"
 
-case ${1:-} in
-  "") ;;
-  -h | -help | --help) usage; exit 0 ;;
-  *) usage >&2; exit 1 ;;
-esac
+take_nothing "$@"
 # The paths in the lists count from the repository's root, where training starts.
 cd "$repository"
 "$(python_of_pcaffe)" -m pycaffe_dist.data.examples points data/hdf5_classification

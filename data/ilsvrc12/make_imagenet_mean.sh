@@ -7,11 +7,7 @@ set -eu
 # shellcheck source=data/common.sh
 . "$(cd "$(dirname "$0")" && pwd -P)/../common.sh"
 
-case ${1:-} in
-  "") ;;
-  -h | -help | --help) usage; exit 0 ;;
-  *) usage >&2; exit 1 ;;
-esac
+take_nothing "$@"
 cd "$repository/data/ilsvrc12"
 if [ ! -d ilsvrc12_train_lmdb ]; then
   say "there is no data/ilsvrc12/ilsvrc12_train_lmdb: run data/ilsvrc12/create_imagenet.sh first"

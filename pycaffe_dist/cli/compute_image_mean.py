@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.cli.flags import FlagParser
+from pycaffe_dist.cli.reading import add_backend_flag
 from pycaffe_dist.log import fmt, logger
 
 
@@ -20,13 +21,7 @@ def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
     parser.add_argument("database", help="the images' database")
     parser.add_argument("mean_file", nargs="?", default="", help="the .binaryproto file to write")
-    add_flag(
-        parser,
-        "backend",
-        default="lmdb",
-        choices=("lmdb", "leveldb"),
-        help="the kind of database",
-    )
+    add_backend_flag(parser, "the kind of database")
 
 
 def run(options: argparse.Namespace) -> int:

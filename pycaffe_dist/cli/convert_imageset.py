@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.cli.reading import add_backend_flag
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import logger
 
@@ -26,13 +27,7 @@ def add_flags(parser: FlagParser) -> None:
     parser.add_argument("database", help="the folder to create")
     add_flag(parser, "gray", bool, help="treat images as gray ones")
     add_flag(parser, "shuffle", bool, help="put images and their labels in a random order")
-    add_flag(
-        parser,
-        "backend",
-        default="lmdb",
-        choices=("lmdb", "leveldb"),
-        help="the kind of database to create",
-    )
+    add_backend_flag(parser, "the kind of database to create")
     add_flag(parser, "resize_width", int, default=0, metavar="N", help="width to resize images to")
     add_flag(
         parser, "resize_height", int, default=0, metavar="N", help="height to resize images to"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.cli.flags import FlagParser
+from pycaffe_dist.cli.reading import add_backend_flag
 from pycaffe_dist.log import logger
 
 
@@ -21,13 +22,7 @@ def add_flags(parser: FlagParser) -> None:
     parser.add_argument("images", help="the idx3 file of images; may be gzipped")
     parser.add_argument("labels", help="the idx1 file of labels; may be gzipped")
     parser.add_argument("database", help="the folder to create")
-    add_flag(
-        parser,
-        "backend",
-        default="lmdb",
-        choices=("lmdb", "leveldb"),
-        help="the kind of database to create",
-    )
+    add_backend_flag(parser, "the kind of database to create")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.cli.flags import FlagParser
+from pycaffe_dist.cli.reading import add_backend_flag
 from pycaffe_dist.log import logger
 
 
@@ -23,13 +24,7 @@ def add_flags(parser: FlagParser) -> None:
     parser.add_argument(
         "target", nargs="?", default="", help="another name for the parts' beginning"
     )
-    add_flag(
-        parser,
-        "backend",
-        default="lmdb",
-        choices=("lmdb", "leveldb"),
-        help="the kind of database",
-    )
+    add_backend_flag(parser, "the kind of database")
 
 
 def run(options: argparse.Namespace) -> int:

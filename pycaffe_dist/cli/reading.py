@@ -1,4 +1,4 @@
-"""The flags of commands that read data: threads, bad images, partitions."""
+"""The flags of commands that read data: kinds of databases, threads, bad images, partitions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import argparse
 
 from pycaffe_dist.cli.flags import FlagParser, add_flag, require_not_negative
 from pycaffe_dist.data.options import CACHES, ON_ERROR, ReadingOptions, set_options
+
+
+def add_backend_flag(parser: FlagParser, text: str, default: str = "lmdb") -> None:
+    """Give ``parser`` the flag that says what kind a database is of, with this help."""
+    add_flag(parser, "backend", default=default, choices=("lmdb", "leveldb"), help=text)
 
 
 def add_reading_flags(parser: FlagParser) -> None:

@@ -72,6 +72,8 @@ def _draw(chart: Any, logs: Sequence[TrainingLog], kind: str, against: str) -> N
                 label=f"{prefix}{part} {name}",
             )
     chart.set_xlabel(title)
+    if column == AXES["iterations"][0]:
+        chart.xaxis.get_major_locator().set_params(integer=True)
     chart.set_ylabel("Loss" if kind == "loss" else "Accuracy")
     chart.grid(alpha=0.3)
     chart.legend(fontsize="small")
