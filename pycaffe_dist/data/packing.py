@@ -48,7 +48,7 @@ class Packer:
         drawn = index, *self._transformer.drawing, crop, out
         interleaved = pixels.transpose(1, 2, 0)
         if interleaved.flags.c_contiguous:
-            pack_image(interleaved, True, *drawn)
+            pack_image(interleaved.reshape(1, len(interleaved), -1), True, *drawn)
         else:
             pack_image(pixels, False, *drawn)
 

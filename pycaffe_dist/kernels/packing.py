@@ -36,21 +36,24 @@ def pack_image(
 ) -> None:
     """Write a crop of shape (C, h, w) to a row, drawn as `kernels.transform.transform_image` does.
 
-    ``pixels`` are (C, H, W) of any strides, or with ``interleaved`` (H, W, C), and stay like that.
+    ``pixels`` are (C, H, W) of any strides, or with ``interleaved`` (1, H, W * C), and stay as they
+    are.
     """
     channels, height, width = shape
-    first = 0 if interleaved else 1
-    size = pixels.shape[first], pixels.shape[first + 1]
+    step = channels if interleaved else 1
     crop = row[HEAD_BYTES : HEAD_BYTES + channels * height * width]
-    planes = crop.reshape(shape)
-    top, left, mirrored = crop_place(size[0], size[1], key, index, train, mirror, planes)
+    top, left, mirrored = crop_place(
+        pixels.shape[1], pixels.shape[2] // step, key, index, train, mirror, crop.reshape(shape)
+    )
     head = row[:HEAD_BYTES].view(np.int32)
     head[0], head[1], head[2], head[3] = top, left, mirrored, interleaved
-    if interleaved:
-        lines = crop.reshape((height, width, channels))
-        lines[:] = pixels[top : top + height, left : left + width]
-    else:
-        planes[:] = pixels[:, top : top + height, left : left + width]
+    at = 0
+    for plane in range(pixels.shape[0]):
+        for h in range(height):
+            line = pixels[plane, top + h, left * step : (left + width) * step]
+            for w in range(len(line)):
+                crop[at + w] = line[w]
+            at += len(line)
 
 
 @jit
