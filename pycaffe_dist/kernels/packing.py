@@ -51,8 +51,9 @@ def pack_image(
     for plane in range(pixels.shape[0]):
         for h in range(height):
             line = pixels[plane, top + h, left * step : (left + width) * step]
+            to = crop[at : at + len(line)]
             for w in range(len(line)):
-                crop[at + w] = line[w]
+                to[w] = line[w]
             at += len(line)
 
 
