@@ -134,42 +134,49 @@ def lrn_across_backward(
 
 
 @jit(fast=True)
-def _box_sums(source, sums, out):
-    """out[y, x] = Σ of source over the square window around (y, x), clipped to the plane.
+def _box_sums(framed, rows, width, half):
+    """framed[i] = Σ of framed over the square window that begins at i.
 
-    ``sums`` is a row of scratch; its length less the plane's width is the window size less one.
+    ``framed`` is a flat plane whose rows and columns have ``half`` zeros on both sides.
     """
-    height, width = source.shape
-    half = (sums.size - width) // 2
-    inner = sums[half : half + width]
-    sums[:] = 0
-    for y in range(height):
-        inner[:] = 0
-        for h in range(max(0, y - half), min(height, y + half + 1)):
-            row = source[h]
-            for x in range(width):
-                inner[x] += row[x]
-        target = out[y]
-        target[:] = 0
-        for k in range(2 * half + 1):
-            shifted = sums[k : k + width]
-            for x in range(width):
-                target[x] += shifted[x]
+    pitch, window = width + 2 * half, 2 * half + 1
+    # Along rows, whose ends reach into the next row's zeros and are used no more, then down them.
+    # Each pass reads what lies ahead only, and goes without a copy.
+    count = rows.size
+    for i in range(count):
+        rows[i] = framed[i]
+    for k in range(1, window):
+        ahead = framed[k:]
+        for i in range(count - window):
+            rows[i] += ahead[i]
+    count -= pitch * (window - 1)
+    for i in range(count):
+        framed[i] = rows[i]
+    for k in range(1, window):
+        below = rows[k * pitch :]
+        for i in range(count):
+            framed[i] += below[i]
 
 
 @jit(fast=True)
 def _within_forward(begin, end, x, y, scale, half, factor, beta):
     height, width = x.shape[1], x.shape[2]
-    squares, sums = np.empty((height, width), x.dtype), np.empty(width + 2 * half, x.dtype)
-    power = np.empty(height * width, x.dtype)
+    pitch = width + 2 * half
+    framed = np.zeros((height + 2 * half) * pitch, x.dtype)
+    rows, power = np.zeros(framed.size, x.dtype), np.empty(height * width, x.dtype)
     for i in range(begin, end):
         plane, out, s = x[i].reshape(-1), y[i].reshape(-1), scale[i].reshape(-1)
-        flat = squares.reshape(-1)
-        for p in range(plane.size):
-            flat[p] = plane[p] * plane[p]
-        _box_sums(squares, sums, scale[i])
-        for p in range(plane.size):
-            s[p] = 1 + factor * s[p]
+        framed[:] = 0
+        for r in range(height):
+            inner = framed[(r + half) * pitch + half : (r + half) * pitch + half + width]
+            row = plane[r * width : (r + 1) * width]
+            for p in range(width):
+                inner[p] = row[p] * row[p]
+        _box_sums(framed, rows, width, half)
+        for r in range(height):
+            inner, row = framed[r * pitch : r * pitch + width], s[r * width : (r + 1) * width]
+            for p in range(width):
+                row[p] = 1 + factor * inner[p]
         _power(s, beta, power)
         for p in range(plane.size):
             out[p] = plane[p] * power[p]
@@ -178,17 +185,27 @@ def _within_forward(begin, end, x, y, scale, half, factor, beta):
 @jit(fast=True)
 def _within_backward(begin, end, x, y, scale, dy, dx, half, factor, beta):
     height, width = x.shape[1], x.shape[2]
-    ratio, sums = np.empty((height, width), x.dtype), np.empty(width + 2 * half, x.dtype)
-    power = np.empty(height * width, x.dtype)
+    pitch = width + 2 * half
+    framed = np.zeros((height + 2 * half) * pitch, x.dtype)
+    rows, power = np.zeros(framed.size, x.dtype), np.empty(height * width, x.dtype)
     for i in range(begin, end):
         plane, out, s = x[i].reshape(-1), y[i].reshape(-1), scale[i].reshape(-1)
-        top, target, flat = dy[i].reshape(-1), dx[i].reshape(-1), ratio.reshape(-1)
+        top, target = dy[i].reshape(-1), dx[i].reshape(-1)
         for p in range(plane.size):
-            flat[p] = top[p] * out[p] / s[p]
-        _box_sums(ratio, sums, dx[i])
+            power[p] = top[p] * out[p] / s[p]
+        framed[:] = 0
+        for r in range(height):
+            inner = framed[(r + half) * pitch + half : (r + half) * pitch + half + width]
+            row = power[r * width : (r + 1) * width]
+            for p in range(width):
+                inner[p] = row[p]
+        _box_sums(framed, rows, width, half)
         _power(s, beta, power)
-        for p in range(plane.size):
-            target[p] = top[p] * power[p] - factor * plane[p] * target[p]
+        for r in range(height):
+            inner, first = framed[r * pitch : r * pitch + width], r * width
+            for p in range(width):
+                q = first + p
+                target[q] = top[q] * power[q] - factor * plane[q] * inner[p]
 
 
 def _over_planes(loop, arrays, *scalars) -> None:

@@ -194,8 +194,8 @@ def max_pool_forward(
 def _scatter_by_mask(begin, end, dy, mask, dx, geometry):
     count, size = dy.shape[1] * dy.shape[2], dx.shape[1] * dx.shape[2]
     values, places, target = dy.reshape(-1), mask.reshape(-1), dx.reshape(-1)
-    target[begin * size : end * size] = 0
     for i in range(begin, end):
+        target[i * size : (i + 1) * size] = 0
         for o in range(i * count, (i + 1) * count):
             place = np.int64(places[o])
             if place >= 0:

@@ -93,6 +93,26 @@ class Emitter:
                     start += piece
                 piece //= 2
 
+    def store_some(self, value: ir.Value, count: ir.Value, address: ir.Value) -> None:
+        """Store the first ``count`` lanes, fewer than there are; a masked store may be slow."""
+        build, piece = self.builder, self.lanes // 2
+        while piece:
+            lanes = ir.Constant(ir.VectorType(INT32, piece), list(range(piece)))
+            wanted = build.icmp_signed("!=", build.and_(count, self.int(piece)), self.int(0))
+            there, go = (self.function.append_basic_block() for _ in range(2))
+            build.cbranch(wanted, there, go)
+            build.position_at_end(there)
+            part = build.shuffle_vector(value, self.undefined, lanes)
+            build.store(part, self.place(address, 0, part.type)).align = 4
+            build.branch(go)
+            build.position_at_end(go)
+            rest = self._shuffle(
+                value, value, [(i + piece) % self.lanes for i in range(self.lanes)]
+            )
+            value = build.select(wanted, rest, value)
+            address = build.select(wanted, self.add(address, 4 * piece), address)
+            piece //= 2
+
     def broadcast(self, address: ir.Value, offset: ir.Value | int = 0) -> ir.Value:
         """Load one float into all lanes."""
         scalar = self.builder.load(self.place(address, offset, FLOAT))

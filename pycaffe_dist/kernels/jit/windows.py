@@ -21,16 +21,28 @@ NOWHERE = 2**31 - 1
 
 
 def _vector_loop(e: Emitter, width: ir.Value, body) -> None:
-    """Run ``body(byte offset, mask of the valid lanes)`` over a row of ``width`` floats."""
+    """Run ``body(byte offset, mask)`` over a row of ``width`` floats.
+
+    The last vector ends with the row, and the mask is None; only a row that is shorter than a
+    vector needs one.
+    """
     build = e.builder
-    count = build.sdiv(build.add(width, e.int(e.lanes - 1)), e.int(e.lanes))
+    wide, narrow, go = (e.function.append_basic_block() for _ in range(3))
+    build.cbranch(build.icmp_signed(">=", width, e.int(e.lanes)), wide, narrow)
+    build.position_at_end(wide)
+    last = build.mul(build.sub(width, e.int(e.lanes)), e.int(4))
 
     def step(state: list[ir.Value]) -> list[ir.Value]:
-        offset, left = state
-        body(offset, e.mask_below(left))
-        return [e.add(offset, 4 * e.lanes), build.sub(left, e.int(e.lanes))]
+        late = build.icmp_signed(">", state[0], last)
+        body(build.select(late, last, state[0]), None)
+        return [e.add(state[0], 4 * e.lanes)]
 
-    e.repeat(count, [e.int(0), width], step)
+    e.repeat(build.sdiv(build.add(width, e.int(e.lanes - 1)), e.int(e.lanes)), [e.int(0)], step)
+    build.branch(go)
+    build.position_at_end(narrow)
+    body(e.int(0), e.mask_below(width))
+    build.branch(go)
+    build.position_at_end(go)
 
 
 def _strided(e: Emitter, address: ir.Value, offset: ir.Value, k: int, stride: int) -> ir.Value:
@@ -75,7 +87,7 @@ class MaximumKernel:
         lanes = ir.Constant(e.indices, list(range(e.lanes)))
         row_step = self._splat(e, width)
 
-        def rows_of_column(offset: ir.Value, valid: ir.Value, unrolled: bool) -> None:
+        def rows_of_column(offset: ir.Value, valid: ir.Value | None, unrolled: bool) -> None:
             column = build.add(build.sdiv(offset, e.int(4)), index)
             first, top = build.add(self._splat(e, column), lanes), e.load(x, offset, valid)
 
@@ -97,11 +109,13 @@ class MaximumKernel:
                     state = next_row(state)
             else:
                 state = e.repeat(rows, state, next_row)
-            e.store(build.select(valid, state[2], nothing), best, offset)
-            place = build.select(valid, state[3], nowhere)
+            top, place = state[2:]
+            if valid is not None:
+                top, place = build.select(valid, top, nothing), build.select(valid, place, nowhere)
+            e.store(top, best, offset)
             e.store(build.bitcast(place, e.vector), where, offset)
 
-        def columns_of_window(offset: ir.Value, valid: ir.Value) -> None:
+        def columns_of_window(offset: ir.Value, valid: ir.Value | None) -> None:
             top, top_place = self._column(e, best, where, offset, 0)
             for k in range(1, self.columns):
                 value, place = self._column(e, best, where, offset, k)
@@ -111,8 +125,11 @@ class MaximumKernel:
                 take = build.or_(self._beats(e, value, top), earlier)
                 top = build.select(take, value, top)
                 top_place = build.select(take, place, top_place)
-            e.store(top, y, offset, valid)
-            e.store(build.bitcast(top_place, e.vector), mask, offset, valid)
+            for value, to in ((top, y), (build.bitcast(top_place, e.vector), mask)):
+                if valid is None:
+                    e.store(value, to, offset)
+                else:
+                    e.store_some(value, count, to)
 
         full, partial, go = (e.function.append_basic_block() for _ in range(3))
         build.cbranch(build.icmp_signed("==", rows, e.int(self.whole)), full, partial)
@@ -164,7 +181,7 @@ class AverageKernel:
         x, x_row, rows, width, sums, shares, y, count = e.arguments
         build = e.builder
 
-        def rows_of_column(offset: ir.Value, valid: ir.Value) -> None:
+        def rows_of_column(offset: ir.Value, valid: ir.Value | None) -> None:
             def one_row(state: list[ir.Value]) -> list[ir.Value]:
                 at, total = state
                 total = build.fadd(total, e.load(at, offset, valid))
@@ -172,12 +189,16 @@ class AverageKernel:
 
             e.store(e.repeat(rows, [x, e.zero], one_row)[1], sums, offset)
 
-        def columns_of_window(offset: ir.Value, valid: ir.Value) -> None:
+        def columns_of_window(offset: ir.Value, valid: ir.Value | None) -> None:
             total = e.zero
             for k in range(self.columns):
                 part = _strided(e, sums, offset, k - self.pad, self.stride)
                 total = build.fadd(total, part)
-            e.store(build.fmul(total, e.load(shares, offset)), y, offset, valid)
+            value = build.fmul(total, e.load(shares, offset))
+            if valid is None:
+                e.store(value, y, offset)
+            else:
+                e.store_some(value, count, y)
 
         _vector_loop(e, width, rows_of_column)
         _vector_loop(e, count, columns_of_window)
