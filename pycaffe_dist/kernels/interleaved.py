@@ -97,44 +97,48 @@ def _finish_stream(typing_context):
 
 
 @jit
-def _write_plane(pixels, at, pitch, means, mean_at, mean_pitch, scale, mirrored, first, shape, to):
-    """Write one channel: line h begins at ``pixels[at + h * pitch]`` and ``means[mean_at + …]``.
+def _write_lines(
+    pixels, at, pitch, means, mean_at, mean_pitches, scale, mirrored, first, shape, to
+):
+    """Write all lines, of the three channels in turn while their pixels are at hand.
 
-    Streams where ``first``, the first element of ``to`` that is aligned, is not negative.  Nothing
-    here may count references, as slices do: atomic instructions wait for all that is streamed.
+    Line h of the first channel begins at ``pixels[at + h * pitch]`` and, with h times the first of
+    the pitches, at ``means[mean_at + …]``; the second pitch is from channel to channel.  Streams
+    where ``first``, the first element of ``to`` that is aligned, is not negative.  Nothing here may
+    count references, as slices do: atomic instructions wait for all that is streamed.
     """
     rows, columns = shape
     as_float = to.dtype.type
     for h in range(rows):
-        line = h * columns
-        begin = min(columns, (first - line) % LANES) if first >= 0 else 0
-        end = begin + (columns - begin) // LANES * LANES
-        for w in range(begin):
-            p = columns - 1 - w if mirrored else w
-            to[line + w] = (as_float(pixels[at + CHANNELS * p]) - means[mean_at + p]) * scale
-        if first >= 0 and mirrored:
-            for w in range(begin, end, LANES):
-                p = columns - LANES - w
-                _streamed_backwards(
-                    pixels, at + CHANNELS * p, means, mean_at + p, scale, to, line + w
-                )
-        elif first >= 0:
-            for w in range(begin, end, LANES):
-                _streamed_forwards(
-                    pixels, at + CHANNELS * w, means, mean_at + w, scale, to, line + w
-                )
-        elif mirrored:
-            for w in range(begin, end, LANES):
-                p = columns - LANES - w
-                _backwards(pixels, at + CHANNELS * p, means, mean_at + p, scale, to, line + w)
-        else:
-            for w in range(begin, end, LANES):
-                _forwards(pixels, at + CHANNELS * w, means, mean_at + w, scale, to, line + w)
-        for w in range(end, columns):
-            p = columns - 1 - w if mirrored else w
-            to[line + w] = (as_float(pixels[at + CHANNELS * p]) - means[mean_at + p]) * scale
-        at += pitch
-        mean_at += mean_pitch
+        for c in range(CHANNELS):
+            line, here = (c * rows + h) * columns, at + h * pitch + c
+            mean = mean_at + h * mean_pitches[0] + c * mean_pitches[1]
+            begin = min(columns, (first - line) % LANES) if first >= 0 else 0
+            end = begin + (columns - begin) // LANES * LANES
+            for w in range(begin):
+                p = columns - 1 - w if mirrored else w
+                to[line + w] = (as_float(pixels[here + CHANNELS * p]) - means[mean + p]) * scale
+            if first >= 0 and mirrored:
+                for w in range(begin, end, LANES):
+                    p = columns - LANES - w
+                    _streamed_backwards(
+                        pixels, here + CHANNELS * p, means, mean + p, scale, to, line + w
+                    )
+            elif first >= 0:
+                for w in range(begin, end, LANES):
+                    _streamed_forwards(
+                        pixels, here + CHANNELS * w, means, mean + w, scale, to, line + w
+                    )
+            elif mirrored:
+                for w in range(begin, end, LANES):
+                    p = columns - LANES - w
+                    _backwards(pixels, here + CHANNELS * p, means, mean + p, scale, to, line + w)
+            else:
+                for w in range(begin, end, LANES):
+                    _forwards(pixels, here + CHANNELS * w, means, mean + w, scale, to, line + w)
+            for w in range(end, columns):
+                p = columns - 1 - w if mirrored else w
+                to[line + w] = (as_float(pixels[here + CHANNELS * p]) - means[mean + p]) * scale
 
 
 @jit
@@ -158,20 +162,27 @@ def transform_interleaved(
     shape = out.shape[1:]
     top, left, mirrored = crop_place(height, width, key, index, train, mirror, out)
     streamed = out.size * out.itemsize >= STREAMED_BYTES
-    # Without a mean image, a line that serves a whole channel.
-    line = np.empty(0 if mean.size else shape[1], out.dtype)
-    for c in range(CHANNELS):
-        to = out[c].reshape(-1)
-        first = -(to.ctypes.data // to.itemsize) % LANES if streamed else -1
-        place = top * width + left
-        at, pitch = CHANNELS * place + c, CHANNELS * width
-        if mean.size:
-            means, mean_at = mean.reshape(-1), c * height * width + place
-            _write_plane(
-                pixels, at, pitch, means, mean_at, width, scale, mirrored, first, shape, to
-            )
-        else:
-            line[:] = mean_values[c]
-            _write_plane(pixels, at, pitch, line, 0, 0, scale, mirrored, first, shape, to)
+    to, place, pitch = out.reshape(-1), top * width + left, CHANNELS * width
+    first = -(to.ctypes.data // to.itemsize) % LANES if streamed else -1
+    if mean.size:
+        means, pitches = mean.reshape(-1), (width, height * width)
+        _write_lines(
+            pixels,
+            CHANNELS * place,
+            pitch,
+            means,
+            place,
+            pitches,
+            scale,
+            mirrored,
+            first,
+            shape,
+            to,
+        )
+    else:  # a line of the mean serves a whole channel
+        means, pitches = np.repeat(mean_values, shape[1]), (0, shape[1])
+        _write_lines(
+            pixels, CHANNELS * place, pitch, means, 0, pitches, scale, mirrored, first, shape, to
+        )
     if streamed:
         _finish_stream()
