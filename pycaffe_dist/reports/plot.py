@@ -60,7 +60,8 @@ def _draw(chart: Any, logs: Sequence[TrainingLog], kind: str, against: str) -> N
         for part, name in _curves(log, kind):
             rows = [row for row in (log.train if part == "train" else log.test) if name in row]
             style = {"train": "-", "test": "--"}[part]
-            marker = "o" if len(rows) < 30 and part == "test" else None
+            # A line of one point cannot be seen.
+            marker = "o" if len(rows) == 1 or (len(rows) < 30 and part == "test") else None
             chart.plot(
                 [row[column] for row in rows],
                 [row[name] for row in rows],
