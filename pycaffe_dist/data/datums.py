@@ -167,14 +167,54 @@ class DatumReader:
 
     def _read(self, cursor: Cursor, start: int, count: int, step: int) -> Datums:
         cursor.seek(start)
-        records = cursor.read(count, step)
-        table = np.empty((count, COLUMNS), np.int64)
-        datums = Datums(start, step, records, table)
-        bad = parse_datums(records.buffer, records.values, table)
-        if bad < count:
-            size = records.values[bad, 1]
-            raise DataError(f"{self.describe(datums, bad)} is not a Datum ({size} bytes)")
-        return datums
+        datums = Datums(start, step, cursor.read(count, step), np.empty((count, COLUMNS), np.int64))
+        bad = self._parse(datums)
+        if self._decoders.skip:
+            bad = sorted({*bad, *self._without_image(datums)})
+        if not bad:
+            return datums
+        if not self._decoders.skip:
+            raise self._no_datum(datums, bad[0])
+        values = [datums.records.value(i) for i in range(count)]
+        for i in bad:
+            values[i] = self._decoders.first_good(self._good_value, datums.index(i))
+        whole = Datums(start, step, Records.joined(values), datums.table)
+        self._parse(whole)
+        return whole
+
+    def _parse(self, datums: Datums) -> list[int]:
+        """Fill the table; return which records are no Datums."""
+        records, bad, at = datums.records, [], 0
+        while at < len(records):
+            at += parse_datums(records.buffer, records.values[at:], datums.table[at:])
+            if at < len(records):
+                bad.append(at)
+                at += 1
+        return bad
+
+    def _without_image(self, datums: Datums) -> list[int]:
+        """Return which records neither are encoded nor hold as many values as they say."""
+        table = datums.table
+        shapes, size = table[:, [CHANNELS, HEIGHT, WIDTH]], table[:, SIZE]
+        expected = shapes.prod(axis=1)
+        right = (size == expected) | ((size == 0) & (table[:, FLOATS] == expected))
+        wrong = (table[:, ENCODED] == 0) & ~(right & (shapes > 0).all(axis=1))
+        return np.flatnonzero(wrong).tolist()
+
+    def _good_value(self, index: int) -> bytes:
+        """Return the record at stream ``index``; raises `DataError` unless it holds an image."""
+        cursor = self._source.cursor()
+        cursor.seek(index)
+        one = Datums(index, 1, cursor.read(1), np.empty((1, COLUMNS), np.int64))
+        if self._parse(one):
+            raise self._no_datum(one, 0)
+        if not one.table[0, ENCODED]:
+            self.check(one, 0)
+        return one.records.value(0)
+
+    def _no_datum(self, datums: Datums, i: int) -> DataError:
+        size = datums.records.values[i, 1]
+        return DataError(f"{self.describe(datums, i)} is not a Datum ({size} bytes)")
 
     def _image(self, datums: Datums, i: int) -> np.ndarray:
         row = datums.table[i].tolist()

@@ -352,6 +352,23 @@ def test_bad_images_of_a_database_can_be_skipped(tmp_path, caplog, _options):
     run.layer.close()
 
 
+def test_records_without_an_image_can_be_skipped(tmp_path, caplog, _options):
+    path = str(tmp_path / "db")
+    with create_database(path, "lmdb") as writer:
+        for i in range(6):
+            datum = caffe_pb2.Datum(channels=1, height=2, width=2, data=bytes(4), label=i)
+            if i == 3:
+                datum.data = b"ab"
+            value = b"\xff\xffjunk" if i in (1, 2) else datum.SerializeToString()
+            writer.put(b"%08d" % i, value)
+    set_options(ReadingOptions(on_error="skip"))
+    run = _Run(_param(path, 6))
+    assert run.batch()[1].tolist() == [0, 4, 4, 4, 4, 5]
+    for words in ("record 1 (key '00000001') is not a Datum", "record 3 (key '00000003') should"):
+        assert words in caplog.text
+    run.layer.close()
+
+
 def test_hdf5_output(tmp_path):
     param = caffe_pb2.LayerParameter(name="out", type="HDF5Output")
     param.hdf5_output_param.file_name = str(tmp_path / "out.h5")
