@@ -128,6 +128,38 @@ class Database(Source):
         """Yield every record's key and value, once, in order."""
 
 
+class IndexedSource(Source):
+    """A source that finds any of its records as soon as another one."""
+
+    @abstractmethod
+    def records_at(self, indices: np.ndarray) -> Records:
+        """Return the records at these stream indices; raises `DataError`."""
+
+    @abstractmethod
+    def key_at(self, position: int) -> bytes:
+        """Return the key of the record at stream index ``position``."""
+
+    def cursor(self) -> Cursor:
+        return _IndexedCursor(self)
+
+
+class _IndexedCursor(Cursor):
+    def __init__(self, source: IndexedSource):
+        super().__init__()
+        self._source = source
+
+    def seek(self, position: int) -> None:
+        self.position = position
+
+    def read(self, count: int, step: int = 1) -> Records:
+        indices = self.position + step * np.arange(count)
+        self.position += count * step
+        return self._source.records_at(indices)
+
+    def key(self) -> bytes:
+        return self._source.key_at(self.position)
+
+
 def open_source(path: str, backend: str) -> Database:
     """Open the database ``path`` for reading; ``backend`` is "lmdb" or "leveldb".
 

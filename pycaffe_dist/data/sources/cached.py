@@ -14,7 +14,7 @@ from pycaffe_dist.data.image import decode_image
 from pycaffe_dist.data.node_memory import NodeMemory
 from pycaffe_dist.data.options import GIB
 from pycaffe_dist.data.order import Order
-from pycaffe_dist.data.sources import Cursor, Database, Records, Source, open_source
+from pycaffe_dist.data.sources import Database, IndexedSource, Records, open_source
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.log import logger
 from pycaffe_dist.schema import caffe_pb2
@@ -114,7 +114,7 @@ class RecordCache:
         return key, datum.SerializeToString()
 
 
-class CachedSource(Source):
+class CachedSource(IndexedSource):
     """The records of a `RecordCache`, in an order."""
 
     def __init__(self, cache: RecordCache, order: Order):
@@ -129,28 +129,14 @@ class CachedSource(Source):
     def number(self, position: int) -> int:
         return self.order.number(position)
 
-    def cursor(self) -> Cursor:
-        return _CachedCursor(self)
+    def records_at(self, indices: np.ndarray) -> Records:
+        return Records(self.cache.bytes, self.cache.values[self.order.numbers(indices)])
+
+    def key_at(self, position: int) -> bytes:
+        return self.cache.key(self.number(position))
 
     def close(self) -> None:
         """Leave the cache to those who share it."""
-
-
-class _CachedCursor(Cursor):
-    def __init__(self, source: CachedSource):
-        super().__init__()
-        self._source = source
-
-    def seek(self, position: int) -> None:
-        self.position = position
-
-    def read(self, count: int, step: int = 1) -> Records:
-        numbers = self._source.order.numbers(self.position + step * np.arange(count))
-        self.position += count * step
-        return Records(self._source.cache.bytes, self._source.cache.values[numbers])
-
-    def key(self) -> bytes:
-        return self._source.cache.key(self._source.number(self.position))
 
 
 def _places(sizes: np.ndarray, begin: int) -> np.ndarray:
