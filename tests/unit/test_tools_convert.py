@@ -7,10 +7,9 @@ import os
 import struct
 from pathlib import Path
 
-import lmdb
 import numpy as np
-import plyvel
 import pytest
+from tool_runs import fails, records_of
 
 from pycaffe_dist.cli import compute_image_mean, convert_cifar_data, convert_mnist_data
 from pycaffe_dist.data.idx import write_idx
@@ -20,14 +19,6 @@ from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.schema.binary import blob_to_array, read_blob
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "data"
-
-
-def _records(path: Path, backend: str = "lmdb") -> list[tuple[bytes, bytes]]:
-    if backend == "leveldb":
-        with plyvel.DB(str(path)) as db:
-            return list(db)
-    with lmdb.open(str(path), readonly=True, lock=False) as env, env.begin() as transaction:
-        return [(bytes(key), bytes(value)) for key, value in transaction.cursor()]
 
 
 @pytest.fixture
@@ -53,7 +44,7 @@ def test_mnist(tmp_path, mnist, flags, backend):
     image_file, label_file, images, labels = mnist
     out = tmp_path / "db"
     assert convert_mnist_data.main([str(image_file), str(label_file), str(out), *flags]) == 0
-    records = _records(out, backend)
+    records = records_of(out, backend)
     assert [key for key, _ in records] == [b"%08d" % i for i in range(1203)]
     for (_, value), image, label in zip(records, images, labels):
         # Caffe's bytes: the fields in the order of their numbers, and no others.
@@ -76,8 +67,8 @@ def _cifar(folder: Path, count: int = 7) -> np.ndarray:
 def test_cifar(tmp_path, backend):
     records = _cifar(tmp_path)
     assert convert_cifar_data.main([str(tmp_path), str(tmp_path), backend]) == 0
-    train = _records(tmp_path / f"cifar10_train_{backend}", backend)
-    test = _records(tmp_path / f"cifar10_test_{backend}", backend)
+    train = records_of(tmp_path / f"cifar10_train_{backend}", backend)
+    test = records_of(tmp_path / f"cifar10_test_{backend}", backend)
     for found, expected in ((train, records[:5].reshape(-1, 3073)), (test, records[5])):
         assert [key for key, _ in found] == [b"%05d" % i for i in range(len(expected))]
         for (_, value), record in zip(found, expected):
@@ -107,7 +98,7 @@ def _mean(path: Path, datums: list) -> np.ndarray:
 def test_mean_of_floats_and_of_encoded_images(tmp_path):
     floats = [caffe_pb2.Datum(channels=1, height=1, width=2, float_data=[i, -i]) for i in (1, 4)]
     assert _mean(tmp_path / "floats", floats).tolist() == [[[[2.5, -2.5]]]]
-    image = caffe_pb2.Datum.FromString(_records(GOLDEN / "encoded_lmdb")[0][1])
+    image = caffe_pb2.Datum.FromString(records_of(GOLDEN / "encoded_lmdb")[0][1])
     expected = np.load(GOLDEN / "expected" / "lmdb_encoded.npz")["iter0/data"][:1]
     assert np.array_equal(_mean(tmp_path / "encoded", [image, image]), expected)
 
@@ -119,22 +110,15 @@ def test_sums_are_rounded_as_caffes(tmp_path):
     assert _mean(tmp_path / "db", datums).item() == 2.0**22
 
 
-def _fails(capsys, tool, *args, words: tuple[str, ...]) -> None:
-    assert tool.main([str(arg) for arg in args]) == 1
-    message = capsys.readouterr().err.strip().splitlines()[-1]
-    for word in words:
-        assert word in message, message
-
-
 def test_existing_database_is_left_alone(tmp_path, mnist, capsys):
     (tmp_path / "db").mkdir()
     (tmp_path / "db" / "mine").write_text("x")
     args = (mnist[0], mnist[1], tmp_path / "db")
-    _fails(capsys, convert_mnist_data, *args, words=("exists already", str(tmp_path / "db")))
+    fails(capsys, convert_mnist_data, *args, words=("exists already", str(tmp_path / "db")))
     assert os.listdir(tmp_path / "db") == ["mine"]
     _cifar(tmp_path)
     (tmp_path / "cifar10_test_lmdb").mkdir()
-    _fails(capsys, convert_cifar_data, tmp_path, tmp_path, words=("cifar10_test_lmdb",))
+    fails(capsys, convert_cifar_data, tmp_path, tmp_path, words=("cifar10_test_lmdb",))
     assert not (tmp_path / "cifar10_train_lmdb").exists()
 
 
@@ -157,31 +141,31 @@ def test_bad_idx_files(tmp_path, mnist, capsys):
     ]
     before = sorted(os.listdir(tmp_path))
     for (image_file, label_file), words in cases:
-        _fails(capsys, convert_mnist_data, image_file, label_file, out, words=(words,))
-    _fails(capsys, convert_mnist_data, images, labels, tmp_path / "no" / "db", words=("no folder",))
+        fails(capsys, convert_mnist_data, image_file, label_file, out, words=(words,))
+    fails(capsys, convert_mnist_data, images, labels, tmp_path / "no" / "db", words=("no folder",))
     assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_bad_cifar_files(tmp_path, capsys):
     _cifar(tmp_path)
     (tmp_path / "data_batch_3.bin").write_bytes(b"x" * 4000)
-    _fails(capsys, convert_cifar_data, tmp_path, tmp_path, words=("data_batch_3.bin", "4000"))
+    fails(capsys, convert_cifar_data, tmp_path, tmp_path, words=("data_batch_3.bin", "4000"))
     (tmp_path / "data_batch_2.bin").unlink()
-    _fails(capsys, convert_cifar_data, tmp_path, tmp_path, words=("data_batch_2.bin",))
-    _fails(capsys, convert_cifar_data, tmp_path, tmp_path, "lmbd", words=("did you mean 'lmdb'",))
+    fails(capsys, convert_cifar_data, tmp_path, tmp_path, words=("data_batch_2.bin",))
+    fails(capsys, convert_cifar_data, tmp_path, tmp_path, "lmbd", words=("did you mean 'lmdb'",))
     assert not [name for name in os.listdir(tmp_path) if "lmdb" in name]
 
 
 def test_mean_errors(tmp_path, capsys):
-    _fails(capsys, compute_image_mean, tmp_path / "none", words=("does not exist",))
+    fails(capsys, compute_image_mean, tmp_path / "none", words=("does not exist",))
     path = str(tmp_path / "db")
     with create_database(path, "lmdb") as writer:
         for i, width in enumerate([4, 4, 5]):
             datum = caffe_pb2.Datum(channels=1, height=1, width=width, data=b"x" * width)
             writer.put(b"%d" % i, datum.SerializeToString())
-    _fails(capsys, compute_image_mean, path, words=("record 2", "(1, 1, 5)", "(1, 1, 4)"))
+    fails(capsys, compute_image_mean, path, words=("record 2", "(1, 1, 5)", "(1, 1, 4)"))
     mean = tmp_path / "no" / "mean"
-    _fails(capsys, compute_image_mean, GOLDEN / "imgs_lmdb", mean, words=("there is no folder",))
+    fails(capsys, compute_image_mean, GOLDEN / "imgs_lmdb", mean, words=("there is no folder",))
 
 
 @pytest.mark.parametrize("backend", ["lmdb", "leveldb"])
@@ -198,7 +182,7 @@ def test_database_larger_than_the_first_map(tmp_path):
     with create_database(str(tmp_path / "db"), "lmdb") as writer:
         for i in range(150):
             writer.put(b"%08d" % i, bytes([i]) * (1 << 20))
-    records = _records(tmp_path / "db")
+    records = records_of(tmp_path / "db")
     assert [value[0] for _, value in records] == list(range(150))
 
 

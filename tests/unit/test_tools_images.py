@@ -7,10 +7,9 @@ from pathlib import Path
 
 import cv2
 import h5py
-import lmdb
 import numpy as np
-import plyvel
 import pytest
+from tool_runs import fails, records_of, run
 
 from pycaffe_dist.cli import (
     convert_imageset,
@@ -27,25 +26,6 @@ from pycaffe_dist.schema import caffe_pb2, text
 GOLDEN = Path(__file__).parents[1] / "golden" / "data"
 
 
-def _records(path: Path, backend: str = "lmdb") -> list[tuple[bytes, bytes]]:
-    if backend == "leveldb":
-        with plyvel.DB(str(path)) as db:
-            return list(db)
-    with lmdb.open(str(path), readonly=True, lock=False) as env, env.begin() as transaction:
-        return [(bytes(key), bytes(value)) for key, value in transaction.cursor()]
-
-
-def _run(tool, *args) -> int:
-    return tool.main([str(arg) for arg in args])
-
-
-def _fails(capsys, tool, *args, words: tuple[str, ...]) -> None:
-    assert _run(tool, *args) == 1
-    message = capsys.readouterr().err.strip().splitlines()[-1]
-    for word in words:
-        assert word in message, message
-
-
 @pytest.mark.parametrize(
     ("database", "names", "flags"),
     [
@@ -57,14 +37,14 @@ def _fails(capsys, tool, *args, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("backend", ["lmdb", "leveldb"])
 def test_databases_equal_caffes(tmp_path, database, names, flags, backend):
     args = [f"{GOLDEN}/", GOLDEN / names, tmp_path / "db", f"--backend={backend}", *flags]
-    assert _run(convert_imageset, *args) == 0
-    assert _records(tmp_path / "db", backend) == _records(GOLDEN / database)
+    assert run(convert_imageset, *args) == 0
+    assert records_of(tmp_path / "db", backend) == records_of(GOLDEN / database)
 
 
 def test_images_that_are_encoded_anew(tmp_path):
     args = [f"{GOLDEN}/", GOLDEN / "list_same.txt", tmp_path / "db", "--encode_type=png"]
-    assert _run(convert_imageset, *args, "--resize_height=9", "--resize_width=8") == 0
-    for (_, value), name in zip(_records(tmp_path / "db"), ("img_00.jpg", "img_03.png")):
+    assert run(convert_imageset, *args, "--resize_height=9", "--resize_width=8") == 0
+    for (_, value), name in zip(records_of(tmp_path / "db"), ("img_00.jpg", "img_03.png")):
         datum = caffe_pb2.Datum.FromString(value)
         assert datum.encoded and datum.data.startswith(b"\x89PNG") and not datum.channels
         expected = cv2.resize(cv2.imread(str(GOLDEN / name)), (8, 9))
@@ -76,8 +56,8 @@ def test_shuffled_images_keep_their_labels(tmp_path):
     args = [f"{GOLDEN}/", GOLDEN / "list.txt"]
     orders = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        assert _run(convert_imageset, *args, tmp_path / name, "--shuffle", f"--seed={seed}") == 0
-        records = _records(tmp_path / name)
+        assert run(convert_imageset, *args, tmp_path / name, "--shuffle", f"--seed={seed}") == 0
+        records = records_of(tmp_path / name)
         assert [key[:9] for key, _ in records] == [b"%08d_" % i for i in range(12)]
         labels = [caffe_pb2.Datum.FromString(value).label for _, value in records]
         numbers = [int(key[-6:-4]) for key, _ in records]
@@ -91,14 +71,14 @@ def test_bad_images_are_left_out_or_stop(tmp_path, capsys):
     cv2.imwrite(str(tmp_path / "good.png"), np.zeros((3, 4, 3), np.uint8))
     (tmp_path / "list").write_text("good.png 0\nbad.png 1\ngood.png 2\nnone.png 3\n")
     args = [f"{tmp_path}/", tmp_path / "list", tmp_path / "db"]
-    _fails(capsys, convert_imageset, *args, "--on_error=stop", words=("bad.png",))
+    fails(capsys, convert_imageset, *args, "--on_error=stop", words=("bad.png",))
     (tmp_path / "list").write_text("bad.png 1\nnone.png 3\n")
-    _fails(capsys, convert_imageset, *args, words=("none of the 2",))
+    fails(capsys, convert_imageset, *args, words=("none of the 2",))
     (tmp_path / "list").write_text("good.png 0\nbad.png 1\ngood.png 2\nnone.png 3\n")
     assert not (tmp_path / "db").exists()
-    assert _run(convert_imageset, *args) == 0
+    assert run(convert_imageset, *args) == 0
     assert "Left out 2 image(s)" in capsys.readouterr().err
-    assert [key for key, _ in _records(tmp_path / "db")] == [
+    assert [key for key, _ in records_of(tmp_path / "db")] == [
         b"00000000_good.png",
         b"00000002_good.png",
     ]
@@ -107,16 +87,16 @@ def test_bad_images_are_left_out_or_stop(tmp_path, capsys):
 
 def test_bad_use_of_convert_imageset(tmp_path, capsys):
     root, names, out = f"{GOLDEN}/", GOLDEN / "list.txt", tmp_path / "db"
-    _fails(capsys, convert_imageset, root, tmp_path / "no", out, words=("cannot read", "no"))
-    _fails(capsys, convert_imageset, root, names, out, "--resize_width=3", words=("both",))
+    fails(capsys, convert_imageset, root, tmp_path / "no", out, words=("cannot read", "no"))
+    fails(capsys, convert_imageset, root, names, out, "--resize_width=3", words=("both",))
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((3, 4, 3), np.uint8))
     cv2.imwrite(str(tmp_path / "b.png"), np.zeros((3, 5, 3), np.uint8))
     (tmp_path / "list").write_text("a.png 0\nb.png 0\n")
     args = [f"{tmp_path}/", tmp_path / "list", out]
-    _fails(capsys, convert_imageset, *args, "--check_size", words=("b.png", "45", "36"))
-    _fails(capsys, convert_imageset, *args, "--encode_type=xyz", "--on_error=stop", words=("xyz",))
+    fails(capsys, convert_imageset, *args, "--check_size", words=("b.png", "45", "36"))
+    fails(capsys, convert_imageset, *args, "--encode_type=xyz", "--on_error=stop", words=("xyz",))
     out.mkdir()
-    _fails(capsys, convert_imageset, *args, words=("exists already",))
+    fails(capsys, convert_imageset, *args, words=("exists already",))
     assert sorted(os.listdir(tmp_path)) == ["a.png", "b.png", "db", "list"]
 
 
@@ -126,18 +106,18 @@ def test_partition_data(tmp_path, backend, capsys):
     with create_database(str(database), backend) as writer:
         for i in range(7):
             writer.put(b"%03d" % i, b"v" * i)
-    assert _run(partition_data, database, 3, f"--backend={backend}") == 0
-    whole = _records(database, backend)
-    parts = [_records(tmp_path / f"db_{rank}", backend) for rank in range(3)]
+    assert run(partition_data, database, 3, f"--backend={backend}") == 0
+    whole = records_of(database, backend)
+    parts = [records_of(tmp_path / f"db_{rank}", backend) for rank in range(3)]
     assert parts == [whole[rank::3] for rank in range(3)]
-    assert _run(partition_data, database, 2, tmp_path / "x", f"--backend={backend}") == 0
+    assert run(partition_data, database, 2, tmp_path / "x", f"--backend={backend}") == 0
     assert (tmp_path / "x_1").exists()
     (tmp_path / "y_1").mkdir()
     args = [database, 2, tmp_path / "y", f"--backend={backend}"]
-    _fails(capsys, partition_data, *args, words=("y_1", "exists"))
+    fails(capsys, partition_data, *args, words=("y_1", "exists"))
     assert not (tmp_path / "y_0").exists()
     args = [database, 8, f"--backend={backend}"]
-    _fails(capsys, partition_data, *args, words=("7 records", "8 parts"))
+    fails(capsys, partition_data, *args, words=("7 records", "8 parts"))
 
 
 NET = """
@@ -167,13 +147,13 @@ def test_extract_features(trained, kind):
     folder, expected = trained
     model = [folder / "net.caffemodel", folder / "net.prototxt"]
     targets = f"{folder}/a,{folder}/b"
-    assert _run(extract_features, *model, "data,ip", targets, 3, kind, "CPU") == 0
+    assert run(extract_features, *model, "data,ip", targets, 3, kind, "CPU") == 0
     for target, name in (("a", "data"), ("b", "ip")):
         if kind == "hdf5":
             with h5py.File(folder / target) as file:
                 assert np.array_equal(file[name][...], expected[name])
             continue
-        records = _records(folder / target, kind)
+        records = records_of(folder / target, kind)
         assert [key for key, _ in records] == [b"%010d" % i for i in range(15)]
         for (_, value), row in zip(records, expected[name]):
             datum = caffe_pb2.Datum.FromString(value)
@@ -193,7 +173,7 @@ def test_bad_use_of_extract_features(trained, capsys):
         (("ip", f"{folder}/a", 0, "lmdb"), ("1 batch",)),
         (("ip", f"{folder}/no/a", 1, "hdf5"), ("no",)),
     ]:
-        _fails(capsys, extract_features, *model, *args, words=words)
+        fails(capsys, extract_features, *model, *args, words=words)
         assert sorted(os.listdir(folder)) == before
 
 
@@ -204,13 +184,13 @@ def test_resize_and_crop_images(tmp_path, capsys):
         cv2.imwrite(str(path), np.random.default_rng(0).integers(0, 256, shape, np.uint8))
     (tmp_path / "list").write_text("tall.png\ndeep/wide.jpg\n")
     folders = [f"--input_folder={tmp_path}/in", f"--output_folder={tmp_path}/out"]
-    assert _run(resize_and_crop_images, tmp_path / "list", *folders, "-output_side_length=10") == 0
+    assert run(resize_and_crop_images, tmp_path / "list", *folders, "-output_side_length=10") == 0
     tall = cv2.imread(str(tmp_path / "in" / "tall.png"))
     expected = cv2.resize(tall, (10, 20))[5:15]
     assert np.array_equal(cv2.imread(str(tmp_path / "out" / "tall.png")), expected)
     assert cv2.imread(str(tmp_path / "out" / "deep" / "wide.jpg")).shape == (10, 10, 3)
     (tmp_path / "list").write_text("none.png\ntall.png\n")
-    assert _run(resize_and_crop_images, tmp_path / "list", *folders) == 1
+    assert run(resize_and_crop_images, tmp_path / "list", *folders) == 1
     assert "Converted 1 images, 1 failed" in capsys.readouterr().err
 
 
@@ -221,9 +201,9 @@ def test_siamese_pairs(tmp_path):
     write_idx(str(tmp_path / "images"), images)
     write_idx(str(tmp_path / "labels"), labels)
     args = [tmp_path / "images", tmp_path / "labels"]
-    assert _run(convert_mnist_siamese_data, *args, tmp_path / "db") == 0
+    assert run(convert_mnist_siamese_data, *args, tmp_path / "db") == 0
     known = {image.tobytes(): label for image, label in zip(images, labels)}
-    records = _records(tmp_path / "db", "leveldb")
+    records = records_of(tmp_path / "db", "leveldb")
     assert len(records) == 60
     for _, value in records:
         datum = caffe_pb2.Datum.FromString(value)
