@@ -40,7 +40,7 @@ class DeviceExchange(Allreduce):
         super().__init__(cluster, settings)
         self._gpu: Any = None
         self._peers: Peers | None = None
-        self._refusal = "the ranks' GPUs have not met"
+        self._refusal = "it must measure what joins the ranks' GPUs"
         self._link: Link | None = None
 
     def meet(self, parameters: Sequence[Parameter]) -> None:

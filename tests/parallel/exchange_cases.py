@@ -24,7 +24,7 @@ EXCHANGES = [
 ]
 COMPRESSING = [name for name in exchange_names() if exchange_class(name).compresses]
 WIRES = [wire for wire in Wire if wire is not Wire.FLOAT32]
-# They work on gradients that GPUs have: here, each rank plays one.
+# They work on gradients that GPUs have: of few ranks, each plays one.
 ON_DEVICE = [
     name for name in exchange_names() if exchange_class(name).on_device and compiler() is not None
 ]

@@ -17,6 +17,7 @@ from exchange_cases import (
     EXCHANGES,
     HOSTS,
     ITERATIONS,
+    MANY,
     ON_DEVICE,
     TRAINING,
     WIRE_CASE,
@@ -72,7 +73,7 @@ def trained(mpirun, tmp_path_factory) -> Callable[[int], dict[str, np.ndarray]]:
 def works(exchange: str, ranks: int) -> bool:
     """Tell whether an exchange has something to do: one combines ranks of a host, if it has any."""
     if exchange != AUTO and exchange_class(exchange).on_device:
-        return exchange in ON_DEVICE
+        return exchange in ON_DEVICE and ranks < MANY
     return exchange != "hierarchical" or ranks > 1
 
 

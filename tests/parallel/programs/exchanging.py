@@ -20,6 +20,7 @@ from exchange_cases import (
     EXCHANGES,
     HOSTS,
     ITERATIONS,
+    MANY,
     ON_DEVICE,
     WIRE_CASE,
     WIRES,
@@ -68,7 +69,8 @@ def run(
     Raises ClusterError when the exchange cannot combine anything here.
     """
     engine = ExchangeEngine(cluster, exchange, wanted)
-    with device.use(emulated_gpu(cluster.rank) if exchange in ON_DEVICE else device.HOST):
+    emulated = exchange in ON_DEVICE and cluster.size < MANY
+    with device.use(emulated_gpu(cluster.rank) if emulated else device.HOST):
         parameters = case.parameters()
     engine.start(parameters)
     for iteration in iterations:
