@@ -168,7 +168,8 @@ class LmdbCursor(Cursor):
             return self._environment.records(values)
 
     def key(self) -> bytes:
-        with _errors_of(self._path):
+        number = self.position % self._count
+        with _errors_of(self._path), self._environment.located_damage(number):
             self._move()
             return bytes(self._cursor.key())
 
@@ -178,7 +179,8 @@ class LmdbCursor(Cursor):
         wanted = min((most - 1) * step + 1, self._count - self._at)
         self._environment.pages.upto(self._at + wanted - 1)
         value = self._cursor.value
-        # An iteration over keys does not touch the values that are passed over.
+        # An iteration over keys does not touch the values that are passed over; lmdb 3 looks at the
+        # first page of long ones.
         keys = self._cursor.iternext(values=False)
         values = [value() for _ in islice(keys, 0, wanted, step)]
         if len(values) < -(-wanted // step):
