@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from pycaffe_dist.exchange.base import Load
+from pycaffe_dist.runtime.link import Link
 from pycaffe_dist.runtime.peers import MPI, NCCL, refusals
 
 
@@ -29,3 +33,9 @@ def test_paths_are_refused_with_a_reason(ranks, found):
     refused = refusals(ranks)
     assert set(refused) == set(found)
     assert all(reason in refused[path] for path, reason in found.items())
+
+
+def test_gpus_have_a_link_of_their_own_and_what_goes_over_the_host_is_copied_too():
+    cluster = SimpleNamespace(link=lambda: Link(1e-5, 1e9), staging_seconds=2e-9)
+    assert Load(2, 1e6).seconds(cluster) == pytest.approx(2e-5 + 1e-3 + 2e-3)
+    assert Load(2, 1e6, link=Link(1e-6, 1e10)).seconds(cluster) == pytest.approx(2e-6 + 1e-4)
