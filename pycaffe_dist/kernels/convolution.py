@@ -17,12 +17,13 @@ from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient
 from pycaffe_dist.kernels.convolution_generic import GenericConvolution, apply_relu
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.inner_product import InnerProduct
+from pycaffe_dist.kernels.jit.phases import PhasedConvolution, PhasedGradient
 from pycaffe_dist.kernels.jit.products import FlatProduct
 from pycaffe_dist.kernels.jit.rows import WIDEST_KERNEL, RowConvolution
 from pycaffe_dist.kernels.jit.target import Target, target
 from pycaffe_dist.kernels.jit.weights import WeightGradient
 from pycaffe_dist.kernels.jit.winograd import WinogradConvolution
-from pycaffe_dist.kernels.jit.winograd_costs import best_tile
+from pycaffe_dist.kernels.jit.winograd_costs import best_phase_tile, best_tile
 from pycaffe_dist.kernels.jit.winograd_weights import WinogradGradient
 
 __all__ = [
@@ -117,6 +118,9 @@ class _ByRows:
         tile = best_tile(*self._plan, "forward")
         if tile:
             return WinogradConvolution(*self._plan, backward=False, tile=tile)
+        tile = best_phase_tile(*self._plan, "forward")
+        if tile:
+            return PhasedConvolution(*self._plan, tile=tile)
         return RowConvolution(*self._plan, backward=False)
 
     @functools.cached_property
@@ -127,9 +131,12 @@ class _ByRows:
         return RowConvolution(*self._plan, backward=True)
 
     @functools.cached_property
-    def _weights(self) -> WeightGradient | WinogradGradient:
+    def _weights(self) -> Any:
         tile = best_tile(*self._plan, "weights")
-        return WinogradGradient(*self._plan, tile) if tile else WeightGradient(*self._plan)
+        if tile:
+            return WinogradGradient(*self._plan, tile)
+        tile = best_phase_tile(*self._plan, "weights")
+        return PhasedGradient(*self._plan, tile=tile) if tile else WeightGradient(*self._plan)
 
     @property
     def scratch_bytes(self) -> int:

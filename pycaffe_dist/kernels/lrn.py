@@ -134,12 +134,19 @@ def lrn_across_backward(
 
 
 @jit(fast=True)
-def _box_sums(framed, rows, width, half):
-    """framed[i] = Σ of framed over the square window that begins at i.
+def _box_sums(values, framed, rows, shape, half):
+    """framed[y, x] = Σ of values over the square window around (y, x), clipped to the plane.
 
-    ``framed`` is a flat plane whose rows and columns have ``half`` zeros on both sides.
+    All are flat; ``framed`` and ``rows`` have room for ``half`` more rows and columns on each side.
     """
+    height, width = shape
     pitch, window = width + 2 * half, 2 * half + 1
+    framed[:] = 0
+    for r in range(height):
+        inner = framed[(r + half) * pitch + half : (r + half) * pitch + half + width]
+        row = values[r * width : (r + 1) * width]
+        for p in range(width):
+            inner[p] = row[p]
     # Along rows, whose ends reach into the next row's zeros and are used no more, then down them.
     # Each pass reads what lies ahead only, and goes without a copy.
     count = rows.size
@@ -166,13 +173,9 @@ def _within_forward(begin, end, x, y, scale, half, factor, beta):
     rows, power = np.zeros(framed.size, x.dtype), np.empty(height * width, x.dtype)
     for i in range(begin, end):
         plane, out, s = x[i].reshape(-1), y[i].reshape(-1), scale[i].reshape(-1)
-        framed[:] = 0
-        for r in range(height):
-            inner = framed[(r + half) * pitch + half : (r + half) * pitch + half + width]
-            row = plane[r * width : (r + 1) * width]
-            for p in range(width):
-                inner[p] = row[p] * row[p]
-        _box_sums(framed, rows, width, half)
+        for p in range(plane.size):
+            power[p] = plane[p] * plane[p]
+        _box_sums(power, framed, rows, x.shape[1:], half)
         for r in range(height):
             inner, row = framed[r * pitch : r * pitch + width], s[r * width : (r + 1) * width]
             for p in range(width):
@@ -193,13 +196,7 @@ def _within_backward(begin, end, x, y, scale, dy, dx, half, factor, beta):
         top, target = dy[i].reshape(-1), dx[i].reshape(-1)
         for p in range(plane.size):
             power[p] = top[p] * out[p] / s[p]
-        framed[:] = 0
-        for r in range(height):
-            inner = framed[(r + half) * pitch + half : (r + half) * pitch + half + width]
-            row = power[r * width : (r + 1) * width]
-            for p in range(width):
-                inner[p] = row[p]
-        _box_sums(framed, rows, width, half)
+        _box_sums(power, framed, rows, x.shape[1:], half)
         _power(s, beta, power)
         for r in range(height):
             inner, first = framed[r * pitch : r * pitch + width], r * width

@@ -8,6 +8,7 @@ from kernel_reference import close, convolution, convolution_backward, use_unit
 
 from pycaffe_dist import device
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
+from pycaffe_dist.kernels.jit.phases import PhasedConvolution, PhasedGradient
 from pycaffe_dist.kernels.jit.rows import RowConvolution
 from pycaffe_dist.kernels.jit.target import target
 from pycaffe_dist.kernels.jit.toom_cook import matrices
@@ -182,6 +183,37 @@ def test_memory_is_lent_again():
     with memory.lend(500) as again:
         assert np.shares_memory(first, again)
     assert memory.kept_bytes >= 4000
+
+
+STRIDED = {
+    "11x11": ((3, 3, 35, 39), 8, square(11, stride=4)),
+    "5x5 padded": ((8, 4, 20, 23), 10, square(5, 2, stride=2)),
+    "9x9 groups": ((2, 6, 19, 18), 6, square(9, (1, 3), group=2, stride=3)),
+    "6x6 unread rows": ((1, 2, 19, 17), 3, square(6, stride=2)),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_phases_are_the_strided_convolution(unit, name):
+    x, w, b, dy = arrays(STRIDED[name])
+    geometry = STRIDED[name][2]
+    (y, around), (dw, around_dw) = guarded(dy.shape), guarded(w.shape)
+    dw[...] = 3
+    PhasedConvolution(unit, x.shape, w.shape, geometry, tile=4).run(x, w, b, y, 0.5)
+    PhasedGradient(unit, x.shape, w.shape, geometry, tile=4).run(x, dy, dw)
+    expected = convolution(x, w, geometry) + b[:, None, None]
+    is_close(y, np.where(expected < 0, 0.5 * expected, expected), w[0].size, 4)
+    is_close(dw - 3, convolution_backward(x, w, dy, geometry)[1], dy[:, 0].size, 4)
+    assert all((part == 7).all() for part in around + around_dw)
+
+
+def test_phases_are_chosen_for_wide_strided_kernels(unit):
+    shape, geometry = (32, 3, 227, 227), square(11, stride=4)
+    plan = Convolution(shape, (96, 3, 11, 11), geometry)._ways
+    kinds = PhasedConvolution, PhasedGradient, RowConvolution
+    assert tuple(map(type, (plan._forward, plan._weights, plan._data))) == kinds
+    plan = Convolution(shape, (96, 3, 7, 7), square(7, 3, stride=2))._ways
+    assert (type(plan._forward), type(plan._weights)) == (RowConvolution, WeightGradient)
 
 
 LARGE = (16, 128, 28, 28)

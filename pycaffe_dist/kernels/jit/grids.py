@@ -140,9 +140,9 @@ class Direction(NamedTuple):
         pads = tuple(kernel - 1 - pad for kernel, pad in zip(geometry.kernel, geometry.pad))
         return cls(outputs, inputs, outer, inner, pads)
 
-    def multiplications(self, taps: int) -> int:
+    def multiplications(self, taps: int, stride: int = 1) -> int:
         """Return the products of one pair of channels in one image, but those with padding."""
         return math.prod(
-            sum(0 <= y + k - pad < extent for y in range(out) for k in range(taps))
+            sum(0 <= y * stride + k - pad < extent for y in range(out) for k in range(taps))
             for extent, out, pad in zip(self.inner, self.outer, self.pads)
         )

@@ -95,8 +95,8 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, kernels, sizes):
     for unit in range(begin, end):
         image, rest = unit // (row_units * column_units), unit % (row_units * column_units)
         first_row, first_column = rest % row_units * ROW_TILES, rest // row_units * together
-        last_row = min(row_tiles, first_row + ROW_TILES)
-        last_column = min(column_tiles, first_column + together)
+        high = min(row_tiles, first_row + ROW_TILES) - first_row
+        wide = min(column_tiles, first_column + together) - first_column
         g = image % group
         a = packed.ctypes.data + 4 * g * row_tiles * rows * depth
         source = b.ctypes.data + 4 * image * depth * columns
@@ -105,11 +105,9 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, kernels, sizes):
             steps = min(DEPTH, depth - k)
             slope = slopes.ctypes.data + (4 if k + steps == depth else 0)
             if panelled:
-                wide = last_column - first_column
                 _fill_panels(
                     panels, source, columns, k, steps, first_column, wide, width, lanes, kernels
                 )
-            high, wide = last_row - first_row, last_column - first_column
             for i in range(high * wide):
                 # Few steps: a row tile passes over all columns, so that y is written in order.
                 # Many: a column tile stays in the first-level cache while all rows use it.

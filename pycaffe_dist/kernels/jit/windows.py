@@ -82,6 +82,31 @@ class MaximumKernel:
         e = Emitter(target, ENTRY, 10)
         x, x_row, rows, width, index, best, where, y, mask, count = e.arguments
         build = e.builder
+        self._combine_rows(e, x, x_row, rows, width, index, best, where)
+
+        def columns_of_window(offset: ir.Value, valid: ir.Value | None) -> None:
+            top, top_place = self._column(e, best, where, offset, 0)
+            for k in range(1, self.columns):
+                value, place = self._column(e, best, where, offset, k)
+                # Of equal maxima the first in row-major order counts.
+                equal = build.fcmp_ordered("==", value, top)
+                earlier = build.and_(equal, build.icmp_signed("<", place, top_place))
+                take = build.or_(self._beats(e, value, top), earlier)
+                top = build.select(take, value, top)
+                top_place = build.select(take, place, top_place)
+            for value, to in ((top, y), (build.bitcast(top_place, e.vector), mask)):
+                if valid is None:
+                    e.store(value, to, offset)
+                else:
+                    e.store_some(value, count, to)
+
+        _vector_loop(e, count, columns_of_window)
+        build.ret_void()
+        return e.module
+
+    def _combine_rows(self, e: Emitter, x, x_row, rows, width, index, best, where) -> None:
+        """Write the maxima of the columns of ``rows`` rows, and their places, to scratch rows."""
+        build = e.builder
         nothing = ir.Constant(e.vector, [float("-inf")] * e.lanes)
         nowhere = ir.Constant(e.indices, [NOWHERE] * e.lanes)
         lanes = ir.Constant(e.indices, list(range(e.lanes)))
@@ -115,22 +140,6 @@ class MaximumKernel:
             e.store(top, best, offset)
             e.store(build.bitcast(place, e.vector), where, offset)
 
-        def columns_of_window(offset: ir.Value, valid: ir.Value | None) -> None:
-            top, top_place = self._column(e, best, where, offset, 0)
-            for k in range(1, self.columns):
-                value, place = self._column(e, best, where, offset, k)
-                # Of equal maxima the first in row-major order counts.
-                equal = build.fcmp_ordered("==", value, top)
-                earlier = build.and_(equal, build.icmp_signed("<", place, top_place))
-                take = build.or_(self._beats(e, value, top), earlier)
-                top = build.select(take, value, top)
-                top_place = build.select(take, place, top_place)
-            for value, to in ((top, y), (build.bitcast(top_place, e.vector), mask)):
-                if valid is None:
-                    e.store(value, to, offset)
-                else:
-                    e.store_some(value, count, to)
-
         full, partial, go = (e.function.append_basic_block() for _ in range(3))
         build.cbranch(build.icmp_signed("==", rows, e.int(self.whole)), full, partial)
         for block, unrolled in ((full, True), (partial, False)):
@@ -138,9 +147,6 @@ class MaximumKernel:
             _vector_loop(e, width, functools.partial(rows_of_column, unrolled=unrolled))
             build.branch(go)
         build.position_at_end(go)
-        _vector_loop(e, count, columns_of_window)
-        build.ret_void()
-        return e.module
 
     def _column(self, e: Emitter, best: ir.Value, where: ir.Value, offset: ir.Value, k: int):
         value = _strided(e, best, offset, k - self.pad, self.stride)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit.grids import Direction
+from pycaffe_dist.kernels.jit.phases import phase_shapes
 from pycaffe_dist.kernels.jit.target import Target
 
 Pass = Literal["forward", "data", "weights"]
@@ -25,6 +26,8 @@ PACKING_CYCLES = 4
 EFFICIENCY, DIRECT_EFFICIENCY = 0.85, {"forward": 0.88, "data": 0.88, "weights": 0.85}
 STARTING_STEPS = 6
 LEAST_GAIN = 1.1
+# Of splitting strided inputs into phases, cycles of one value.
+SPLITTING_CYCLES = 2
 # Images over which the work on the weights is counted.  The real number must not matter: a rank
 # with a part of the batch is to compute what one process computes for the whole.
 NOMINAL_IMAGES = 16
@@ -47,14 +50,42 @@ def best_tile(
     ):
         return 0
     shapes = Direction.of(x_shape, w_shape, geometry, direction == "data")
-    pairs = shapes.inputs * -(-shapes.outputs // target.lanes)
-    direct = pairs * shapes.multiplications(kernel[0]) / (2 * DIRECT_EFFICIENCY[direction])
+    direct = _direct_cycles(target, shapes, geometry, direction)
     if direction != "weights":
         weights = shapes.inputs * shapes.outputs * kernel[0] ** 2
         direct += weights * PACKING_CYCLES / NOMINAL_IMAGES
     cycles = {tile: _cycles(target, shapes, kernel[0], tile, direction) for tile in TILES}
     best = min(TILES, key=lambda tile: cycles[tile])
     return best if cycles[best] * LEAST_GAIN < direct else 0
+
+
+def best_phase_tile(
+    target: Target,
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    geometry: ConvolutionGeometry,
+    direction: Pass,
+) -> int:
+    """Return the tiles for filtering the phases of a strided convolution, or 0; never of "data"."""
+    phases = phase_shapes(x_shape, w_shape, geometry)
+    if phases is None or direction == "data" or phases[1][-1] not in KERNELS:
+        return 0
+    shapes = Direction.of(x_shape, w_shape, geometry, False)
+    direct = _direct_cycles(target, shapes, geometry, direction)
+    shapes = Direction.of(*phases, False)
+    splitting = SPLITTING_CYCLES * shapes.inputs * shapes.inner[0] * shapes.inner[1]
+    cycles = {tile: _cycles(target, shapes, phases[1][-1], tile, direction) for tile in TILES}
+    best = min(TILES, key=lambda tile: cycles[tile])
+    return best if (cycles[best] + splitting) * LEAST_GAIN < direct else 0
+
+
+def _direct_cycles(
+    target: Target, shapes: Direction, geometry: ConvolutionGeometry, direction: Pass
+) -> float:
+    """Return the cycles of the other kernels' products for one image and group."""
+    pairs = shapes.inputs * -(-shapes.outputs // target.lanes)
+    products = pairs * shapes.multiplications(geometry.kernel[0], geometry.stride[0])
+    return products / (2 * DIRECT_EFFICIENCY[direction])
 
 
 def _cycles(target: Target, shapes: Direction, taps: int, tile: int, direction: Pass) -> float:
