@@ -31,8 +31,6 @@ TANH_TERMS = tuple(
 )
 T4, T3, T2, T1, T0 = TANH_TERMS
 TANH_LIMIT = np.float32(0.6)
-# log(1 + e) = 2·artanh(e/(2 + e)): 1/k of its series for odd k from 15 down to 3.
-L15, L13, L11, L9, L7, L5, L3 = (np.float32(1 / k) for k in range(15, 1, -2))
 
 
 @intrinsic
@@ -101,47 +99,10 @@ def _compiled_tangent(x):
 
 
 @jit
-def _softplus_float32(x):
-    power = _exponential_float32(-abs(x))
-    ratio = power / (np.float32(2) + power)
-    square = ratio * ratio
-    series = L15
-    for term in (L13, L11, L9, L7, L5, L3, ONE):
-        series = series * square + term
-    # A NaN is neither of the two, and comes from the series.
-    return (x if x > 0 else np.float32(0)) + np.float32(2) * ratio * series
-
-
-def _softplus_of(x: float) -> float:
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))  # the compiler takes one of the two below
-
-
-@overload(_softplus_of)
-def _compiled_softplus(x):
-    if x == types.float32:
-        return lambda x: _softplus_float32(x)
-    return lambda x: (x if x > 0 else 0.0) + math.log1p(math.exp(-abs(x)))
-
-
-@jit
-def _exponentials(begin, end, x, y):
-    x, y = x[begin:end], y[begin:end]
-    for i in range(x.size):
-        y[i] = exponential(x[i])
-
-
-@jit
 def _tanh(begin, end, x, y):
     x, y = x[begin:end], y[begin:end]
     for i in range(x.size):
         y[i] = hyperbolic_tangent(x[i])
-
-
-@jit
-def _softplus(begin, end, x, y):
-    x, y = x[begin:end], y[begin:end]
-    for i in range(x.size):
-        y[i] = _softplus_of(x[i])
 
 
 def _each(loop, x: np.ndarray, y: np.ndarray) -> None:
@@ -149,21 +110,9 @@ def _each(loop, x: np.ndarray, y: np.ndarray) -> None:
 
 
 @kernel
-def exponentials(x: np.ndarray, y: np.ndarray) -> None:
-    """Set y to e^x; y may be x."""
-    _each(_exponentials, x, y)
-
-
-@kernel
 def tanh(x: np.ndarray, y: np.ndarray) -> None:
     """Set y to tanh x; y may be x."""
     _each(_tanh, x, y)
-
-
-@kernel
-def softplus(x: np.ndarray, y: np.ndarray) -> None:
-    """Set y to log(1 + e^x); y may be x."""
-    _each(_softplus, x, y)
 
 
 @jit

@@ -4,15 +4,7 @@ import numpy as np
 import pytest
 
 from pycaffe_dist.kernels.compiling import jit
-from pycaffe_dist.kernels.exponential import (
-    exponential,
-    sigmoid,
-    softplus,
-    tanh,
-)
-from pycaffe_dist.kernels.exponential import (
-    exponentials as fill_exponentials,
-)
+from pycaffe_dist.kernels.exponential import exponential, sigmoid, tanh
 from pycaffe_dist.kernels.softmax import softmax_forward
 
 
@@ -55,24 +47,16 @@ def test_sigmoid(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    ("function", "exact"),
-    [
-        (tanh, np.tanh),
-        (softplus, lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))),
-        (fill_exponentials, np.exp),
-    ],
-)
-def test_functions_are_right_relative_to_their_size(function, exact, dtype):
+def test_tanh_is_right_relative_to_its_size(dtype):
     x = np.concatenate(
         [np.linspace(-80, 80, 40001), np.geomspace(1e-30, 1, 999), -np.geomspace(1e-30, 1, 999)]
     )
     x = np.concatenate([x, [0, np.inf, -np.inf, np.nan]]).astype(dtype)
-    expected = exact(x.astype(np.float64))
+    expected = np.tanh(x.astype(np.float64))
     y = np.empty_like(x)
-    function(x, y)
+    tanh(x, y)
     np.testing.assert_allclose(y, expected, rtol=5e-7 if dtype == np.float32 else 1e-14)
-    function(x, x)
+    tanh(x, x)
     np.testing.assert_array_equal(x, y)
 
 

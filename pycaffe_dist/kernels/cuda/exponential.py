@@ -14,16 +14,6 @@ def sigmoid(x: Any, y: Any) -> None:
     _cu.sigmoid(x.size, x, y, x.size)
 
 
-def exponentials(x: Any, y: Any) -> None:
-    """See `pycaffe_dist.kernels.exponential.exponentials`."""
-    _cu.exponentials(x.size, x, y, x.size)
-
-
 def tanh(x: Any, y: Any) -> None:
     """See `pycaffe_dist.kernels.exponential.tanh`."""
     _cu.hyperbolic_tangent(x.size, x, y, x.size)
-
-
-def softplus(x: Any, y: Any) -> None:
-    """See `pycaffe_dist.kernels.exponential.softplus`."""
-    _cu.softplus(x.size, x, y, x.size)
