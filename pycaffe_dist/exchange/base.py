@@ -211,15 +211,18 @@ class Exchange(abc.ABC):
     def complete(self, shipment: Shipment) -> None:  # noqa: B027 (optional)
         """Do what is left once the messages have arrived, in the thread that waits for them."""
 
-    def rebuild_rows(self, shipment: Shipment, begin: int, end: int, out: np.ndarray) -> None:
-        """Do for some rows of one weight's mean gradient what :meth:`complete` does for all.
-
-        Only for exchanges that move factors, and on the host.
-        """
-        raise NotImplementedError(f"{type(self).__name__}.rebuild_rows")
-
     def close(self) -> None:  # noqa: B027 (optional)
         """Forget the run."""
+
+
+class FactorExchange(Exchange):
+    """An exchange that moves a gradient's factors, one weight's to a shipment."""
+
+    moves = Moves.FACTORS
+
+    @abc.abstractmethod
+    def rebuild_rows(self, shipment: Shipment, begin: int, end: int, out: np.ndarray) -> None:
+        """Do for some rows of the mean gradient, on the host, what ``complete`` does for all."""
 
 
 class UpdateExchange(Exchange):

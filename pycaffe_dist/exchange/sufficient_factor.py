@@ -17,10 +17,9 @@ from pycaffe_dist.device import from_numpy, use
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.arrival import Copies, wait_for
 from pycaffe_dist.exchange.base import (
-    Exchange,
+    FactorExchange,
     Load,
     Message,
-    Moves,
     Piece,
     Shipment,
     mean_of_products,
@@ -56,7 +55,7 @@ class _Rows:
 
 
 @register("sufficient_factor")
-class SufficientFactor(Exchange):
+class SufficientFactor(FactorExchange):
     """Every rank sends its factors to all, and rebuilds the mean gradient by one product.
 
     The layer leaves its own product out.  The rebuilding is done by the thread that waits for the
@@ -64,7 +63,6 @@ class SufficientFactor(Exchange):
     The same bits result on all ranks and in all runs, where the vector instructions are the same.
     """
 
-    moves = Moves.FACTORS
     computes = True
     compresses = True
 

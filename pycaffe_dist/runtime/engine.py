@@ -15,6 +15,7 @@ from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.base import (
     AUTO,
     Exchange,
+    FactorExchange,
     Moves,
     Shipment,
     UpdateExchange,
@@ -343,10 +344,11 @@ class ExchangeEngine(Engine):
         """Do as :meth:`wait` does, or leave it to the caller to rebuild what came as factors."""
         waybills = self._of_parameter.get(parameter.key, ())
         for waybill in waybills:
-            if waybill.exchange.moves is Moves.FACTORS and waybill.completed < waybill.round:
+            exchange = waybill.exchange
+            if isinstance(exchange, FactorExchange) and waybill.completed < waybill.round:
                 self._arrived(parameter)
                 waybill.completed = waybill.round
-                return partial(waybill.exchange.rebuild_rows, waybill.shipment)
+                return partial(exchange.rebuild_rows, waybill.shipment)
         self.wait(parameter)
         return None
 
