@@ -8,7 +8,6 @@ the same iterations and start from the same weights; one rank takes the batches 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import subprocess
 import sys
@@ -17,16 +16,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-BIN = Path(sys.executable).parent
+from ranks import ENVIRONMENT
+
 # Accuracies, in points, within which two ways of training count as equally good.
 TOLERANCE = 0.2
-# Several ranks on this machine, also more than it has cores, also for root in a container.
-ENVIRONMENT = {
-    "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 NET = Path("models/lenet/lenet_train_test.prototxt")
 SOLVER = """net: "{net}" base_lr: 0.01 lr_policy: "inv" gamma: 0.0001 power: 0.75 momentum: 0.9
 weight_decay: 0.0005 max_iter: {iterations} test_iter: 100 test_interval: {iterations}
@@ -58,9 +51,7 @@ def train(folder: Path, data: str, ranks: int, batch: int, iterations: int, flag
     if ranks > 1:
         command = ["mpirun", "-n", str(ranks), *command]
     began = time.monotonic()
-    done = subprocess.run(
-        command, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")

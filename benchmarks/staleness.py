@@ -9,7 +9,6 @@ sets the pace of all in either case.)  Runs of both kinds take turns.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -19,13 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ranks import ENVIRONMENT
 
-BIN = Path(sys.executable).parent
-ENVIRONMENT = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 IMAGES, CLASSES, SIDE, NOISE = 2000, 10, 16, 180
 WARM_UP = 20
 AVERAGED = 50
@@ -99,12 +93,11 @@ def work(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace, files: Path, staleness: int) -> tuple[float, float]:
     """Train on all ranks; return the seconds and the loss."""
-    command = [str(BIN / "mpirun"), "-n", str(options.ranks), sys.executable, __file__, "--work"]
+    command = ["mpirun", "-n", str(options.ranks), sys.executable, __file__, "--work"]
     command += [f"--files={files}", f"--staleness={staleness}", f"--clocks={options.clocks}"]
     command += [f"--milliseconds={options.milliseconds}", f"--share={options.share}"]
     command += [f"--computing={options.computing}"]
-    environment = {**os.environ, **ENVIRONMENT}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith(RESULT)]
     if done.returncode or not found:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")

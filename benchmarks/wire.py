@@ -8,7 +8,6 @@ The noise to compare with is how far runs with 32 bits are apart that start from
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import statistics
 import subprocess
@@ -16,14 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-BIN = Path(sys.executable).parent
-# Several ranks on this machine, also more than it has cores, also for root in a container.
-ENVIRONMENT = {
-    "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
+from ranks import ENVIRONMENT
+
 NET = Path("models/lenet/lenet_train_test.prototxt")
 SOLVER = """net: "{net}" base_lr: 0.01 lr_policy: "inv" gamma: 0.0001 power: 0.75 momentum: 0.9
 weight_decay: 0.0005 max_iter: {iterations} test_iter: 100 test_interval: {iterations}
@@ -49,7 +42,7 @@ def train(
     command += [f"--solver={folder / 'solver.prototxt'}", f"--exchange={exchange}"]
     done = subprocess.run(
         [*command, f"--wire={wire}"],
-        env={**os.environ, **ENVIRONMENT},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,

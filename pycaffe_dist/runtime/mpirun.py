@@ -21,7 +21,7 @@ from pycaffe_dist.log import logger
 
 # Open MPI refuses these two unless told: to run as root, as in containers, and to start more ranks
 # than there are cores.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -193,7 +193,7 @@ class Job:
             stderr=errors,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env={**_ENVIRONMENT, **os.environ},
+            env={**ENVIRONMENT, **os.environ},
         )
         os.close(output)
         os.close(errors)

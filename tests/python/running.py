@@ -7,15 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pycaffe_dist.runtime import mpirun
+
 PROGRAMS = Path(__file__).with_name("programs")
 BIN = Path(sys.executable).parent
 TIMEOUT_SECONDS = 240
-ENVIRONMENT = {
-    "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
+ENVIRONMENT = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **mpirun.ENVIRONMENT}
 
 
 def run(

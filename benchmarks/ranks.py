@@ -1,0 +1,17 @@
+"""Running pcaffe on several ranks of this machine, also more than it has cores."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pycaffe_dist.runtime import mpirun
+
+BIN = Path(sys.executable).parent
+# With it, mpirun and pcaffe are those of this Python.
+ENVIRONMENT = {
+    **os.environ,
+    **mpirun.ENVIRONMENT,
+    "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+}
