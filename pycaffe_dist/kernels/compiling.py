@@ -2,7 +2,7 @@
 
 Numba's own cache of machine code watches the one file that a function stands in, but kernels call
 kernels of other files.  Ours has a folder for each version of all kernels' sources, and lets one
-process of a host compile while the others wait for the result.
+process of a host compile a kernel while the others that need it wait for the result.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class _Implementation(CompileResultCacheImpl):
 
 
 class _Turn:
-    """This process's turn at compiling, from the first miss until all that it needed is saved."""
+    """This process's turn at a kernel, from the first miss until all that it needed is saved."""
 
     def __init__(self) -> None:
         self._missing = 0
         self._lock: contextlib.ExitStack | None = None
 
-    def begin(self, directory: str, ready: Callable[[], bool]) -> None:
-        """Wait for a turn, unless this process has it, or until what it wants is ``ready``."""
+    def begin(self, lock: Path, ready: Callable[[], bool]) -> None:
+        """Wait for a turn, unless this process has one, or until what it wants is ``ready``."""
         self._missing += 1
         if self._lock is None:
             self._lock = contextlib.ExitStack()
-            self._lock.enter_context(caching.exclusive(Path(directory) / "lock", ready))
+            self._lock.enter_context(caching.exclusive(lock, ready))
 
     def end(self) -> None:
         """One function that `begin` was called for is there; after the last one, let others."""
@@ -98,7 +98,8 @@ class _Cache(FunctionCache):
             found = self._load(sig, target_context)
             return found is not None
 
-        _turn.begin(self.cache_path, ready)
+        # What the function calls needs no lock of its own: nobody waits while holding one.
+        _turn.begin(Path(self.cache_path) / f"{self._impl.filename_base}.lock", ready)
         if found is not None or ready():
             _turn.end()
         else:

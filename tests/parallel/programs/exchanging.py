@@ -1,9 +1,9 @@
-"""Usage: exchanging.py FOLDER SEED: every exchange on every case; rank r writes FOLDER/r.npz.
+"""Usage: exchanging.py FOLDER SEED [CASE …]: every exchange on every case, or on some.
 
-Names are EXCHANGE/CASE/ITERATION/NUMBER for means and, of numbers that are rounded for the wire,
-EXCHANGE:WIRE/first/NUMBER for those of the first iteration and EXCHANGE:WIRE/sum/NUMBER for the
-sum over many.  ``refused`` lists the exchanges that do not work on these ranks.  The seed makes
-the ranks lag behind each other in another way.
+Rank r writes FOLDER/r.npz.  Names are EXCHANGE/CASE/ITERATION/NUMBER for means and, of numbers that
+are rounded for the wire, EXCHANGE:WIRE/first/NUMBER for those of the first iteration and
+EXCHANGE:WIRE/sum/NUMBER for the sum over many.  ``refused`` lists the exchanges that do not work on
+these ranks.  The seed makes the ranks lag behind each other in another way.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from exchange_cases import (
     MANY,
     ON_DEVICE,
     WIRE_CASE,
+    WIRE_ITERATIONS,
     WIRES,
     Case,
     cases,
     settings,
-    wire_iterations,
 )
 
 from pycaffe_dist import device
@@ -94,10 +94,13 @@ def run(
     assert not any(parameter.as_factors for parameter in parameters)
 
 
-def means(cluster: MPICluster, lag: Lag, exchange: str) -> dict[str, np.ndarray]:
+def means(
+    cluster: MPICluster, lag: Lag, exchange: str, names: Sequence[str]
+) -> dict[str, np.ndarray]:
     return {
         f"{exchange}/{name}/{iteration}/{number}": mean
         for name, case in cases(cluster.size).items()
+        if not names or name in names
         for iteration, found in enumerate(
             run(cluster, exchange, case, lag, range(ITERATIONS), settings())
         )
@@ -108,7 +111,7 @@ def means(cluster: MPICluster, lag: Lag, exchange: str) -> dict[str, np.ndarray]
 def rounded_means(cluster: MPICluster, lag: Lag, exchange: str) -> dict[str, np.ndarray]:
     """Exchange the same gradients again and again."""
     found = {}
-    iterations = [0] * wire_iterations(cluster.size)
+    iterations = [0] * WIRE_ITERATIONS
     for wire in WIRES:
         rounds = list(run(cluster, exchange, WIRE_CASE, lag, iterations, settings(wire)))
         for number, of_one in enumerate(zip(*rounds)):
@@ -117,7 +120,7 @@ def rounded_means(cluster: MPICluster, lag: Lag, exchange: str) -> dict[str, np.
     return found
 
 
-def main(folder: str, seed: int) -> None:
+def main(folder: str, seed: int, *names: str) -> None:
     ranks = launcher.find().size
     with detect(ClusterSettings(hosts=HOSTS[ranks])) as cluster:
         assert isinstance(cluster, MPICluster)
@@ -126,8 +129,8 @@ def main(folder: str, seed: int) -> None:
         refused = []
         for exchange in EXCHANGES:
             try:
-                found |= means(cluster, lag, exchange)
-                if exchange in COMPRESSING:
+                found |= means(cluster, lag, exchange, names)
+                if exchange in COMPRESSING and not names and cluster.size < MANY:
                     found |= rounded_means(cluster, lag, exchange)
             except ClusterError as error:
                 if "can combine no parameter" not in str(error):
@@ -136,4 +139,4 @@ def main(folder: str, seed: int) -> None:
         np.savez(os.path.join(folder, f"{cluster.rank}.npz"), refused=refused, **found)
 
 
-main(sys.argv[1], int(sys.argv[2]))
+main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
