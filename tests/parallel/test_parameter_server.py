@@ -19,7 +19,11 @@ def run(mpirun, folder, ranks: int, servers: int) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    "ranks, servers", [(1, 0), (2, 0), (3, 0), (4, 0), (16, 0), (2, 1), (4, 1), (5, 3)]
+    "ranks, servers",
+    [
+        *[(1, 0), (2, 0), (3, 0), (4, 0), (2, 1), (4, 1), (5, 3)],
+        pytest.param(MANY, 0, marks=pytest.mark.long),
+    ],
 )
 def test_synchronous_training_gives_the_bits_of_allreduce(mpirun, tmp_path, ranks, servers):
     """Weights on all ranks, and the history on rank 0; some is there when they start."""
