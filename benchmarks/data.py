@@ -4,7 +4,8 @@ usage: python benchmarks/data.py [--images N] [--side N] [--seconds S] [--thread
 
 Makes a database of JPEG images and one of MNIST-sized raw ones in a temporary folder.  The bare
 loop reads and decodes in one thread and does nothing else; ours also crops, mirrors, subtracts
-means and fills batches.  Rounds alternate, and the best of each is shown.
+means and fills batches.  They take turns.  As with a real data set, the images do not fit into the
+processor's caches.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import median
 
 import cv2
 import lmdb
@@ -27,7 +29,7 @@ from pycaffe_dist.data.writers import create_database
 from pycaffe_dist.layers.base import LayerContext, layer_class
 from pycaffe_dist.schema import caffe_pb2
 
-ROUNDS = 3
+ROUNDS = 5
 
 
 def write_images(path: str, count: int, side: int) -> None:
@@ -116,24 +118,23 @@ def _closing(records: Iterator[int]) -> Iterator[Iterator[int]]:
 
 
 def report(name: str, loops: dict[str, Callable[[], Iterator[int]]], seconds: float) -> None:
-    """Measure the loops in turn and print each one's best, relative to the first."""
-    best = dict.fromkeys(loops, (0.0, 0.0))
-    for _ in range(ROUNDS):
-        for label, loop in loops.items():
-            wall, busy = rate(loop, seconds)
-            best[label] = max(best[label][0], wall), max(best[label][1], busy)
-    wall_0, busy_0 = next(iter(best.values()))
+    """Measure the loops in turns; print medians, also of ratios to the first one in the same turn."""
+    turns = [{label: rate(loop, seconds) for label, loop in loops.items()} for _ in range(ROUNDS)]
+    first = next(iter(loops))
     print(f"{name:<36} records/s        per second of processor time")
-    for label, (wall, busy) in best.items():
-        print(
-            f"  {label:<32}{wall:>10.0f} {wall / wall_0:5.2f}  {busy:>10.0f} {busy / busy_0:5.2f}"
-        )
+    for label in loops:
+        line = f"  {label:<32}"
+        for kind in (0, 1):
+            median_rate = median(turn[label][kind] for turn in turns)
+            ratio = median(turn[label][kind] / turn[first][kind] for turn in turns)
+            line += f"{median_rate:>10.0f} {ratio:5.2f}  "
+        print(line.rstrip())
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=400)
+    parser.add_argument("--images", type=int, default=1600)
     parser.add_argument("--side", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=2.0)
     cores = os.cpu_count() or 1
