@@ -118,7 +118,7 @@ def _closing(records: Iterator[int]) -> Iterator[Iterator[int]]:
 
 
 def report(name: str, loops: dict[str, Callable[[], Iterator[int]]], seconds: float) -> None:
-    """Measure the loops in turns; print medians, also of ratios to the first one in the same turn."""
+    """Measure the loops in turns; print medians, also of ratios to the first one of a turn."""
     turns = [{label: rate(loop, seconds) for label, loop in loops.items()} for _ in range(ROUNDS)]
     first = next(iter(loops))
     print(f"{name:<36} records/s        per second of processor time")
