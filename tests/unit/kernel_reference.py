@@ -13,6 +13,10 @@ from pycaffe_dist.kernels.jit.target import host_levels
 # What float32 kernels can be made for, and float64; a test skips what the machine cannot execute.
 UNITS = ("avx512", "avx2", "sse", "none", "float64")
 
+# How much more minimal filtering may round, by the size of its tiles: it adds up inputs before it
+# multiplies them.
+FILTERING_LOSS = {2: 2, 4: 6}
+
 GOLDEN = Path(__file__).parent.parent / "golden" / "layers"
 
 
@@ -32,11 +36,14 @@ def golden(name):
         return {key: file[key] for key in file.files}
 
 
-def close(found, expected, dtype=np.float32, terms=1):
-    """Assert equality up to rounding of a sum of ``terms`` products of standard normals."""
+def close(found, expected, dtype=np.float32, terms=1, loss=1):
+    """Assert equality up to rounding of a sum of ``terms`` products of standard normals.
+
+    ``loss`` is how many times more than that may be lost.
+    """
     epsilon = np.finfo(dtype).eps
     scale = max(1.0, float(np.nanmax(np.abs(expected), initial=0)))
-    tolerance = epsilon * scale * (8 + 2 * np.sqrt(terms))
+    tolerance = loss * epsilon * scale * (8 + 2 * np.sqrt(terms))
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
 
 

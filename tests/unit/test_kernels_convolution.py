@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_reference import UNITS, close, convolution, convolution_backward, golden, use_unit
+from kernel_reference import (
+    FILTERING_LOSS,
+    UNITS,
+    close,
+    convolution,
+    convolution_backward,
+    golden,
+    use_unit,
+)
 
 from pycaffe_dist import device
 from pycaffe_dist.errors import NetError
@@ -120,11 +128,11 @@ def check(x_shape, outputs, case, dtype):
     pairs = (y, convolution(x, w, case) + bias), (dx, expected_dx), (dw, 1 + expected_dw)
     terms = w[0].size, w[0].size * w.shape[0] // w.shape[1], dy.size // dy.shape[1]
     for (found, expected), count, direction in zip(pairs, terms, ("forward", "data", "weights")):
-        # Minimal filtering, where it is chosen, loses some bits: see its own tests.
         shapes = target(), x.shape, w.shape, case, direction
-        filtered = plan.generic_reason is None and (best_tile(*shapes) or best_phase_tile(*shapes))
-        loss = 100 if filtered else 1
-        close(found / loss, expected / loss, dtype, count)
+        is_filtered = plan.generic_reason is None
+        tile = is_filtered and (best_tile(*shapes) or best_phase_tile(*shapes))
+        loss = FILTERING_LOSS[tile] if tile else 1
+        close(found, expected, dtype, count, loss)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_reference import close, convolution, convolution_backward, use_unit
+from kernel_reference import FILTERING_LOSS, close, convolution, convolution_backward, use_unit
 
 from pycaffe_dist import device
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
@@ -68,10 +68,7 @@ def guarded(shape):
 
 
 def is_close(found, expected, terms, tile=2):
-    # Sums and differences of inputs come before the products: a few bits are lost, more of them by
-    # larger tiles.
-    factor = {2: 6, 4: 60}[tile]
-    close(found / factor, expected / factor, terms=terms)
+    close(found, expected, terms=terms, loss=FILTERING_LOSS[tile])
 
 
 @pytest.mark.parametrize("tile", TILES)
