@@ -20,7 +20,7 @@ from pycaffe_dist.errors import DataError
 # A reader that has to wait for the interpreter lock should wait rarely: batches are prepared
 # several at a time, up to this many bytes of tops, and more than the 4 that Caffe keeps ready
 # are kept where they are as small as that.
-CHUNK_BYTES = 1 << 21
+CHUNK_BYTES = 1 << 22
 LEAST_DEPTH, MOST_DEPTH = 4, 16
 
 

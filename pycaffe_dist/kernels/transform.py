@@ -103,6 +103,39 @@ def transform_image(
 
 
 @jit
+def _transform_whole(pixels, channels, mean, mean_values, scale, out):
+    """Do what `transform_image` does where all of an image stays: a channel is one long line.
+
+    ``pixels`` and ``out`` are flat.
+    """
+    size = len(out) // channels
+    as_float = out.dtype.type
+    for c in range(channels):
+        plane, to = pixels[c * size : (c + 1) * size], out[c * size : (c + 1) * size]
+        if mean.size == 0:
+            value = mean_values[c]
+            for k in range(size):
+                to[k] = (as_float(plane[k]) - value) * scale
+        else:
+            mean_plane = mean[c].reshape(-1)
+            for k in range(size):
+                to[k] = (as_float(plane[k]) - mean_plane[k]) * scale
+
+
+@jit
+def _transform_values(
+    values, height, width, index, key, train, mirror, mean, mean_values, scale, out
+):
+    """Do what `transform_image` does, with flat values of an image of (height, width)."""
+    channels, whole = out.shape[0], out.shape[1] == height and out.shape[2] == width
+    if whole and not crop_place(height, width, key, index, train, mirror, out)[2]:
+        _transform_whole(values, channels, mean, mean_values, scale, out.reshape(-1))
+    else:
+        pixels = values.reshape((channels, height, width))
+        transform_image(pixels, index, key, train, mirror, mean, mean_values, scale, out)
+
+
+@jit
 def transform_datums(
     buffer: np.ndarray,
     values: np.ndarray,
@@ -140,14 +173,17 @@ def transform_datums(
             return i
         index = indices[0] + i * indices[1]
         if row[SIZE] == size:
-            pixels = buffer[row[DATA] : row[DATA] + size].reshape((channels, height, width))
-            transform_image(pixels, index, key, train, mirror, mean, mean_values, scale, out[i])
+            pixels = buffer[row[DATA] : row[DATA] + size]
+            _transform_values(
+                pixels, height, width, index, key, train, mirror, mean, mean_values, scale, out[i]
+            )
         elif row[SIZE] == 0 and row[FLOATS] == size:
             if floats.size == 0:
                 floats = np.empty(size, np.float32)
             copy_floats(buffer, values[i, 0], values[i, 1], floats)
-            image = floats.reshape((channels, height, width))
-            transform_image(image, index, key, train, mirror, mean, mean_values, scale, out[i])
+            _transform_values(
+                floats, height, width, index, key, train, mirror, mean, mean_values, scale, out[i]
+            )
         else:
             return i
         if labels.size:

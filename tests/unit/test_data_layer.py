@@ -19,6 +19,7 @@ from google.protobuf import text_format
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.options import ReadingOptions, set_options
 from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.data.writers import create_database
 from pycaffe_dist.errors import DataError, LayerError
 from pycaffe_dist.layers.base import LayerContext, layer_class
@@ -86,6 +87,26 @@ def test_batches_equal_caffes(case, monkeypatch):
         assert np.array_equal(label, expected[f"iter{i}/label"])
         assert shapes == [data.shape, label.shape]
     run.layer.close()
+
+
+def test_whole_images_are_mirrored_as_the_transformer_does(tmp_path):
+    bytes_, floats = [_image(i) for i in range(8)], [_image(i) for i in range(8)]
+    for datum in floats:
+        datum.float_data.extend(np.frombuffer(datum.data, np.uint8))
+        datum.ClearField("data")
+    mean = np.random.default_rng(2).normal(120, 9, (3, 12, 10)).astype(np.float32)
+    blob = caffe_pb2.BlobProto(data=mean.reshape(-1), shape={"dim": mean.shape})
+    (tmp_path / "mean").write_bytes(blob.SerializeToString())
+    path = _write(tmp_path / "both", bytes_ + floats)
+    param = _param(path, 16, mirror=True, scale=0.25, mean_file=str(tmp_path / "mean"))
+    run = _Run(param)
+    data, key = run.batch()[0], run.layer.key
+    transformer, expected = Transformer(param.transform_param, TRAIN, key=key), data.copy()
+    for i, datum in enumerate(bytes_ + bytes_):
+        pixels = np.frombuffer(datum.data, np.uint8).reshape(3, 12, 10)
+        transformer.image(pixels, i, expected[i])
+    assert np.array_equal(data, expected)
+    assert not np.array_equal(data[:8], data[8:])  # some are mirrored, others are not
 
 
 def test_float64_net(images):
