@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pycaffe_dist.config import Overlap
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _WORTHWHILE = 0.003
 # So many of the largest parameters are tried one by one; the others follow.
 _MOST_TRIED = 48
+# What fuses parameters is tried with these sizes of what travels together.
+_BUCKET_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 # No exchange combines a parameter without a gradient.
 _NONE = ""
 
@@ -47,12 +49,13 @@ def best_together(
     costs: Mapping[str, Mapping[str, float]],
     workload: Workload,
     cluster: Cluster,
-) -> dict[str, str]:
-    """Return the exchange of every parameter that has one, by its key.
+) -> tuple[dict[str, str], int]:
+    """Return the exchange of every parameter that has one, by its key, and the bytes of a bucket.
 
     ``costs`` are the seconds that each would take on its own, of those that are possible.  Better
     ones are looked for from the best of a few beginnings on: each exchange wherever it is possible,
-    and for each parameter the one that takes the least time on its own.
+    and for each parameter the one that takes the least time on its own; all with several sizes of
+    buckets.
     """
     cheapest = {key: min(of, key=of.__getitem__, default=_NONE) for key, of in costs.items()}
 
@@ -63,8 +66,12 @@ def best_together(
         {key: kind.type if kind.type in of else cheapest[key] for key, of in costs.items()}
         for kind in exchanges
     ]
-    best = min([cheapest, *beginnings], key=total)
-    seconds = total(best)
+    tried = []
+    for bucket_bytes in _BUCKET_BYTES:
+        use_buckets(exchanges, bucket_bytes)
+        tried += [(total(choice), bucket_bytes, choice) for choice in (cheapest, *beginnings)]
+    seconds, bucket_bytes, best = min(tried, key=lambda one: one[:2])
+    use_buckets(exchanges, bucket_bytes)
     by_size = sorted(parameters, key=lambda parameter: -parameter.blob.count)
     open_ones = [p.key for p in by_size if len(costs[p.key]) > 1][:_MOST_TRIED]
     for key in open_ones:
@@ -72,7 +79,13 @@ def best_together(
             changed = {**best, key: name}
             if name != best[key] and (found := total(changed)) < seconds * (1 - _WORTHWHILE):
                 best, seconds = changed, found
-    return {key: name for key, name in best.items() if name}
+    return {key: name for key, name in best.items() if name}, bucket_bytes
+
+
+def use_buckets(exchanges: Sequence[Exchange], bucket_bytes: int) -> None:
+    """Let exchanges fuse what has at most so many bytes together."""
+    for exchange in exchanges:
+        exchange.settings = replace(exchange.settings, bucket_bytes=bucket_bytes)
 
 
 def predicted(
@@ -130,6 +143,7 @@ def _transfer(exchange: Exchange, shipment: Shipment, cluster: Cluster) -> Trans
         finish=load.flops / cluster.product_rate() if load.flops else 0.0,
         saved=spared_seconds(exchange, shipment, cluster),
         priority=shipment.priority,
+        messages=load.messages,
     )
 
 

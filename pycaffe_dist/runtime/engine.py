@@ -154,9 +154,8 @@ class ExchangeEngine(Engine):
 
     @property
     def can_revise(self) -> bool:
-        """Whether "auto" has a choice, and has not settled on it."""
-        choices = self._plan.rows if self._plan else ()
-        return not self._is_settled and any(row.runner_up for row in choices)
+        """Whether "auto" has not settled on a plan."""
+        return not self._is_settled
 
     def revise(self, parameters: Sequence[Parameter], times: Times) -> None:
         """Choose again, by the simulated iteration, and settle on that; nothing is under way."""
@@ -168,7 +167,7 @@ class ExchangeEngine(Engine):
         self._is_settled = True
         seconds = predicted(plan.choice, parameters, exchanges, workload, cluster).total
         logger.info("With the layers' times, an iteration is predicted to take %.4g s", seconds)
-        if before is not None and plan.choice == before.choice:
+        if before is not None and plan.is_like(before):
             logger.info("Exchange plan: it stays, now that the layers' times are known")
             return
         self.finish()

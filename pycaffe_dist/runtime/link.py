@@ -59,6 +59,15 @@ def saturate(
     return time.perf_counter() - started, nbytes
 
 
+def exchange_bytes(communicator: Any, shift: int, rounds: int) -> Generator[Step, None, None]:
+    """Send a byte to rank + ``shift``, and receive one, so many times one after the other."""
+    rank, size = communicator.Get_rank(), communicator.Get_size()
+    to, back = (rank + shift) % size, (rank - shift) % size
+    out, into = np.zeros(1, np.uint8), np.empty(1, np.uint8)
+    for _ in range(rounds):
+        yield Step([communicator.Irecv(into, back, TAG), communicator.Isend(out, to, TAG)])
+
+
 def _host_zeros(nbytes: int) -> Any:
     return np.zeros(nbytes, np.uint8)
 

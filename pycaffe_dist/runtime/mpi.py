@@ -19,15 +19,14 @@ from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.device import Device
 from pycaffe_dist.errors import ClusterError, PcaffeError
 from pycaffe_dist.exchange.arrival import in_stream
-from pycaffe_dist.runtime import launcher
+from pycaffe_dist.runtime import contention, launcher
 from pycaffe_dist.runtime.clocks import compare
 from pycaffe_dist.runtime.cluster import Cluster
 from pycaffe_dist.runtime.communication import CommunicationThread, Handle, Step, Task
 from pycaffe_dist.runtime.inquiry import Inquiry
-from pycaffe_dist.runtime.link import AT_A_TIME, LARGE_BYTES, Link, measure, saturate
+from pycaffe_dist.runtime.link import Link, measure
 from pycaffe_dist.runtime.pacing import Pace
 from pycaffe_dist.runtime.peers import Peers
-from pycaffe_dist.runtime.products import FLOPS, seconds_until
 from pycaffe_dist.runtime.simulation import Contention
 from pycaffe_dist.runtime.transports import cuda_aware
 from pycaffe_dist.runtime.windows import Windows
@@ -41,11 +40,6 @@ _LATER_RANKS_WAIT = 1.0
 _NEXT_RANK_WAITS = 0.1
 _MOST_WAITING_RANKS = 20
 _ABORT_TIMEOUT = 2.0
-# How long links and cores are loaded at once to see what they leave to each other, and with how
-# many messages at most; and the least that is believed.
-_CONTENTION_SECONDS = 0.1
-_MOST_MESSAGES = 48
-_LEAST_SHARE = 0.05
 
 
 class MPICluster(Cluster):
@@ -306,22 +300,11 @@ class MPICluster(Cluster):
     def contention(self) -> Contention:
         """Return what is left of both rates when all ranks compute and exchange at once.
 
-        Measured at the first call, in a tenth of a second or so: where ranks have few cores, the
+        Measured at the first call, in two tenths of a second or so: where ranks have few cores, the
         network's own work slows the kernels down, and they the messages.
         """
         if self._contention is None:
-            link, rate = self.link(), self.product_rate()
-            messages = int(_CONTENTION_SECONDS * link.bandwidth / LARGE_BYTES)
-            task = saturate(
-                self._control, self._to_next_host, min(max(messages, AT_A_TIME), _MOST_MESSAGES)
-            )
-            self.barrier()
-            handle = self.communication.submit(task, "measuring contention")
-            product = FLOPS / seconds_until(lambda: handle.done)
-            seconds, nbytes = handle.wait()
-            shares = self.mean(np.array([product / rate, nbytes / seconds / link.bandwidth]))
-            computing, wire = np.clip(shares, _LEAST_SHARE, 1.0).tolist()
-            self._contention = Contention(computing, wire)
+            self._contention = contention.measure(self, self._control, self._to_next_host)
         return self._contention
 
     def clock_ahead(self) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pycaffe_dist.config import Overlap
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.base import AUTO, Shipment
-from pycaffe_dist.runtime.choosing import Workload, best_together
+from pycaffe_dist.runtime.choosing import Workload, best_together, use_buckets
 from pycaffe_dist.runtime.shipping import shipments_of
 
 if TYPE_CHECKING:
@@ -45,9 +45,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """One row for every parameter, in the order of the net."""
+    """One row for every parameter, in the order of the net.
+
+    Small ones travel together if they have at most ``bucket_bytes``.
+    """
 
     rows: tuple[Row, ...]
+    bucket_bytes: int
 
     def row(self, parameter: Parameter) -> Row:
         """Return a parameter's row; raises ClusterError when it has none."""
@@ -60,6 +64,10 @@ class Plan:
     def choice(self) -> dict[str, str]:
         """The name in the column of exchanges, by the parameter's key."""
         return {row.key: row.exchange for row in self.rows}
+
+    def is_like(self, other: Plan) -> bool:
+        """Whether the same travels together, and by the same exchanges."""
+        return (self.choice, self.bucket_bytes) == (other.choice, other.bucket_bytes)
 
     def table(self) -> str:
         """Return the rows as aligned text, with a heading and the sum."""
@@ -79,7 +87,10 @@ class Plan:
         ]
         moved = sum(row.nbytes for row in self.rows if row.exchange not in (STATISTICS, NOTHING))
         seconds = sum(row.seconds for row in self.rows)
-        lines.append(("sum", "", f"{moved / 1024:.1f}", "", f"{seconds * 1e3:.3g}", "", "", ""))
+        buckets = f"together up to {self.bucket_bytes / 1024:.0f} KiB"
+        lines.append(
+            ("sum", "", f"{moved / 1024:.1f}", "", f"{seconds * 1e3:.3g}", "", "", buckets)
+        )
         widths = [max(map(len, column)) for column in zip(*lines)]
         left = (True, True, False, True, False, True, False, True)
         return "\n".join(
@@ -92,14 +103,14 @@ class Plan:
 
     def to_bytes(self) -> bytes:
         """Return the plan as JSON."""
-        return json.dumps([asdict(row) for row in self.rows]).encode()
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Plan:
         """Return the plan that :meth:`to_bytes` wrote."""
-        return cls(
-            tuple(Row(**fields | {"shape": tuple(fields["shape"])}) for fields in json.loads(data))
-        )
+        made = json.loads(data)
+        rows = [Row(**fields | {"shape": tuple(fields["shape"])}) for fields in made["rows"]]
+        return cls(tuple(rows), made["bucket_bytes"])
 
 
 def make_plan(
@@ -132,11 +143,13 @@ def make_plan(
     if cluster.rank == 0:
         costs, refusals = _costs(parameters, exchanges, cluster, differences)
         together: Mapping[str, str] = {}
+        bucket_bytes = exchanges[0].settings.bucket_bytes
         if workload is not None and wanted == AUTO:
-            together = best_together(parameters, exchanges, costs, workload, cluster)
+            together, bucket_bytes = best_together(parameters, exchanges, costs, workload, cluster)
         rows = [_row(p, costs, refusals, wanted, together) for p in parameters]
-        data = Plan(tuple(rows)).to_bytes()
+        data = Plan(tuple(rows), bucket_bytes).to_bytes()
     plan = Plan.from_bytes(cluster.broadcast_bytes(data))
+    use_buckets(exchanges, plan.bucket_bytes)
     _require_one(wanted, plan.rows)
     _check(plan, parameters)
     return plan
@@ -159,7 +172,10 @@ def known_plan(
         _check(plan, parameters)
     except ClusterError:
         return None
-    return plan if not refused and set(plan.choice.values()) <= known else None
+    if refused or not set(plan.choice.values()) <= known:
+        return None
+    use_buckets(exchanges, plan.bucket_bytes)
+    return plan
 
 
 def shipments(

@@ -15,7 +15,7 @@ FLOPS = 2 * SAMPLES * SIDE * SIDE
 REPETITIONS = 4
 
 
-def seconds_until(is_over: Callable[[], bool]) -> float:
+def multiply_until(is_over: Callable[[], bool]) -> float:
     """Return the median time of the same product, again and again until something is over."""
     from pycaffe_dist.kernels.gemm import gemm
 

@@ -14,10 +14,14 @@ _SETTLING = 2
 
 @dataclass(frozen=True)
 class Contention:
-    """What is left of the rate of computing, and of the wire's, while both are in use (0 to 1)."""
+    """What is left of the rate of computing, and of the wire's, while both are in use (0 to 1).
+
+    A message takes ``per_message`` seconds from a rank that computes, however small it is.
+    """
 
     computing: float = 1.0
     wire: float = 1.0
+    per_message: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Transfer:
     They occupy the wire for ``wire`` seconds and arrive ``latency`` seconds later.  ``finish``
     seconds of computing follow once somebody waits for them; ``saved`` seconds are what backward of
     layer ``layer`` is spared.  Of those that wait for the wire, the lowest ``priority`` goes first.
+    ``messages`` of them follow one another.
     """
 
     layer: int
@@ -36,6 +41,7 @@ class Transfer:
     finish: float = 0.0
     saved: float = 0.0
     priority: int = 0
+    messages: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,7 @@ class _Machine:
         self._contention = contention
         self._transfers = transfers
         self._now = self._computing = self._waiting = 0.0
+        self._owed = 0.0  # the seconds that messages take from what is computed next
         self._queue: list[tuple[int, int, int]] = []  # a heap: priority, order, number
         self._orders = 0
         self._carried: tuple[int, float] | None = None  # its number and its latency
@@ -113,6 +120,7 @@ class _Machine:
     def send(self, number: int) -> None:
         """Put a transfer in the queue for the wire."""
         self.arrivals.pop(number, None)
+        self._owed += self._transfers[number].messages * self._contention.per_message
         heapq.heappush(self._queue, (self._transfers[number].priority, self._orders, number))
         self._orders += 1
         if self._carried is None:
@@ -124,7 +132,8 @@ class _Machine:
 
     def compute(self, seconds: float) -> None:
         """Compute what takes so many seconds while the wire is not in use."""
-        began, left = self._now, seconds
+        began, left = self._now, seconds + self._owed
+        self._owed = 0.0
         while left > 0 and self._carried is not None:
             step = left / self._contention.computing
             if self._left / self._contention.wire < step:
@@ -140,6 +149,7 @@ class _Machine:
     def wait(self, number: int) -> None:
         """Do nothing until a transfer has arrived."""
         began = self._now
+        self._owed = 0.0  # a core is free for messages, whose latency has it
         while number not in self.arrivals:
             self._advance(self._left, self._left)
         until = self.arrivals[number]

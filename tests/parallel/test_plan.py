@@ -88,7 +88,7 @@ def test_the_table_has_a_line_per_row_and_the_sum():
     assert heading.split() == columns
     assert lines[0].split()[3:] == ["choosy", "2.6", "general", "3", "least", "time"]
     assert lines[1].split()[1:6] == ["1000x10", "39.1", "general", "2e+03", "choosy"]
-    assert total.split() == ["sum", "39.1", "2e+03"]
+    assert total.split() == ["sum", "39.1", "2e+03", "together", "up", "to", "64", "KiB"]
 
 
 def test_what_the_asked_exchange_cannot_combine_goes_another_way():

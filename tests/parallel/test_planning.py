@@ -11,6 +11,7 @@ from pycaffe_dist.errors import UsageError
 from pycaffe_dist.runtime import planning
 from pycaffe_dist.runtime.choosing import Times, Workload
 from pycaffe_dist.runtime.link import Link
+from pycaffe_dist.runtime.simulation import Contention
 
 SOLVER = """
 base_lr: 0.01 lr_policy: 'fixed' max_iter: 10 %s net_param {
@@ -84,6 +85,16 @@ def test_what_hides_behind_backward_is_free(tmp_path):
     # pass while the first weight's factors are on the wire.
     assert as_factors.total - found.total == pytest.approx((32 - 8.8 - 16) * 1e-3)
     net.close()
+
+
+@pytest.mark.parametrize(("per_message", "kib"), [(0.0, 64), (5e-3, 1024)])
+def test_messages_that_cost_computing_are_few(net, monkeypatch, per_message, kib):
+    """All 434 KiB travel together when that costs less than more messages."""
+    contention = Contention(per_message=per_message)
+    monkeypatch.setattr(planning.ImaginedCluster, "contention", lambda self: contention)
+    workload = Workload(Times((0.0,) * 4, (0.0, 0.01, 0.1, 0.0), 0.0))
+    plan, _ = planning.predict(net, workload, planning.Imagined(2, Link(0.0, 1e9), 1e6), "auto")
+    assert plan.splitlines()[-1].endswith(f"together up to {kib} KiB")
 
 
 def test_the_curve_ends_at_the_ranks_that_were_asked_for(net, solver):

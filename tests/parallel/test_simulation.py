@@ -29,6 +29,16 @@ def test_a_transfer_that_fits_behind_backward_costs_nothing():
     assert times([Transfer(2, 2, 7, 1)], [Update(1, (0,))]) == near(22, 22, 0, 7)
 
 
+def test_messages_take_their_time_from_what_is_computed_meanwhile():
+    each = Contention(per_message=0.5)
+    hidden = Transfer(2, 2, 7, 1, messages=2)
+    # Backward of layers 1 and 0 takes 2·0.5 more.
+    assert times([hidden], [Update(1, (0,))], contention=each) == near(23, 23, 0, 7)
+    # Whoever waits has a core to spare: ready at 21, arrives at 26.
+    late = Transfer(0, None, 4, 1, messages=2)
+    assert times([late], [Update(1, (0,))], contention=each) == near(27, 22, 5, 4)
+
+
 def test_what_sticks_out_is_waited_for():
     # Ready at 12, arrives at 12 + 10 + 1 = 23: 2 later than backward ends.
     assert times([Transfer(2, 2, 10, 1)], [Update(1, (0,))]) == near(24, 22, 2, 10)
