@@ -1,7 +1,7 @@
 """Convolution: forward, and the gradients with respect to data, weights and bias.
 
-Float32 runs on machine code made for the layer's shape (see `pycaffe_dist.kernels.jit`); float64,
-depthwise convolutions and the like run on plain Numba loops.
+Float32 runs on machine code made for the layer's shape (see `pycaffe_dist.kernels.jit`); float64
+and unusual convolutions run on plain Numba loops.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient
 from pycaffe_dist.kernels.convolution_generic import GenericConvolution, apply_relu
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.inner_product import InnerProduct
+from pycaffe_dist.kernels.jit.depthwise import DepthwiseConvolution, has_microkernels
 from pycaffe_dist.kernels.jit.phases import PhasedConvolution, PhasedGradient
 from pycaffe_dist.kernels.jit.products import FlatProduct
 from pycaffe_dist.kernels.jit.rows import WIDEST_KERNEL, RowConvolution
@@ -58,6 +59,8 @@ class Convolution:
         self.generic_reason = self._why_generic(w_shape)
         if self.generic_reason is not None:
             self._ways: Any = GenericConvolution(x_shape, w_shape, geometry)
+        elif _is_depthwise(w_shape, geometry):
+            self._ways = DepthwiseConvolution(self._target, x_shape, w_shape, geometry)
         elif geometry.group == 1 and geometry.kernel == x_shape[2:] and not any(geometry.pad):
             self._ways = _AsInnerProduct(x_shape, w_shape)
         elif math.prod((*geometry.kernel, *geometry.stride)) == 1 and not any(geometry.pad):
@@ -68,8 +71,9 @@ class Convolution:
     def _why_generic(self, w_shape: tuple[int, ...]) -> str | None:
         if self._target is None:
             return "float64, or PCAFFE_SIMD=none"
-        if w_shape[1] == 1 and w_shape[0] == self.geometry.group:
-            return "depthwise: one channel does not fill a vector"
+        if _is_depthwise(w_shape, self.geometry):
+            known = has_microkernels(self.geometry)
+            return None if known else "depthwise, with many taps or a stride of more than 2"
         if self.geometry.kernel[-1] > WIDEST_KERNEL:
             return f"kernel rows of more than {WIDEST_KERNEL} columns"
         return None
@@ -198,6 +202,10 @@ class _AsInnerProduct:
 
     def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
         self._product.backward_weights(_matrix(x), _matrix(dy), _matrix(dw))
+
+
+def _is_depthwise(w_shape: tuple[int, ...], geometry: ConvolutionGeometry) -> bool:
+    return w_shape[1] == 1 and w_shape[0] == geometry.group
 
 
 def _matrix(x: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ the columns, so that both steps run in vector registers.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import valid_range
 from pycaffe_dist.kernels.jit.calling import call
 from pycaffe_dist.kernels.jit.objects import address_of
-from pycaffe_dist.kernels.jit.target import target
+from pycaffe_dist.kernels.jit.planes import MOST_TAPS, STRIDES, Row, SpreadKernel
+from pycaffe_dist.kernels.jit.target import Target, target
 from pycaffe_dist.kernels.jit.windows import NOWHERE, AverageKernel, MaximumKernel
 
 # A chunk of planes should be worth a thread's waking up.
@@ -62,7 +64,7 @@ def _planes(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, x.shape[-2], x.shape[-1])
 
 
-def _over_planes(loop, arrays, geometry: PoolingGeometry, *extra: int) -> None:
+def _over_planes(loop, arrays, geometry: PoolingGeometry, *extra: Any) -> None:
     planes = [_planes(array) for array in arrays]
     largest = max(plane.shape[1] * plane.shape[2] for plane in planes)
     grain = -(-ELEMENTS_PER_CHUNK // largest)
@@ -338,10 +340,66 @@ def _average_pool_backward(begin, end, dy, dx, geometry):
                     out[j] += spread[j]
 
 
+@jit(fast=True)
+def _average_pool_spread(begin, end, dy, dx, geometry, kernel, rows, ones):
+    """`_average_pool_backward` on `SpreadKernel`, all of whose weights are 1."""
+    kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w = geometry
+    height, width, count = dx.shape[1], dx.shape[2], dy.shape[1] * dy.shape[2]
+    heights, widths = np.empty(dy.shape[1], dx.dtype), np.empty(dy.shape[2], dx.dtype)
+    _window_extents(dy.shape[1], height, kernel_h, stride_h, pad_h, heights)
+    _window_extents(dy.shape[2], width, kernel_w, stride_w, pad_w, widths)
+    factors, shares = np.empty(count, np.float32), np.empty(count, np.float32)
+    for o in range(count):
+        factors[o] = np.float32(1) / (heights[o // widths.size] * widths[o % widths.size])
+    zeros, flat = np.zeros(max(width, widths.size), np.float32), dy.reshape(-1)
+    for i in range(begin, end):
+        values = flat[i * count : (i + 1) * count]
+        for o in range(count):
+            shares[o] = values[o] * factors[o]
+        call(
+            kernel,
+            shares.ctypes.data,
+            rows.ctypes.data,
+            height,
+            zeros.ctypes.data,
+            ones.ctypes.data,
+            dx.ctypes.data + 4 * i * height * width,
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _spreading(
+    unit: Target, geometry: PoolingGeometry, spatial: tuple[int, int], pooled: tuple[int, int]
+) -> tuple[int, np.ndarray, np.ndarray] | None:
+    """Return the machine code of `_average_pool_spread`, its table of rows, and ones, or None."""
+    (kernel_h, columns), (step, stride), (pad_h, pad) = (
+        geometry.kernel,
+        geometry.stride,
+        geometry.pad,
+    )
+    windows = [
+        [oy for oy in range(pooled[0]) if 0 <= h + pad_h - oy * step < kernel_h]
+        for h in range(spatial[0])
+    ]
+    lines = max(1, *map(len, windows))
+    if stride not in STRIDES or lines * columns > MOST_TAPS or pooled == (1, 1):
+        return None
+    rows = np.full((spatial[0], lines, 2), (-1, 0), np.int64)
+    for h, found in enumerate(windows):
+        rows[h, : len(found), 0] = [4 * oy * pooled[1] for oy in found]
+    kernel = SpreadKernel(Row(columns, stride, pad, 1, spatial[1], pooled[1]), lines)
+    return address_of(kernel, unit), rows, np.ones(columns, np.float32)
+
+
 @kernel
 def average_pool_backward(dy: np.ndarray, dx: np.ndarray, geometry: PoolingGeometry) -> None:
     """Set dx to the gradient of `average_pool_forward`."""
-    _over_planes(_average_pool_backward, (dy, dx), geometry)
+    unit = target() if dx.dtype == np.float32 else None
+    special = unit and _spreading(unit, geometry, dx.shape[-2:], dy.shape[-2:])
+    if special:
+        _over_planes(_average_pool_spread, (dy, dx), geometry, *special)
+    else:
+        _over_planes(_average_pool_backward, (dy, dx), geometry)
 
 
 @jit

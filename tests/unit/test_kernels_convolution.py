@@ -73,6 +73,11 @@ CASES = {
     "grouped 1x1": ((2, 12, 5, 6), 9, geometry(2, 1, group=3)),
     "depthwise": ((2, 19, 10, 9), 19, geometry(2, 3, pad=1, group=19)),
     "depthwise strided": ((2, 19, 10, 9), 19, geometry(2, 3, stride=2, pad=1, group=19)),
+    "depthwise wide": ((2, 3, 7, 43), 3, geometry(2, 3, pad=1, group=3)),
+    "depthwise wide strided": ((2, 3, 9, 78), 3, geometry(2, 3, stride=2, pad=1, group=3)),
+    "depthwise 5x5": ((1, 4, 12, 27), 4, geometry(2, 5, pad=3, dilation=2, group=4)),
+    "depthwise by 3": ((2, 4, 9, 10), 4, geometry(2, 3, stride=3, pad=1, group=4)),
+    "depthwise 1-D": ((2, 5, 21), 5, geometry(1, 4, stride=2, pad=2, group=5)),
     "depthwise times two": ((2, 6, 7, 9), 12, geometry(2, 3, pad=1, group=6)),
     "single pixel": ((2, 30, 1, 1), 20, geometry(2, 1)),
     "kernel is image": ((3, 6, 5, 5), 33, geometry(2, 5)),
@@ -152,7 +157,7 @@ def test_kernel_rows_that_are_too_wide_for_machine_code_say_so():
     check((1, 2, 5, 30), 3, case, np.float32)
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if n not in ("depthwise", "depthwise strided")])
+@pytest.mark.parametrize("name", [n for n in CASES if n != "depthwise by 3"])
 def test_usual_convolutions_run_on_machine_code(name):
     x_shape, outputs, case = CASES[name]
     w_shape = (outputs, x_shape[1] // case.group, *case.kernel)

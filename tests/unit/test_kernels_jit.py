@@ -22,6 +22,7 @@ from pycaffe_dist.kernels.jit.kernels import (
     RowKernel,
     TransposeKernel,
 )
+from pycaffe_dist.kernels.jit.planes import CorrelationKernel, FilterKernel, Row, SpreadKernel
 from pycaffe_dist.kernels.jit.target import LEVELS, Target, host_levels, host_target, target
 from pycaffe_dist.kernels.jit.windows import AverageKernel, MaximumKernel
 
@@ -106,6 +107,9 @@ def specifications(pixels, rows):
         PanelKernel(3, True),
         MaximumKernel(3, 2, 1, 3),
         AverageKernel(3, 1, 1),
+        FilterKernel(Row(3, 1, 1, 1, 56, 56), 3),
+        SpreadKernel(Row(3, 2, 1, 1, 56, 28), 2),
+        CorrelationKernel(Row(3, 2, 1, 1, 56, 28), 3),
     ]
     return pytest.mark.parametrize("spec", specs, ids=lambda spec: type(spec).__name__)
 

@@ -106,9 +106,7 @@ class Emitter:
             build.store(part, self.place(address, 0, part.type)).align = 4
             build.branch(go)
             build.position_at_end(go)
-            rest = self._shuffle(
-                value, value, [(i + piece) % self.lanes for i in range(self.lanes)]
-            )
+            rest = self.shuffle(value, value, [(i + piece) % self.lanes for i in range(self.lanes)])
             value = build.select(wanted, rest, value)
             address = build.select(wanted, self.add(address, 4 * piece), address)
             piece //= 2
@@ -184,12 +182,23 @@ class Emitter:
             for i in range(self.lanes):
                 if not i & width:
                     a, b = rows[i], rows[i + width]
-                    rows[i] = self._shuffle(a, b, low)
-                    rows[i + width] = self._shuffle(a, b, high)
+                    rows[i] = self.shuffle(a, b, low)
+                    rows[i + width] = self.shuffle(a, b, high)
             width //= 2
         return rows
 
-    def _shuffle(self, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
+    def interleave(self, parts: list[ir.Value]) -> list[ir.Value]:
+        """Return the elements of one or two vectors in turn, as as many vectors."""
+        if len(parts) == 1:
+            return parts
+        turns = [i // 2 + i % 2 * self.lanes for i in range(2 * self.lanes)]
+        return [
+            self.shuffle(*parts, turns[: self.lanes]),
+            self.shuffle(*parts, turns[self.lanes :]),
+        ]
+
+    def shuffle(self, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
+        """Return the elements of a and b, one behind the other, of the given indices."""
         return self.builder.shuffle_vector(a, b, ir.Constant(self.indices, lanes))
 
     def _intrinsic(self, name: str, result: ir.Type, arguments: list, suffix: str = ""):

@@ -14,6 +14,7 @@ import numpy as np
 from pycaffe_dist.device import parallel_for, threads
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan, valid_range
+from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.calling import call
 from pycaffe_dist.kernels.jit.kernels import OuterKernel, TransposeKernel
 from pycaffe_dist.kernels.jit.objects import address_of
@@ -23,6 +24,9 @@ from pycaffe_dist.kernels.jit.target import Target, step_cycles
 PIXELS_PER_PIECE = 256
 FEW_CHANNELS = 6
 UNITS_PER_THREAD = 3
+# Where there are few channels, the images are cut into so many parts, which are summed in the end:
+# whatever the threads, because the order of sums shows in the result.
+PARTS = 12
 
 
 class Tiling(NamedTuple):
@@ -69,6 +73,8 @@ class WeightGradient:
         # Sums of kernel columns need no column limits, because the copy's rows are padded.
         self.by_columns = self.channels < FEW_CHANNELS and self._columns > 1
         self._row_pitch = self._width
+        # The few tiles of few channels leave dy's transposition nothing to share between threads.
+        self.parts = min(PARTS, self.images) if self.by_columns else 1
         if self.by_columns:
             self._row_pitch += 2 * self._padding
         self._runs, self._run_starts, self._row_step = self._find_runs(plan, geometry)
@@ -152,7 +158,7 @@ class WeightGradient:
         most = int(self._bands[:, 4].min())
         # Each block of input tiles transposes dy for itself: no more blocks than threads need.
         blocks = max(1, min(-(-UNITS_PER_THREAD * threads() // lane_units), most))
-        if threads() == 1:
+        if threads() == 1 or self.parts > 1:
             blocks = 1
         sizes = (
             *(self.images, self.group, self.channels, self.outputs, self._rows_x, self._width),
@@ -160,20 +166,19 @@ class WeightGradient:
             *(self._stride, self._piece_images, self._piece_rows, int(self.by_columns)),
             *(self._lanes, self._transpose, blocks),
         )
-        parallel_for(
-            _gradient_units,
-            lane_units * blocks,
-            x.reshape(-1),
-            dy.reshape(-1),
-            dw.reshape(-1),
-            self._bands,
-            self._offsets,
-            self._runs,
-            self._run_starts,
-            self._passes,
-            self._places,
-            np.array(sizes, np.int64),
+        args = (
+            *(self._bands, self._offsets, self._runs, self._run_starts, self._passes),
+            *(self._places, np.array(sizes, np.int64)),
         )
+        x, dy, units = x.reshape(-1), dy.reshape(-1), lane_units * blocks * self.parts
+        if self.parts == 1:
+            parallel_for(_gradient_units, units, x, dy, dw.reshape(1, -1), *args)
+            return
+        with workspace.shared.lend(self.parts * dw.size) as memory:
+            memory[:] = 0
+            parts = memory.reshape(self.parts, *dw.shape)
+            parallel_for(_gradient_units, units, x, dy, parts.reshape(self.parts, -1), *args)
+            dw += parts.sum(axis=0)
 
 
 @jit
@@ -258,29 +263,34 @@ def _add_piece(x, steps, dy_t, y_range, band, tiles, offsets, runs, run_starts, 
 
 
 @jit
-def _gradient_units(begin, end, x, dy, dw, bands, offsets, runs, run_starts, passes, places, sizes):
+def _gradient_units(
+    begin, end, x, dy, parts, bands, offsets, runs, run_starts, passes, places, sizes
+):
+    """Add the sums over a part of the images to ``parts``, gradients for each part."""
     images, group, channels, outputs, rows_x, width = sizes[:6]
     rows_y, width_y, pitch, padding, row_step = sizes[6:11]
     stride, piece_images, piece_rows, by_columns, lanes, transpose, blocks = sizes[11:18]
     plane_x, plane_y, padded_image = rows_x * width, rows_y * width_y, channels * rows_x * pitch
     copies = by_columns and padding > 0
     padded = np.zeros(piece_images * padded_image if copies else 1, np.float32)
-    per_output = dw.size // (group * outputs)
+    per_output = parts.shape[1] // (group * outputs)
     for unit in range(begin, end):
-        band, block = bands[unit // blocks % len(bands)], unit % blocks
-        g = unit // blocks // len(bands)
+        part, index = unit % len(parts), unit // len(parts)
+        band, block = bands[index // blocks % len(bands)], index % blocks
+        g = index // blocks // len(bands)
         channel, vectors, rows, tiles = band[1], band[2], band[3], band[4]
         mine = (tiles * block // blocks, tiles * (block + 1) // blocks)
         sums = np.zeros((mine[1] - mine[0], len(passes), rows, vectors * lanes), np.float32)
         dy_t = np.zeros((piece_images, piece_rows * width_y, vectors * lanes), np.float32)
-        for n in range(0, images, piece_images):
-            count, image_step = min(piece_images, images - n), group * channels * plane_x
+        last = images * (part + 1) // len(parts)
+        for n in range(images * part // len(parts), last, piece_images):
+            count, image_step = min(piece_images, last - n), group * channels * plane_x
             first_x = n * image_step + g * channels * plane_x
             source = x.ctypes.data + 4 * first_x
             if copies:
                 for i in range(count):
-                    part, first = padded[i * padded_image :], first_x + i * image_step
-                    _pad_rows(x, part, first, channels * rows_x, width, padding)
+                    copy, first = padded[i * padded_image :], first_x + i * image_step
+                    _pad_rows(x, copy, first, channels * rows_x, width, padding)
                 source, image_step = padded.ctypes.data, padded_image
             steps = (image_step, pitch, row_step, stride, count, width_y)
             for y in range(0, rows_y, piece_rows):
@@ -296,4 +306,4 @@ def _gradient_units(begin, end, x, dy, dw, bands, offsets, runs, run_starts, pas
                     source, steps, dy_t, piece, band, mine, offsets, runs, run_starts, passes, sums
                 )
         base = g * outputs * per_output
-        _add_sums(sums, dw, base, per_output, band, mine, passes, places, outputs)
+        _add_sums(sums, parts[part], base, per_output, band, mine, passes, places, outputs)
