@@ -37,6 +37,7 @@ class FakeParameter:
         self.blob = Blob(shape, dtype)
         self.shape = self.blob.shape
         self.receives_gradient = True
+        self.layer_index = self.ready_after = 0
         self.sharers = [(0, index)]
         self.factor_rows = factor_rows
         self.as_factors = False

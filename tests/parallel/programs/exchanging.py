@@ -35,6 +35,7 @@ from pycaffe_dist.config import ClusterSettings, ExchangeSettings
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.gpu.emulated import EmulatedGPU
 from pycaffe_dist.runtime import launcher
+from pycaffe_dist.runtime.choosing import Times
 from pycaffe_dist.runtime.cluster import detect
 from pycaffe_dist.runtime.engine import ExchangeEngine
 from pycaffe_dist.runtime.mpi import MPICluster
@@ -90,6 +91,9 @@ def run(
         yield [parameter.blob.diff.copy() for parameter in parameters]
         for parameter in parameters:  # once more, as the solver does after the user's callbacks
             engine.wait(parameter)
+        if engine.can_revise:
+            # What auto knows now, and larger buckets, make another plan.
+            engine.revise(parameters, Times((0.0,), (0.01,), 0.0))
     engine.finish()
     assert not any(parameter.as_factors for parameter in parameters)
 
