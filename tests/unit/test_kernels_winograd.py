@@ -73,14 +73,18 @@ def is_close(found, expected, terms, tile=2):
 
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_the_convolution(unit, name, tile):
+def test_it_is_the_convolution(unit, name, tile, monkeypatch):
     x, w, b, dy = arrays(CASES[name])
     geometry = CASES[name][2]
     y, around = guarded(dy.shape)
     WinogradConvolution(unit, x.shape, w.shape, geometry, False, tile).run(x, w, b, y, 0.5)
     expected = convolution(x, w, geometry) + b[:, None, None]
     is_close(y, np.where(expected < 0, 0.5 * expected, expected), w[0].size, tile)
-    assert all((part == 7).all() for part in around)
+    monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd.FILTER_BYTES", 0)
+    again, around_again = guarded(dy.shape)
+    WinogradConvolution(unit, x.shape, w.shape, geometry, False, tile).run(x, w, b, again, 0.5)
+    np.testing.assert_array_equal(again, y)
+    assert all((part == 7).all() for part in around + around_again)
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -140,13 +144,14 @@ def test_results_depend_neither_on_threads_nor_on_other_images(unit):
 def test_many_tiles_are_transformed_some_at_a_time(unit, monkeypatch):
     x, w, b, dy = arrays(CASES["5x5"])
     geometry, y, dw = CASES["5x5"][2], np.empty_like(dy), np.zeros_like(w)
-    monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd.INPUT_BYTES", 1)
-    monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd.PRODUCT_BYTES", 1)
-    monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd.FEWEST_TILES", 1)
+    for name in ("INPUT_BYTES", "PRODUCT_BYTES", "FEWEST_TILES", "BLOCK_BYTES"):
+        monkeypatch.setattr(f"pycaffe_dist.kernels.jit.winograd.{name}", 1)
     monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd_weights.TILE_BYTES", 1)
     monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd_weights.FEWEST_TILES", 1)
-    WinogradConvolution(unit, x.shape, w.shape, geometry, False, 4).run(x, w, b, y)
-    is_close(y, convolution(x, w, geometry) + b[:, None, None], w[0].size, 4)
+    for kept in (1 << 21, 0):
+        monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd.FILTER_BYTES", kept)
+        WinogradConvolution(unit, x.shape, w.shape, geometry, False, 4).run(x, w, b, y)
+        is_close(y, convolution(x, w, geometry) + b[:, None, None], w[0].size, 4)
     WinogradGradient(unit, x.shape, w.shape, geometry, 4).run(x, dy, dw)
     is_close(dw, convolution_backward(x, w, dy, geometry)[1], dy[:, 0].size, 4)
 

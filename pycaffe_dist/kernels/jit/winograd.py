@@ -2,10 +2,11 @@
 
 Tiles of outputs are computed from transformed tiles of inputs and transformed weights, in which
 each value meets one other: for 3×3 weights and 4×4 outputs with 36 multiplications in place of 144,
-for 5×5 with 64 in place of 400.  Over input channels that makes as many matrix products.  First the
-inputs of some images are transformed; then each unit of work transforms the weights of some output
-channels, multiplies, and transforms the products while they are in the caches.  A tile's result
-depends on its inputs and the weights alone, whatever the threads and the other images.
+for 5×5 with 64 in place of 400.  Over input channels that makes as many matrix products.  Where the
+weights are few, they are transformed first, and each unit of work then does all of some images, in
+its core's cache.  Otherwise the inputs of some images are transformed first, and each unit then
+transforms the weights of some output channels, multiplies, and transforms the products.  A tile's
+result depends on its inputs and the weights alone, whatever the threads and the other images.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ PRODUCT_BYTES = 1 << 19
 FEWEST_TILES, MOST_TILES = 24, 96
 # Transformed inputs that are kept at a time.
 INPUT_BYTES = 1 << 22
+# Transformed weights that are few enough to be kept, too, and what a block's transformed inputs and
+# products may then take.
+FILTER_BYTES, BLOCK_BYTES = 1 << 21, 1 << 19
 UNITS_PER_THREAD = 4
 # At least what a product's tile of sums is high: rows that it may compute in vain.
 SURPLUS_TILES = 16
@@ -90,19 +94,28 @@ class WinogradConvolution:
         inputs, outputs, inner, outer, pads = Direction.of(x_shape, w_shape, geometry, backward)
         together = max(1, UNIT_LANES // (3 * lanes))
         unit_lanes = self._make_bands(target, -(-outputs // lanes), together)
-        most = PRODUCT_BYTES // (4 * size**2 * unit_lanes)
-        most = max(FEWEST_TILES, min(MOST_TILES, most))
+        units = -(-len(self._bands) // together)
+        filter_size = odd_lines(inputs * unit_lanes)
+        self._filters = size**2 * units * filter_size
+        self._keeps_filters = 4 * self._filters <= FILTER_BYTES
+        if self._keeps_filters:
+            most = max(1, BLOCK_BYTES // (4 * size**2 * (unit_lanes + inputs)))
+        else:
+            most = max(FEWEST_TILES, PRODUCT_BYTES // (4 * size**2 * unit_lanes))
+        most = min(MOST_TILES, most)
         counts = tuple(-(-extent // tile) for extent in outer)
         self._in = cut(inner, counts, tile, size, pads, lanes, most)
         self._out = self._in._replace(height=outer[0], width=outer[1], pitch=counts[1] * tile)
         held = self._in.piece * self._in.tiles
         block, pitch = max(1, most // held), odd_lines(inputs)
         self._pieces = x_shape[0] * self._in.pieces
-        self._chunk = self._pieces_together(4 * size**2 * pitch * held, block)
+        self._chunk = block
+        if not self._keeps_filters:
+            self._chunk = self._pieces_together(4 * size**2 * pitch * held, block)
         self._sizes = Sizes(
             *(geometry.group, inputs, outputs, taps, size, lanes, pitch),
             odd_lines((self._chunk * held + SURPLUS_TILES) * pitch),
-            odd_lines(inputs * unit_lanes),
+            filter_size,
             odd_lines((block * held + SURPLUS_TILES) * unit_lanes),
             *(together, block, int(backward)),
         )
@@ -160,10 +173,22 @@ class WinogradConvolution:
         z, grids = self._sizes, self._in
         self._bias[:, : z.outputs] = 0 if b is None else b.reshape(z.group, -1)
         self._slope[0] = slope
+        x, w, y, tables = source.reshape(-1), w.reshape(-1), out.reshape(-1), self._kernels
         blocks, units = -(-z.inputs // z.lanes), -(-len(self._bands) // z.bands)
+        if self._keeps_filters:
+            with workspace.shared.lend(self._filters) as filters:
+                for g in range(z.group):
+                    args = w, g, self._bands, filters.reshape(units, -1), tables, z
+                    parallel_for(_transform_all_filters, units, *args)
+                    parallel_for(
+                        _convolve_blocks,
+                        -(-self._pieces // z.block),
+                        *(x, filters.reshape(units, -1), self._bias, self._slope, y, g),
+                        *(self._bands, self._pieces, tables, grids, self._out, z),
+                    )
+            return
         # Each part of the tiles transforms the weights for itself: no more than threads need.
         wanted = 1 if threads() == 1 else -(-UNITS_PER_THREAD * threads() // units)
-        x, w, y, tables = source.reshape(-1), w.reshape(-1), out.reshape(-1), self._kernels
         with workspace.shared.lend(z.size**2 * z.panel) as panels:
             for g in range(z.group):
                 for first in range(0, self._pieces, self._chunk):
@@ -332,6 +357,39 @@ def _write_block(products, pitch, pieces, bias, slope, y, out, g, bands, kernels
                         grids,
                         z,
                     )
+
+
+@jit
+def _transform_all_filters(begin, end, w, g, bands, filters, kernels, sizes):
+    """filters[unit] = the transformed weights of a unit's bands."""
+    z = sizes
+    gathered = np.empty((z.inputs * z.taps * z.taps + z.lanes) * z.lanes, np.float32)
+    for unit in range(begin, end):
+        mine = bands[unit * z.bands : (unit + 1) * z.bands]
+        _transform_filters(w, g, mine, filters[unit], gathered, kernels, z)
+
+
+@jit
+def _convolve_blocks(
+    begin, end, x, filters, bias, slope, y, g, bands, pieces, kernels, grids_x, grids, sizes
+):
+    """Transform the inputs of blocks, multiply them with weights, and transform that into y."""
+    z = sizes
+    panels = np.empty(z.size * z.size * z.panel, np.float32)
+    products = np.empty(z.size * z.size * z.product, np.float32)
+    out = np.empty((grids.piece * grids.step * grids.pitch + z.lanes) * z.lanes, np.float32)
+    for block in range(begin, end):
+        place = (g, block * z.block, min(pieces, (block + 1) * z.block))
+        count = (place[2] - place[1]) * ((z.inputs + z.lanes - 1) // z.lanes)
+        _transform_inputs(0, count, panels, x, place, kernels, grids_x, z)
+        tiles = tiles_before(place[2], grids_x) - tiles_before(place[1], grids_x)
+        for unit in range(len(filters)):
+            mine = bands[unit * z.bands : (unit + 1) * z.bands]
+            pitch = mine[-1, 4] * z.lanes + mine[-1, 5]
+            _multiply_block(panels, filters[unit], products, 0, tiles, pitch, mine, z)
+            _write_block(
+                products, pitch, place[1:], bias, slope, y, out, g, mine, kernels, grids, z
+            )
 
 
 @jit

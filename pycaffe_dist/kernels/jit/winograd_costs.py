@@ -8,6 +8,7 @@ from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit.grids import Direction
 from pycaffe_dist.kernels.jit.phases import phase_shapes
 from pycaffe_dist.kernels.jit.target import Target
+from pycaffe_dist.kernels.jit.winograd import FILTER_BYTES
 
 Pass = Literal["forward", "data", "weights"]
 
@@ -16,8 +17,9 @@ TILES = (4, 2)
 KERNELS = (3, 5)
 # Cycles as measured, by the size of the transformed tiles, for a vector of channels of one tile:
 # what is kept until all of some images is transformed, with the traffic to and from the third-level
-# cache; what is transformed at once; and the weights of one input channel.
+# cache; inputs that are used at once, and outputs; and the weights of one input channel.
 KEPT_CYCLES = {4: 250, 6: 550, 8: 950}
+INPUT_CYCLES = {4: 190, 6: 420, 8: 700}
 OUTPUT_CYCLES = {4: 160, 6: 320, 8: 500}
 WEIGHT_CYCLES = {4: 160, 6: 300, 8: 500}
 # Of the row kernel, cycles of packing one weight.
@@ -96,6 +98,10 @@ def _cycles(target: Target, shapes: Direction, taps: int, tile: int, direction: 
     inputs, outputs = -(-shapes.inputs // target.lanes), -(-shapes.outputs // target.lanes)
     steps = shapes.inputs + (STARTING_STEPS if direction != "weights" else 0)
     products = size**2 * steps * outputs / (2 * EFFICIENCY)
+    kept = direction == "weights" or (
+        4 * size**2 * shapes.inputs * outputs * target.lanes > FILTER_BYTES
+    )
+    read = KEPT_CYCLES if kept else INPUT_CYCLES
     written = KEPT_CYCLES if direction == "weights" else OUTPUT_CYCLES
     weights = shapes.inputs * outputs * WEIGHT_CYCLES[size] / NOMINAL_IMAGES
-    return tiles * (products + inputs * KEPT_CYCLES[size] + outputs * written[size]) + weights
+    return tiles * (products + inputs * read[size] + outputs * written[size]) + weights
