@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.data.decoders import Decoders
-from pycaffe_dist.data.image import decode_image
+from pycaffe_dist.data.image import decode_image, try_to_decode
 from pycaffe_dist.data.sources import Cursor, Records, Source
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.datum import (
@@ -21,6 +21,7 @@ from pycaffe_dist.kernels.datum import (
     copy_floats,
     parse_datums,
 )
+from pycaffe_dist.kernels.jpeg import shortened
 
 Shape = tuple[int, int, int]
 
@@ -139,6 +140,20 @@ class DatumReader:
         image, datums.table[i, LABEL] = self._decoders.first_good(image_at, here)
         return image
 
+    def first_lines(self, datums: Datums, i: int, shape: Shape, lines: int) -> np.ndarray | None:
+        """Decode at least the first ``lines`` of record ``i``, which must be encoded.
+
+        None unless it is of ``shape``, and that takes less time than to decode all of it.
+        """
+        if lines == shape[1] or shape[0] != 3 or self._color is False:
+            return None
+        data = self._data(datums, i)
+        short = shortened(data, shape[1], shape[2], lines, self._color is None)
+        image = try_to_decode(short, self._color) if short.size else None
+        if image is None or image.shape[1] < lines or image.shape[::2] != shape[::2]:
+            return None
+        return image
+
     def check(self, datums: Datums, i: int) -> None:
         """Raise `DataError` unless record ``i`` holds an image, decoded if it was encoded."""
         if datums.decoded(i) is not None:
@@ -217,6 +232,8 @@ class DatumReader:
         return DataError(f"{self.describe(datums, i)} is not a Datum ({size} bytes)")
 
     def _image(self, datums: Datums, i: int) -> np.ndarray:
+        return decode_image(self._data(datums, i), self._color, lambda: self.describe(datums, i))
+
+    def _data(self, datums: Datums, i: int) -> np.ndarray:
         row = datums.table[i].tolist()
-        data = datums.records.buffer[row[DATA] : row[DATA] + row[SIZE]]
-        return decode_image(data, self._color, lambda: self.describe(datums, i))
+        return datums.records.buffer[row[DATA] : row[DATA] + row[SIZE]]

@@ -134,11 +134,12 @@ class DatumLoader:
                 self._reader.check(datums, done)
             return done
         encoded, to = datums.table[:, ENCODED].tolist(), _Tops(shape, transformer, data, labels)
+        lines = transformer.lines(datums, shape)
 
         def fill(i: int) -> bool:
-            return (
-                self._fill_encoded(datums, i, to) if encoded[i] else self._fill_raw(datums, i, to)
-            )
+            if encoded[i]:
+                return self._fill_encoded(datums, i, lines[i], to)
+            return self._fill_raw(datums, i, to)
 
         fits = list(self._decoders.map(fill, range(len(datums))))
         if self._labels:  # only now: an image that took a bad one's place brought its own
@@ -152,11 +153,18 @@ class DatumLoader:
             self._reader.check(datums, i)
         return bool(done)
 
-    def _fill_encoded(self, datums: Datums, i: int, to: _Tops) -> bool:
-        """Decode and transform record ``i``, one after the other while it is in the cache."""
+    def _fill_encoded(self, datums: Datums, i: int, lines: int, to: _Tops) -> bool:
+        """Decode and transform record ``i``, one after the other while it is in the cache.
+
+        Only its first ``lines`` are needed.
+        """
         index = datums.index(i)
         image = datums.images.get(index)
         if image is None:
+            top = self._reader.first_lines(datums, i, to.shape, lines)
+            if top is not None:
+                to.transformer.image(top, index, to.data[i], to.shape[1])
+                return True
             image = self._reader.image(datums, i)
         if image.shape != to.shape:
             datums.images[index] = image

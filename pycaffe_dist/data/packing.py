@@ -42,15 +42,24 @@ class Packer:
         """Return the shape of the row for a (C, H, W) image."""
         return (row_bytes(self._transformer.output_shape(shape)),)
 
-    def image(self, pixels: np.ndarray, index: int, out: np.ndarray) -> None:
-        """Pack uint8 ``pixels`` (C, H, W) to ``out``, of the `row_shape`."""
-        crop = self._transformer.output_shape(pixels.shape)
+    def lines(self, datums: Datums, shape: Shape) -> list[int]:
+        """Return what `Transformer.lines` does."""
+        return self._transformer.lines(datums, shape)
+
+    def image(self, pixels: np.ndarray, index: int, out: np.ndarray, height: int = 0) -> None:
+        """Pack uint8 ``pixels`` (C, H, W) to ``out``, of the `row_shape`.
+
+        ``height`` is H where lines below the crop are missing.
+        """
+        channels, lines, width = pixels.shape
+        height = height or lines
+        crop = self._transformer.output_shape((channels, height, width))
         drawn = index, *self._transformer.drawing, crop, out
         interleaved = pixels.transpose(1, 2, 0)
         if interleaved.flags.c_contiguous:
-            pack_image(interleaved.reshape(1, len(interleaved), -1), True, *drawn)
+            pack_image(interleaved.reshape(1, lines, -1), height, True, *drawn)
         else:
-            pack_image(pixels, False, *drawn)
+            pack_image(pixels, height, False, *drawn)
 
     def datums(
         self, datums: Datums, begin: int, shape: Shape, out: np.ndarray, labels: np.ndarray

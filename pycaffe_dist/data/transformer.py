@@ -9,7 +9,7 @@ import numpy as np
 from pycaffe_dist.data.datums import Datums, Shape
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.interleaved import transform_interleaved
-from pycaffe_dist.kernels.transform import transform_datums, transform_image
+from pycaffe_dist.kernels.transform import crop_ends, transform_datums, transform_image
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.schema.binary import blob_to_array, read_blob
 
@@ -69,12 +69,20 @@ class Transformer:
         values = self._mean_values if self._mean_values.size else np.zeros(1, self.dtype)
         return np.ascontiguousarray(np.broadcast_to(values, channels)), self._scale
 
-    def image(self, pixels: np.ndarray, index: int, out: np.ndarray) -> None:
+    def lines(self, datums: Datums, shape: Shape) -> list[int]:
+        """Return how many of its first lines each of the ``datums`` needs, images of ``shape``."""
+        size, crop = shape[1:], self.output_shape(shape)[1:]
+        return crop_ends(
+            size, crop, len(datums), (datums.first, datums.step), *self.drawing
+        ).tolist()
+
+    def image(self, pixels: np.ndarray, index: int, out: np.ndarray, height: int = 0) -> None:
         """Transform ``pixels`` (C, H, W), uint8 or floats of any strides, to ``out`` (C, h, w).
 
-        ``out`` is of this transformer's dtype and of the `output_shape`.
+        ``out`` is of this transformer's dtype and of the `output_shape`.  ``height`` is H where
+        decoded ``pixels`` of three channels lack lines below the crop.
         """
-        shape = pixels.shape
+        shape = (pixels.shape[0], height, pixels.shape[2]) if height else pixels.shape
         if shape not in self._settings:
             self._check(shape)
         settings = self._settings[shape]

@@ -21,6 +21,8 @@ LANES = 8
 # comes to it, and memory that is not read before it is written costs half.
 STREAMED_BYTES = 1 << 18
 
+CACHE_LINE = 64
+
 _INDEX = ir.IntType(32)
 _BYTES = ir.VectorType(ir.IntType(8), 16)
 _WORDS = ir.VectorType(_INDEX, LANES)
@@ -40,51 +42,85 @@ def _splat(builder: Any, value: Any) -> Any:
     return builder.shuffle_vector(first, vector, _constants([0] * LANES))
 
 
-def _lanes(mirrored: bool, streamed: bool) -> Any:
-    """Return a function that writes one channel of 8 neighbouring pixels.
+def _numbers(context: Any, builder: Any, kind: Any, given: list[Any], mirrored: bool) -> Any:
+    """Return ``(pixels[3 * i] - mean[i]) * scale`` of 8 pixels, given their and the mean's address.
 
-    ``to[w + i] = (row[at + 3 * i] - mean[p + i]) * scale``, with ``mirrored`` to ``to[w + 7 - i]``.
-    Where it is ``streamed``, ``to[w]`` must be aligned to 8 numbers.
+    And the scale, of Numba's type ``kind``; in reverse order where ``mirrored``.
+    """
+
+    def load(address: Any, kind: ir.Type, align: int) -> Any:
+        return builder.load(builder.inttoptr(address, kind.as_pointer()), align=align)
+
+    pixels, mean, scale = given
+    vector = ir.VectorType(context.get_value_type(kind), LANES)
+    later = builder.add(pixels, ir.Constant(pixels.type, _LATER))
+    places, taken = [pixels, later], [*_FIRST, *(16 + k for k in _SECOND)]
+    if mirrored:
+        places.reverse()
+        taken = [*_SECOND[::-1], *(16 + k for k in _FIRST[::-1])]
+    halves = [load(place, _BYTES, 1) for place in places]
+    both = builder.shuffle_vector(*halves, _constants(list(range(32))))
+    spread = [k for place in taken for k in (place, 32, 32, 32)]
+    words = builder.shuffle_vector(both, ir.Constant(both.type, None), _constants(spread))
+    numbers = builder.sitofp(builder.bitcast(words, _WORDS), vector)
+    means = load(mean, vector, kind.bitwidth // 8)
+    if mirrored:
+        means = builder.shuffle_vector(means, means, _constants(list(range(LANES))[::-1]))
+    return builder.fmul(builder.fsub(numbers, means), _splat(builder, scale))
+
+
+def _store(builder: Any, vector: Any, address: Any, size: int, streamed: bool) -> None:
+    place = builder.inttoptr(address, vector.type.as_pointer())
+    store = builder.store(vector, place, align=LANES * size if streamed else size)
+    if streamed:
+        one = builder.module.add_metadata([ir.Constant(_INDEX, 1)])
+        store.set_metadata("nontemporal", one)
+
+
+def _lanes(mirrored: bool, streamed: bool) -> Any:
+    """Return a function that writes one channel of 8 neighbouring pixels, by addresses.
+
+    Where it is ``streamed``, past the caches, ``to`` must be aligned to 8 numbers.
     """
 
     @intrinsic
-    def lanes(typing_context, row, at, mean, p, scale, to, w):
+    def lanes(typing_context, pixels, mean, scale, to):
         def generate(context, builder, signature, values):
-            def pointer(array: int, index: Any, kind: ir.Type) -> Any:
-                data = context.make_array(signature.args[array])(context, builder, values[array])
-                return builder.bitcast(builder.gep(data.data, [index]), kind.as_pointer())
-
-            number = context.get_value_type(signature.args[4])
-            vector, size = ir.VectorType(number, LANES), signature.args[4].bitwidth // 8
-            later = builder.add(values[1], ir.Constant(values[1].type, _LATER))
-            places, taken = [values[1], later], [*_FIRST, *(16 + k for k in _SECOND)]
-            if mirrored:
-                places.reverse()
-                taken = [*_SECOND[::-1], *(16 + k for k in _FIRST[::-1])]
-            halves = [builder.load(pointer(0, place, _BYTES), align=1) for place in places]
-            both = builder.shuffle_vector(*halves, _constants(list(range(32))))
-            zeros = ir.Constant(both.type, None)
-            spread = [k for place in taken for k in (place, 32, 32, 32)]
-            words = builder.shuffle_vector(both, zeros, _constants(spread))
-            pixels = builder.sitofp(builder.bitcast(words, _WORDS), vector)
-            means = builder.load(pointer(2, values[3], vector), align=size)
-            if mirrored:
-                means = builder.shuffle_vector(means, means, _constants(list(range(LANES))[::-1]))
-            result = builder.fmul(builder.fsub(pixels, means), _splat(builder, values[4]))
-            place = pointer(5, values[6], vector)
-            store = builder.store(result, place, align=LANES * size if streamed else size)
-            if streamed:
-                one = builder.module.add_metadata([ir.Constant(_INDEX, 1)])
-                store.set_metadata("nontemporal", one)
+            kind = signature.args[2]
+            numbers = _numbers(context, builder, kind, values[:3], mirrored)
+            _store(builder, numbers, values[3], kind.bitwidth // 8, streamed)
             return context.get_dummy_value()
 
-        return types.void(row, types.intp, mean, types.intp, scale, to, types.intp), generate
+        return types.void(types.intp, types.intp, scale, types.intp), generate
 
     return lanes
 
 
+def _seam(mirrored: bool) -> Any:
+    """Return a function that streams 8 numbers of two lines, ``count`` of them of the first one."""
+
+    @intrinsic
+    def seam(typing_context, pixels, mean, later_pixels, later_mean, scale, count, to):
+        def generate(context, builder, signature, values):
+            kind, scale = signature.args[4], values[4]
+            lines = [
+                _numbers(context, builder, kind, [*values[k : k + 2], scale], mirrored)
+                for k in (0, 2)
+            ]
+            limit = _splat(builder, builder.trunc(values[5], _INDEX))
+            first = builder.icmp_signed("<", _constants(list(range(LANES))), limit)
+            numbers = builder.select(first, *lines)
+            _store(builder, numbers, values[6], kind.bitwidth // 8, True)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 4, scale, types.intp, types.intp), generate
+
+    return seam
+
+
 _forwards, _backwards = _lanes(False, False), _lanes(True, False)
 _streamed_forwards, _streamed_backwards = _lanes(False, True), _lanes(True, True)
+_seam_forwards, _seam_backwards = _seam(False), _seam(True)
 
 
 @intrinsic
@@ -97,46 +133,89 @@ def _finish_stream(typing_context):
 
 
 @jit
-def _write_lines(
-    pixels, at, pitch, means, mean_at, mean_pitches, scale, mirrored, first, shape, to
-):
+def _write_lines(pixels, at, pitch, means, mean_at, mean_pitches, scale, mirrored, shape, to):
     """Write all lines, of the three channels in turn while their pixels are at hand.
 
     Line h of the first channel begins at ``pixels[at + h * pitch]`` and, with h times the first of
-    the pitches, at ``means[mean_at + …]``; the second pitch is from channel to channel.  Streams
-    where ``first``, the first element of ``to`` that is aligned, is not negative.  Nothing here may
-    count references, as slices do: atomic instructions wait for all that is streamed.
+    the pitches, at ``means[mean_at + …]``; the second pitch is from channel to channel.
     """
     rows, columns = shape
-    as_float = to.dtype.type
+    as_float, size = to.dtype.type, to.itemsize
+    pixels_at, means_at, to_at = pixels.ctypes.data, means.ctypes.data, to.ctypes.data
+    end = columns & -LANES
     for h in range(rows):
         for c in range(CHANNELS):
             line, here = (c * rows + h) * columns, at + h * pitch + c
             mean = mean_at + h * mean_pitches[0] + c * mean_pitches[1]
-            begin = min(columns, (first - line) % LANES) if first >= 0 else 0
-            end = begin + (columns - begin) // LANES * LANES
-            for w in range(begin):
+            place, first, its_mean = to_at + size * line, pixels_at + here, means_at + size * mean
+            if mirrored:
+                for w in range(0, end, LANES):
+                    p = columns - LANES - w
+                    _backwards(first + CHANNELS * p, its_mean + size * p, scale, place + size * w)
+            else:
+                for w in range(0, end, LANES):
+                    _forwards(first + CHANNELS * w, its_mean + size * w, scale, place + size * w)
+            for w in range(end, columns):
                 p = columns - 1 - w if mirrored else w
                 to[line + w] = (as_float(pixels[here + CHANNELS * p]) - means[mean + p]) * scale
-            if first >= 0 and mirrored:
+
+
+@jit
+def _stream_seam(first, mean, pitch, mean_pitch, scale, size, mirrored, columns, waiting, place):
+    """Stream the cache line that has ``waiting`` numbers of the line before, and this one's first.
+
+    The arguments are those of `_stream_lines`, with addresses of the line's first pixel, mean and
+    number.  Up to 16 pixels and means beside both lines are read, and not used.
+    """
+    for k in range(0, CACHE_LINE // size, LANES):
+        w = k - waiting
+        p, before = (columns - LANES - w, -LANES - w) if mirrored else (w, columns + w)
+        line = first - pitch + CHANNELS * before, mean - mean_pitch + size * before
+        this = first + CHANNELS * p, mean + size * p
+        if mirrored:
+            _seam_backwards(*line, *this, scale, waiting - k, place + size * w)
+        else:
+            _seam_forwards(*line, *this, scale, waiting - k, place + size * w)
+
+
+@jit
+def _stream_lines(pixels, at, pitch, means, mean_at, mean_pitches, scale, mirrored, shape, to):
+    """Do what `_write_lines` does, past the caches.
+
+    A cache line that is written in part, or by other means too, costs several times as much: all
+    are whole but for a few at the channels' ends.  Nothing in these loops may count references, as
+    slices and calls with arrays do: atomic instructions wait for all that is streamed.
+    """
+    rows, columns = shape
+    as_float, size = to.dtype.type, to.itemsize
+    full, shift = CACHE_LINE // size, 2 if size == 4 else 3
+    pixels_at, means_at, to_at = pixels.ctypes.data, means.ctypes.data, to.ctypes.data
+    for h in range(rows):
+        for c in range(CHANNELS):
+            line, here = (c * rows + h) * columns, at + h * pitch + c
+            mean = mean_at + h * mean_pitches[0] + c * mean_pitches[1]
+            place, first, its_mean = to_at + size * line, pixels_at + here, means_at + size * mean
+            waiting = (place & (CACHE_LINE - 1)) >> shift
+            begin = -waiting & (full - 1)
+            end = begin + ((columns - begin) & -full)
+            if mirrored:
                 for w in range(begin, end, LANES):
-                    p = columns - LANES - w
-                    _streamed_backwards(
-                        pixels, here + CHANNELS * p, means, mean + p, scale, to, line + w
-                    )
-            elif first >= 0:
-                for w in range(begin, end, LANES):
-                    _streamed_forwards(
-                        pixels, here + CHANNELS * w, means, mean + w, scale, to, line + w
-                    )
-            elif mirrored:
-                for w in range(begin, end, LANES):
-                    p = columns - LANES - w
-                    _backwards(pixels, here + CHANNELS * p, means, mean + p, scale, to, line + w)
+                    p, number = columns - LANES - w, place + size * w
+                    _streamed_backwards(first + CHANNELS * p, its_mean + size * p, scale, number)
             else:
                 for w in range(begin, end, LANES):
-                    _forwards(pixels, here + CHANNELS * w, means, mean + w, scale, to, line + w)
-            for w in range(end, columns):
+                    number = place + size * w
+                    _streamed_forwards(first + CHANNELS * w, its_mean + size * w, scale, number)
+            if begin and 2 <= h <= rows - 2:  # there are lines beside these two
+                pitches = pitch, size * mean_pitches[0]
+                _stream_seam(
+                    first, its_mean, *pitches, scale, size, mirrored, columns, waiting, place
+                )
+                begin = 0
+            if 1 <= h <= rows - 3:
+                end = columns
+            for k in range(begin + columns - end):
+                w = k if k < begin else end + k - begin
                 p = columns - 1 - w if mirrored else w
                 to[line + w] = (as_float(pixels[here + CHANNELS * p]) - means[mean + p]) * scale
 
@@ -157,32 +236,21 @@ def transform_interleaved(
 ) -> None:
     """Do what `transform_image` does, for decoded color images, several times as fast.
 
-    ``pixels`` is flat, (height * width * 3,), and has the 3 channels of a pixel side by side.
+    ``pixels`` is flat, (height * width * 3,), and has the 3 channels of a pixel side by side.  The
+    lines below the crop may be missing.
     """
     shape = out.shape[1:]
-    top, left, mirrored = crop_place(height, width, key, index, train, mirror, out)
-    streamed = out.size * out.itemsize >= STREAMED_BYTES
+    top, left, mirrored = crop_place((height, width), shape, key, index, train, mirror)
     to, place, pitch = out.reshape(-1), top * width + left, CHANNELS * width
-    first = -(to.ctypes.data // to.itemsize) % LANES if streamed else -1
+    full = CACHE_LINE // to.itemsize
     if mean.size:
-        means, pitches = mean.reshape(-1), (width, height * width)
-        _write_lines(
-            pixels,
-            CHANNELS * place,
-            pitch,
-            means,
-            place,
-            pitches,
-            scale,
-            mirrored,
-            first,
-            shape,
-            to,
-        )
+        means, pitches, mean_place = mean.reshape(-1), (width, height * width), place
     else:  # a line of the mean serves a whole channel
-        means, pitches = np.repeat(mean_values, shape[1]), (0, shape[1])
-        _write_lines(
-            pixels, CHANNELS * place, pitch, means, 0, pitches, scale, mirrored, first, shape, to
-        )
-    if streamed:
+        beside = shape[1] + 2 * full
+        means, pitches, mean_place = np.repeat(mean_values, beside), (0, beside), full
+    wanted = pixels, CHANNELS * place, pitch, means, mean_place, pitches, scale, mirrored, shape, to
+    if to.size * to.itemsize >= STREAMED_BYTES and shape[1] >= full:
+        _stream_lines(*wanted)
         _finish_stream()
+    else:
+        _write_lines(*wanted)

@@ -26,6 +26,7 @@ def row_bytes(shape: tuple[int, int, int]) -> int:
 @jit
 def pack_image(
     pixels: np.ndarray,
+    lines: int,
     interleaved: bool,
     index: int,
     key: np.uint64,
@@ -37,14 +38,13 @@ def pack_image(
     """Write a crop of shape (C, h, w) to a row, drawn as `kernels.transform.transform_image` does.
 
     ``pixels`` are (C, H, W) of any strides, or with ``interleaved`` (1, H, W * C), and stay as they
-    are.
+    are.  ``lines`` is H, also where those below the crop are missing.
     """
     channels, height, width = shape
     step = channels if interleaved else 1
     crop = row[HEAD_BYTES : HEAD_BYTES + channels * height * width]
-    top, left, mirrored = crop_place(
-        pixels.shape[1], pixels.shape[2] // step, key, index, train, mirror, crop.reshape(shape)
-    )
+    size = lines, pixels.shape[2] // step
+    top, left, mirrored = crop_place(size, (height, width), key, index, train, mirror)
     head = row[:HEAD_BYTES].view(np.int32)
     head[0], head[1], head[2], head[3] = top, left, mirrored, interleaved
     at = 0
@@ -90,7 +90,7 @@ def pack_datums(
             return i
         pixels = buffer[found[DATA] : found[DATA] + count].reshape((channels, size[0], size[1]))
         index = indices[0] + i * indices[1]
-        pack_image(pixels, False, index, key, train, mirror, shape, rows[i])
+        pack_image(pixels, size[0], False, index, key, train, mirror, shape, rows[i])
         if labels.size:
             labels[i] = found[LABEL]
     return len(rows)

@@ -43,14 +43,38 @@ def _draw(key, index, purpose, n):
 
 
 @jit
-def crop_place(height, width, key, index, train, mirror, out) -> tuple[int, int, bool]:
-    """Return the crop's top and left edge in an image of (height, width), and whether to mirror."""
-    top, left = height - out.shape[1], width - out.shape[2]
+def crop_place(size, crop, key, index, train, mirror) -> tuple[int, int, bool]:
+    """Return the top and left edge of a ``crop`` (h, w) in an image of ``size`` (height, width).
+
+    And whether to mirror it.
+    """
+    top, left = size[0] - crop[0], size[1] - crop[1]
     if train:
         top, left = _draw(key, index, _ROW, top + 1), _draw(key, index, _COLUMN, left + 1)
     else:
         top, left = top // 2, left // 2
     return top, left, mirror and _draw(key, index, _MIRROR, 2) == 1
+
+
+@jit
+def crop_ends(
+    size: tuple[int, int],
+    crop: tuple[int, int],
+    count: int,
+    indices: tuple[int, int],
+    key: np.uint64,
+    train: bool,
+    mirror: bool,
+) -> np.ndarray:
+    """Return for ``count`` images how many of their first lines the crops need, int64.
+
+    Image i has index ``indices[0] + i * indices[1]``; the rest is that of `crop_place`.
+    """
+    ends = np.empty(count, np.int64)
+    for i in range(count):
+        index = indices[0] + i * indices[1]
+        ends[i] = crop_place(size, crop, key, index, train, mirror)[0] + crop[0]
+    return ends
 
 
 @jit
@@ -82,9 +106,7 @@ def transform_image(
     """
     channels, height, width = out.shape
     as_float = out.dtype.type
-    top, left, mirrored = crop_place(
-        pixels.shape[1], pixels.shape[2], key, index, train, mirror, out
-    )
+    top, left, mirrored = crop_place(pixels.shape[1:], (height, width), key, index, train, mirror)
     spare = np.empty(width, out.dtype)
     for c in range(channels):
         for h in range(height):
@@ -127,8 +149,8 @@ def _transform_values(
     values, height, width, index, key, train, mirror, mean, mean_values, scale, out
 ):
     """Do what `transform_image` does, with flat values of an image of (height, width)."""
-    channels, whole = out.shape[0], out.shape[1] == height and out.shape[2] == width
-    if whole and not crop_place(height, width, key, index, train, mirror, out)[2]:
+    channels, size, crop = out.shape[0], (height, width), out.shape[1:]
+    if size == crop and not crop_place(size, crop, key, index, train, mirror)[2]:
         _transform_whole(values, channels, mean, mean_values, scale, out.reshape(-1))
     else:
         pixels = values.reshape((channels, height, width))

@@ -9,7 +9,8 @@ from pycaffe_dist.kernels.interleaved import STREAMED_BYTES, transform_interleav
 from pycaffe_dist.kernels.transform import transform_image
 
 # Height and width of the image and of the crop: lines shorter than the lanes, with and without a
-# rest, crops at the image's very end, and images that are written past the caches.
+# rest, crops at the image's very end, and images that are written past the caches, also of few
+# lines and of lines that hardly fill a cache line.
 SIZES = [
     ((1, 1), (1, 1)),
     ((5, 7), (5, 7)),
@@ -17,6 +18,9 @@ SIZES = [
     ((20, 33), (13, 31)),
     ((157, 161), (150, 151)),
     ((152, 152), (152, 152)),
+    ((1, 22001), (1, 22001)),
+    ((3, 8003), (3, 8003)),
+    ((1400, 17), (1399, 17)),
 ]
 
 
