@@ -3,7 +3,8 @@
 ``python benchmarks/staleness.py [FLAGS]`` trains a small net on several ranks of this machine, each
 of which is late in some iterations, at random: synchronous ranks wait for every one of them, those
 with a staleness of 3 only for one that falls behind by more.  (A rank that is slow all the time
-sets the pace of all in either case.)  Runs of both kinds take turns.
+sets the pace of all in either case.)  Runs of both kinds take turns, with another seed each time,
+so that the range of the losses is what chance makes of them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ net_param {
   layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
 }
 base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 average_loss: %d
-random_seed: 1 solver_mode: CPU
+random_seed: %d solver_mode: CPU
 """
 
 
@@ -70,7 +71,8 @@ def work(options: argparse.Namespace) -> None:
 
     with detect() as cluster:
         device.set_threads(1)
-        param = text.parse(SOLVER % (options.files, AVERAGED), caffe_pb2.SolverParameter())
+        solver_text = SOLVER % (options.files, AVERAGED, options.seed)
+        param = text.parse(solver_text, caffe_pb2.SolverParameter())
         settings = ExchangeSettings(staleness=options.staleness)
         solver = make_solver(param, cluster, exchange="parameter_server", settings=settings)
         rng = np.random.default_rng(cluster.rank)
@@ -91,12 +93,12 @@ def work(options: argparse.Namespace) -> None:
         solver.close()
 
 
-def run(options: argparse.Namespace, files: Path, staleness: int) -> tuple[float, float]:
+def run(options: argparse.Namespace, files: Path, staleness: int, seed: int) -> tuple[float, float]:
     """Train on all ranks; return the seconds and the loss."""
     command = ["mpirun", "-n", str(options.ranks), sys.executable, __file__, "--work"]
     command += [f"--files={files}", f"--staleness={staleness}", f"--clocks={options.clocks}"]
     command += [f"--milliseconds={options.milliseconds}", f"--share={options.share}"]
-    command += [f"--computing={options.computing}"]
+    command += [f"--computing={options.computing}", f"--seed={seed}"]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith(RESULT)]
     if done.returncode or not found:
@@ -120,9 +122,10 @@ def main() -> None:
         "the other ranks of this machine (40)",
     )
     parser.add_argument("--staleness", type=int, default=3, help="to compare with 0 (3)")
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=3, help="each with a seed (3)")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--files", help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         work(options)
@@ -130,9 +133,9 @@ def main() -> None:
     found: dict[int, list[tuple[float, float]]] = {0: [], options.staleness: []}
     with tempfile.TemporaryDirectory() as folder:
         files = make_data(Path(folder))
-        for _ in range(options.repetitions):
+        for seed in range(1, options.repetitions + 1):
             for staleness, results in found.items():
-                results.append(run(options, files, staleness))
+                results.append(run(options, files, staleness, seed))
     print(
         f"{options.ranks} ranks, {options.clocks} clocks of {options.computing:g} ms, and "
         f"{options.milliseconds:g} ms more in {100 * options.share:g} % of them"
