@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pycaffe_dist.data.decoders import Decoders
-from pycaffe_dist.data.image import decode_image, try_to_decode
+from pycaffe_dist.data.image import decode_image, opencv_decoder
 from pycaffe_dist.data.sources import Cursor, Records, Source
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.datum import (
@@ -24,6 +26,9 @@ from pycaffe_dist.kernels.datum import (
 from pycaffe_dist.kernels.jpeg import shortened
 
 Shape = tuple[int, int, int]
+# Decodes one of some images, or returns None.
+DecodeImage = Callable[[int], "np.ndarray | None"]
+_BYTES = np.dtype(np.uint8)
 
 
 class Datums:
@@ -140,19 +145,27 @@ class DatumReader:
         image, datums.table[i, LABEL] = self._decoders.first_good(image_at, here)
         return image
 
-    def first_lines(self, datums: Datums, i: int, shape: Shape, lines: int) -> np.ndarray | None:
-        """Decode at least the first ``lines`` of record ``i``, which must be encoded.
+    def color_decoder(self, datums: Datums, shape: Shape, lines: np.ndarray) -> DecodeImage:
+        """Return what decodes record i, all of which must be encoded, to (H, W, 3) as OpenCV does.
 
-        None unless it is of ``shape``, and that takes less time than to decode all of it.
+        Or less, but at least the first ``lines[i]`` lines, where that takes less time.  It returns
+        None for what is not of ``shape`` (3, H, W), or no image at all.
         """
-        if lines == shape[1] or shape[0] != 3 or self._color is False:
-            return None
-        data = self._data(datums, i)
-        short = shortened(data, shape[1], shape[2], lines, self._color is None)
-        image = try_to_decode(short, self._color) if short.size else None
-        if image is None or image.shape[1] < lines or image.shape[::2] != shape[::2]:
-            return None
-        return image
+        buffer, table = datums.records.buffer, datums.table
+        places, as_stored = table[:, DATA : SIZE + 1], self._color is None
+        short, found = shortened(buffer, places, shape[1], shape[2], lines, as_stored)
+        files, shapes = [], []
+        for (begin, size), (start, some, kept) in zip(places.tolist(), found.tolist()):
+            files.append(short[start : start + some] if some else buffer[begin : begin + size])
+            shapes.append((kept or shape[1], shape[2], shape[0]))
+        decode, how = opencv_decoder(self._color)
+
+        def decoded(i: int) -> np.ndarray | None:
+            image = decode(files[i], how) if len(files[i]) else None
+            fits = image is not None and image.shape == shapes[i] and image.dtype == _BYTES
+            return image if fits else None
+
+        return decoded
 
     def check(self, datums: Datums, i: int) -> None:
         """Raise `DataError` unless record ``i`` holds an image, decoded if it was encoded."""
@@ -232,8 +245,6 @@ class DatumReader:
         return DataError(f"{self.describe(datums, i)} is not a Datum ({size} bytes)")
 
     def _image(self, datums: Datums, i: int) -> np.ndarray:
-        return decode_image(self._data(datums, i), self._color, lambda: self.describe(datums, i))
-
-    def _data(self, datums: Datums, i: int) -> np.ndarray:
         row = datums.table[i].tolist()
-        return datums.records.buffer[row[DATA] : row[DATA] + row[SIZE]]
+        data = datums.records.buffer[row[DATA] : row[DATA] + row[SIZE]]
+        return decode_image(data, self._color, lambda: self.describe(datums, i))

@@ -43,6 +43,11 @@ def try_to_decode(data: np.ndarray, color: bool | None) -> np.ndarray | None:
     return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
 
 
+def opencv_decoder(color: bool | None) -> tuple[Callable[..., Any], int]:
+    """Return OpenCV's function that decodes an array of bytes, not empty, and what to tell it."""
+    return _cv2().imdecode, _flags()[color]
+
+
 def read_file(path: str) -> bytes:
     """Return an image file's bytes; raises `DataError` when it cannot be read."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from pycaffe_dist.data.sources import Source
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.datum import ENCODED, FLOATS, LABEL
+from pycaffe_dist.kernels.interleaved import CHANNELS as COLORS
 
 
 class _Tops(NamedTuple):
@@ -134,13 +136,15 @@ class DatumLoader:
                 self._reader.check(datums, done)
             return done
         encoded, to = datums.table[:, ENCODED].tolist(), _Tops(shape, transformer, data, labels)
-        lines = transformer.lines(datums, shape)
 
-        def fill(i: int) -> bool:
-            if encoded[i]:
-                return self._fill_encoded(datums, i, lines[i], to)
-            return self._fill_raw(datums, i, to)
+        def fill_any(i: int) -> bool:
+            return (
+                self._fill_encoded(datums, i, to) if encoded[i] else self._fill_raw(datums, i, to)
+            )
 
+        fill: Callable[[int], bool] = fill_any
+        if shape[0] == COLORS and all(encoded) and not datums.images:
+            fill = self._color_filler(datums, to, fill_any)
         fits = list(self._decoders.map(fill, range(len(datums))))
         if self._labels:  # only now: an image that took a bad one's place brought its own
             labels[: len(datums)] = datums.table[:, LABEL]
@@ -153,18 +157,32 @@ class DatumLoader:
             self._reader.check(datums, i)
         return bool(done)
 
-    def _fill_encoded(self, datums: Datums, i: int, lines: int, to: _Tops) -> bool:
-        """Decode and transform record ``i``, one after the other while it is in the cache.
+    def _color_filler(
+        self, datums: Datums, to: _Tops, otherwise: Callable[[int], bool]
+    ) -> Callable[[int], bool]:
+        """Return what decodes and transforms record i, while it is in the cache.
 
-        Only its first ``lines`` are needed.
+        What a decoder leaves of the interpreter in the caches is little: a step of Python takes
+        several times as long as usual, and all that can be has been done before.
         """
+        lines = to.transformer.lines(datums, to.shape)
+        decode = self._reader.color_decoder(datums, to.shape, lines)
+        write = to.transformer.decoded(datums, to.shape, to.data)
+
+        def fill(i: int) -> bool:
+            image = decode(i)
+            if image is None:
+                return otherwise(i)
+            write(image, i)
+            return True
+
+        return fill
+
+    def _fill_encoded(self, datums: Datums, i: int, to: _Tops) -> bool:
+        """Decode and transform record ``i``, whatever its shape."""
         index = datums.index(i)
         image = datums.images.get(index)
         if image is None:
-            top = self._reader.first_lines(datums, i, to.shape, lines)
-            if top is not None:
-                to.transformer.image(top, index, to.data[i], to.shape[1])
-                return True
             image = self._reader.image(datums, i)
         if image.shape != to.shape:
             datums.images[index] = image

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ import numpy as np
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.datums import Datums, Shape
 from pycaffe_dist.data.prefetch import Buffer
-from pycaffe_dist.data.transformer import Transformer
+from pycaffe_dist.data.transformer import Transformer, WriteImage
 from pycaffe_dist.device import use
-from pycaffe_dist.kernels.packing import pack_datums, pack_image, row_bytes
+from pycaffe_dist.kernels.packing import pack_datums, pack_decoded, pack_image, row_bytes
 
 
 def buffers(
@@ -42,22 +43,24 @@ class Packer:
         """Return the shape of the row for a (C, H, W) image."""
         return (row_bytes(self._transformer.output_shape(shape)),)
 
-    def lines(self, datums: Datums, shape: Shape) -> list[int]:
+    def lines(self, datums: Datums, shape: Shape) -> np.ndarray:
         """Return what `Transformer.lines` does."""
         return self._transformer.lines(datums, shape)
 
-    def image(self, pixels: np.ndarray, index: int, out: np.ndarray, height: int = 0) -> None:
-        """Pack uint8 ``pixels`` (C, H, W) to ``out``, of the `row_shape`.
+    def decoded(self, datums: Datums, shape: Shape, out: np.ndarray) -> WriteImage:
+        """Return what packs decoded images to rows, as `Transformer.decoded` transforms them."""
+        crop = self._transformer.output_shape(shape)
+        indices = datums.first, datums.step
+        return partial(pack_decoded, shape[1], *indices, *self._transformer.drawing, crop, out)
 
-        ``height`` is H where lines below the crop are missing.
-        """
-        channels, lines, width = pixels.shape
-        height = height or lines
-        crop = self._transformer.output_shape((channels, height, width))
+    def image(self, pixels: np.ndarray, index: int, out: np.ndarray) -> None:
+        """Pack uint8 ``pixels`` (C, H, W) to ``out``, of the `row_shape`."""
+        height = pixels.shape[1]
+        crop = self._transformer.output_shape(pixels.shape)
         drawn = index, *self._transformer.drawing, crop, out
         interleaved = pixels.transpose(1, 2, 0)
         if interleaved.flags.c_contiguous:
-            pack_image(interleaved.reshape(1, lines, -1), height, True, *drawn)
+            pack_image(interleaved.reshape(1, height, -1), height, True, *drawn)
         else:
             pack_image(pixels, height, False, *drawn)
 

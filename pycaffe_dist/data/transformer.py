@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pycaffe_dist.data.datums import Datums, Shape
 from pycaffe_dist.errors import DataError
-from pycaffe_dist.kernels.interleaved import transform_interleaved
+from pycaffe_dist.kernels.interleaved import transform_decoded, transform_interleaved
 from pycaffe_dist.kernels.transform import crop_ends, transform_datums, transform_image
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.schema.binary import blob_to_array, read_blob
 
+# Writes a decoded image to a place of a batch.
+WriteImage = Callable[[np.ndarray, int], None]
 # The place of the mean values, one for each channel, in what the kernels need to know.
 _MEAN_VALUES = 4
 
@@ -69,20 +73,27 @@ class Transformer:
         values = self._mean_values if self._mean_values.size else np.zeros(1, self.dtype)
         return np.ascontiguousarray(np.broadcast_to(values, channels)), self._scale
 
-    def lines(self, datums: Datums, shape: Shape) -> list[int]:
+    def lines(self, datums: Datums, shape: Shape) -> np.ndarray:
         """Return how many of its first lines each of the ``datums`` needs, images of ``shape``."""
         size, crop = shape[1:], self.output_shape(shape)[1:]
-        return crop_ends(
-            size, crop, len(datums), (datums.first, datums.step), *self.drawing
-        ).tolist()
+        return crop_ends(size, crop, len(datums), (datums.first, datums.step), *self.drawing)
 
-    def image(self, pixels: np.ndarray, index: int, out: np.ndarray, height: int = 0) -> None:
+    def decoded(self, datums: Datums, shape: Shape, out: np.ndarray) -> WriteImage:
+        """Return what transforms decoded color images, of ``shape``, to ``out`` (n, C, h, w).
+
+        It takes an image as OpenCV has it, (H, W, 3), maybe without lines below the crop, and its
+        place among the ``datums``.
+        """
+        self.output_shape(shape)
+        indices = datums.first, datums.step
+        return partial(transform_decoded, shape[1], *indices, *self._settings[shape], out)
+
+    def image(self, pixels: np.ndarray, index: int, out: np.ndarray) -> None:
         """Transform ``pixels`` (C, H, W), uint8 or floats of any strides, to ``out`` (C, h, w).
 
-        ``out`` is of this transformer's dtype and of the `output_shape`.  ``height`` is H where
-        decoded ``pixels`` of three channels lack lines below the crop.
+        ``out`` is of this transformer's dtype and of the `output_shape`.
         """
-        shape = (pixels.shape[0], height, pixels.shape[2]) if height else pixels.shape
+        shape = pixels.shape
         if shape not in self._settings:
             self._check(shape)
         settings = self._settings[shape]

@@ -254,3 +254,38 @@ def transform_interleaved(
         _finish_stream()
     else:
         _write_lines(*wanted)
+
+
+@jit
+def transform_decoded(
+    height: int,
+    first: int,
+    step: int,
+    key: np.uint64,
+    train: bool,
+    mirror: bool,
+    mean: np.ndarray,
+    mean_values: np.ndarray,
+    scale: float,
+    out: np.ndarray,
+    image: np.ndarray,
+    i: int,
+) -> None:
+    """Transform image i of a batch to ``out[i]``; its index is ``first + i * step``.
+
+    ``image`` (h, width, 3) may lack lines below the crop of the ``height`` there are.
+    """
+    index, pixels = first + i * step, image.reshape(-1)
+    transform_interleaved(
+        pixels,
+        height,
+        image.shape[1],
+        index,
+        key,
+        train,
+        mirror,
+        mean,
+        mean_values,
+        scale,
+        out[i],
+    )

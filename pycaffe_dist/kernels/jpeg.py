@@ -13,7 +13,7 @@ from pycaffe_dist.kernels.compiling import jit
 
 # Markers: frames that are decoded from top to bottom, other segments, and the end.
 _BASELINE, _EXTENDED = 0xC0, 0xC1
-_FIRST, _LAST = 0xC0, 0xFE
+_START, _FIRST, _LAST = 0xFFD8, 0xC0, 0xFE
 _HUFFMAN, _ARITHMETIC = 0xC4, 0xCC
 _RESTART, _END, _SCAN, _RESTART_INTERVAL = 0xD0, 0xD9, 0xDA, 0xDD
 _EXIF, _PROFILE = 0xE1, 0xE2
@@ -58,30 +58,58 @@ def _find_frame(data, as_stored):
 
 
 @jit
-def shortened(data: np.ndarray, height: int, width: int, lines: int, as_stored: bool) -> np.ndarray:
-    """Return a JPEG file, uint8, that ends below the first ``lines`` lines of the one in ``data``.
-
-    That is one with some lines more, of which the last one may differ.  Of size 0 where there is
-    nothing to save, where ``data`` (n,) is not a whole file with three colors and of (height,
-    width), or not of the usual kind; unless the image is wanted ``as_stored``, also where it might
-    have to be turned.
-    """
-    nothing, size = np.empty(0, np.uint8), len(data)
-    if size < 4 or _word(data, 0) != 0xFFD8 or _word(data, size - 2) != 0xFF00 | _END:
-        return nothing
-    frame = _find_frame(data, as_stored)
+def _kept_lines(data, height, width, lines, frame):
+    """Return how many lines to keep of a file whose frame is at ``frame``; 0 to keep it all."""
+    size = len(data)
     if frame < 0 or frame + 19 > size or data[frame + 4] != 8 or data[frame + 9] != 3:
-        return nothing
+        return 0
     if _word(data, frame + 5) != height or _word(data, frame + 7) != width:
-        return nothing
+        return 0
     blocks = max(data[frame + 11] & 15, data[frame + 14] & 15, data[frame + 17] & 15)
     # Colors at half the resolution are interpolated between lines.
     kept, row = lines + (1 if blocks > 1 else 0), _BLOCK * blocks
-    if blocks == 0 or -(-kept // row) >= -(-height // row):
-        return nothing
-    # The mark of the end would have the decoder complain of the bytes before it.
-    short = np.empty(size - 2 + _AHEAD, np.uint8)
-    short[: size - 2] = data[: size - 2]
-    short[size - 2 :] = 0
-    short[frame + 5], short[frame + 6] = kept >> 8, kept & 255
-    return short
+    return kept if blocks and -(-kept // row) < -(-height // row) else 0
+
+
+@jit
+def shortened(
+    buffer: np.ndarray,
+    files: np.ndarray,
+    height: int,
+    width: int,
+    lines: np.ndarray,
+    as_stored: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return JPEG files that end below the first ``lines[i]`` lines, or a few more, of others.
+
+    File i of these, (n, 2), is described by its place and size in ``buffer``.  The result is a
+    buffer again and, (n, 3), places, sizes and numbers of lines; the last line may differ from the
+    whole image's.  The size is 0 where there is nothing to save, and where a file is not whole, not
+    of (height, width) in three colors or not of the usual kind; unless images are wanted
+    ``as_stored``, also where one might have to be turned.
+    """
+    found = np.zeros((len(files), 3), np.int64)
+    frames, total = np.zeros(len(files), np.int64), 0
+    for i in range(len(files)):
+        data = buffer[files[i, 0] : files[i, 0] + files[i, 1]]
+        size = len(data)
+        if size < 4 or _word(data, 0) != _START or _word(data, size - 2) != 0xFF00 | _END:
+            continue
+        frames[i] = _find_frame(data, as_stored)
+        kept = _kept_lines(data, height, width, lines[i], frames[i])
+        if kept:
+            found[i, 0], found[i, 1], found[i, 2] = total, size - 2 + _AHEAD, kept
+            total += size - 2 + _AHEAD
+    short = np.empty(total, np.uint8)
+    for i in range(len(files)):
+        begin, size, kept = found[i]
+        if size:
+            # The mark of the end would have the decoder complain of the bytes before it.
+            end = size - _AHEAD
+            for k in range(end):
+                short[begin + k] = buffer[files[i, 0] + k]
+            for k in range(end, size):
+                short[begin + k] = 0
+            place = begin + frames[i] + 5
+            short[place], short[place + 1] = kept >> 8, kept & 255
+    return short, found

@@ -58,6 +58,27 @@ def pack_image(
 
 
 @jit
+def pack_decoded(
+    height: int,
+    first: int,
+    step: int,
+    key: np.uint64,
+    train: bool,
+    mirror: bool,
+    shape: tuple[int, int, int],
+    rows: np.ndarray,
+    image: np.ndarray,
+    i: int,
+) -> None:
+    """Pack image i of a batch, with index ``first + i * step``, to ``rows[i]``.
+
+    ``image`` (h, W, C) may lack lines below the crop of the ``height`` there are.
+    """
+    lines = image.reshape((1, image.shape[0], -1))
+    pack_image(lines, height, True, first + i * step, key, train, mirror, shape, rows[i])
+
+
+@jit
 def pack_datums(
     buffer: np.ndarray,
     table: np.ndarray,

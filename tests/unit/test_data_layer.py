@@ -109,6 +109,31 @@ def test_whole_images_are_mirrored_as_the_transformer_does(tmp_path):
     assert not np.array_equal(data[:8], data[8:])  # some are mirrored, others are not
 
 
+def _jpeg(i: int, height=70, width=48):
+    pixels = np.random.default_rng(i).integers(0, 256, (height, width, 3), np.uint8)
+    data = cv2.imencode(".jpg", pixels)[1].tobytes()
+    return caffe_pb2.Datum(data=data, label=i, encoded=True)
+
+
+def test_crops_of_jpegs_are_those_of_whole_images(tmp_path):
+    datums = [_jpeg(i) for i in range(12)]
+    param = _param(_write(tmp_path / "jpegs", datums), 12, crop_size=24, mirror=True)
+    run = _Run(param)
+    for number in range(3):
+        data, transformer = run.batch()[0], Transformer(param.transform_param, TRAIN)
+        transformer.key, expected = run.layer.key, data.copy()
+        for i, datum in enumerate(datums):
+            whole = cv2.imdecode(np.frombuffer(datum.data, np.uint8), cv2.IMREAD_UNCHANGED)
+            transformer.image(whole.transpose(2, 0, 1), 12 * number + i, expected[i])
+        assert np.array_equal(data, expected)
+
+
+def test_a_jpeg_of_other_height_is_told(tmp_path):
+    path = _write(tmp_path / "jpegs", [_jpeg(0), _jpeg(1), _jpeg(2, height=69)])
+    with pytest.raises(DataError, match=r"record 2 .* has an image of shape \(3, 69, 48\)"):
+        _Run(_param(path, 3, crop_size=24)).batch()
+
+
 def test_float64_net(images):
     data, label = _Run(_param(images, 3, scale=0.5), dtype=np.dtype(np.float64)).batch()
     assert data.dtype == label.dtype == np.float64

@@ -21,6 +21,7 @@ import numpy as np
 from pycaffe_dist.data.sources import Cursor, Database, Records, file_of
 from pycaffe_dist.data.sources.lmdb_pages import PageCheck
 from pycaffe_dist.errors import DataError
+from pycaffe_dist.kernels.datum import address
 
 # Values of this size on average are used where they lie; smaller ones are sooner copied.
 _LEFT_IN_PLACE = 4096
@@ -81,8 +82,7 @@ class _Span:
 
 def _place(value: memoryview) -> tuple[int, int]:
     """Return where a value lies in memory and how many bytes it has."""
-    array = np.frombuffer(value, np.uint8)
-    return array.__array_interface__["data"][0], array.size
+    return address(np.frombuffer(value, np.uint8)), len(value)
 
 
 class LmdbSource(Database):
