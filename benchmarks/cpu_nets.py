@@ -48,6 +48,7 @@ NETS = {
     "CaffeNet": BenchmarkNet("bvlc_reference_caffenet/train_val.prototxt", 32, (3, 227, 227), 1000),
     "VGG-16": BenchmarkNet("vgg16/train_val.prototxt", 4, (3, 224, 224), 1000),
     "GoogLeNet": BenchmarkNet("bvlc_googlenet/train_val.prototxt", 16, (3, 224, 224), 1000),
+    "MobileNet v1": BenchmarkNet("mobilenet_v1/train_val.prototxt", 16, (3, 224, 224), 1000),
 }
 
 

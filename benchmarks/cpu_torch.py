@@ -27,14 +27,19 @@ class Net:
         self.biases: list[torch.Tensor] = []
         self.inputs: Blobs = {}
         self.layers = []
+        previous: dict[str, Any] = {"top": None}
         for layer in layers:
             if layer["type"] == "Input":
                 for name, shape, classes in zip(layer["top"], layer["shapes"], layer["classes"]):
                     self.inputs[name] = (
                         torch.randint(classes, shape) if classes else torch.randn(shape)
                     )
+            elif layer["type"] == "Scale" and layer["bottom"] == previous["top"]:
+                # Behind a BatchNorm it is part of PyTorch's.
+                self.layers[-1] = (previous, batch_norm(self, layer))
             else:
                 self.layers.append((layer, TRANSLATIONS[layer["type"]](self, layer)))
+            previous = layer if layer["type"] == "BatchNorm" else {"top": None}
 
     def parameter(self, shape: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a weight of ``shape``, scaled by its inputs, and a bias."""
@@ -71,6 +76,8 @@ def inner_product(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor
 
 def pooling(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor]:
     """Return the function of a Pooling; Caffe rounds output sizes up."""
+    if not layer["kernel"]:  # over the whole image
+        return lambda x: functional.adaptive_avg_pool2d(x, 1)
     shape = layer["kernel"], layer["stride"], layer["pad"]
     if layer["average"]:
         return lambda x: functional.avg_pool2d(x, *shape, ceil_mode=True)
@@ -86,6 +93,14 @@ def normalisation(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor
     return lambda x: x * (1 + alpha * functional.avg_pool2d(x * x, size, 1, half)) ** -beta
 
 
+def batch_norm(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor]:
+    """Return the function of a BatchNorm, and of the Scale behind it if ``layer`` is that."""
+    channels = layer["weights"][0]
+    mean, variance = torch.zeros(channels), torch.ones(channels)
+    affine = net.parameter(layer["weights"]) if layer["type"] == "Scale" else ()
+    return lambda x: functional.batch_norm(x, mean, variance, *affine, training=True)
+
+
 def relu(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor]:
     """Return the function of a ReLU, in place if Caffe's is."""
     in_place = layer["top"] == layer["bottom"]
@@ -93,6 +108,7 @@ def relu(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor]:
 
 
 TRANSLATIONS: dict[str, Callable[[Net, dict[str, Any]], Callable[..., torch.Tensor]]] = {
+    "BatchNorm": batch_norm,
     "Convolution": convolution,
     "InnerProduct": inner_product,
     "Pooling": pooling,
@@ -100,7 +116,9 @@ TRANSLATIONS: dict[str, Callable[[Net, dict[str, Any]], Callable[..., torch.Tens
     "ReLU": relu,
     "Dropout": lambda net, layer: lambda x: functional.dropout(x, layer["ratio"]),
     "Concat": lambda net, layer: lambda *x: torch.cat(x, 1),
-    "SoftmaxWithLoss": lambda net, layer: lambda x, label: functional.cross_entropy(x, label),
+    "SoftmaxWithLoss": lambda net, layer: (
+        lambda x, label: functional.cross_entropy(x.flatten(1), label)
+    ),
 }
 
 

@@ -9,41 +9,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from cpu_torch import TRANSLATIONS, Net
-from cpu_torch import pooling as windows
-from torch.nn import functional
 
-
-def batch_norm(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor]:
-    """Return the function of a BatchNorm, which in Caffe has neither scale nor bias."""
-    channels = layer["weights"][0]
-    mean, variance = torch.zeros(channels), torch.ones(channels)
-    return lambda x: functional.batch_norm(x, mean, variance, training=True)
-
-
-def scale(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor]:
-    """Return the function of a Scale with a bias: one of each per channel."""
-    weight, bias = net.parameter(layer["weights"])
-    return lambda x: torch.addcmul(bias.view(1, -1, 1, 1), x, weight.view(1, -1, 1, 1))
-
-
-def pooling(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor]:
-    """Return the function of a Pooling; without a kernel it is over the whole image."""
-    if layer["kernel"]:
-        return windows(net, layer)
-    return lambda x: functional.adaptive_avg_pool2d(x, 1)
-
-
-TRANSLATIONS |= {
-    "Pooling": pooling,
-    "BatchNorm": batch_norm,
-    "Scale": scale,
-    "Eltwise": lambda net, layer: lambda x, y: x + y,
-}
+TRANSLATIONS["Eltwise"] = lambda net, layer: lambda x, y: x + y
 
 
 def main() -> None:
