@@ -39,6 +39,25 @@ def _affine(begin, end, x, y, shift, scale, bias, in_place):
 
 
 @jit(fast=True)
+def _affine_in_place(begin, end, x, kept, shift, scale, bias):
+    channels, inner = x.shape[1], x.shape[2]
+    if inner == 1:
+        for n in range(begin, end):
+            for c in range(channels):
+                kept[n, c, 0] = x[n, c, 0]
+                x[n, c, 0] = (x[n, c, 0] - shift[c]) * scale[c] + bias[c]
+        return
+    for row in range(begin, end):
+        n, c = row // channels, row % channels
+        target, copy = x[n, c], kept[n, c]
+        a, s, b = shift[c], scale[c], bias[c]
+        for i in range(inner):
+            value = target[i]
+            copy[i] = value
+            target[i] = (value - a) * s + b
+
+
+@jit(fast=True)
 def _sums(begin, end, x, dy, shift, sum_dy, sum_dyx):
     outer, inner = dy.shape[0], dy.shape[2]
     for c in range(begin, end):
@@ -132,6 +151,16 @@ def affine(
     args = x, y, shift, scale, bias, x is y
     rows = _rows(x)
     parallel_for(_affine, rows, *args, grain=_grain(x, rows))
+
+
+@kernel
+def affine_in_place(
+    x: np.ndarray, kept: np.ndarray, shift: np.ndarray, scale: np.ndarray, bias: np.ndarray
+) -> None:
+    """Set kept to x, and x to (x - shift)·scale + bias, per channel."""
+    rows = _rows(x)
+    args = x, kept, shift, scale, bias
+    parallel_for(_affine_in_place, rows, *args, grain=_grain(x, rows))
 
 
 @kernel

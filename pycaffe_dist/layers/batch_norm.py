@@ -8,6 +8,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.channel_affine import (
     affine,
+    affine_in_place,
     gradient_sums,
     normalize_gradient,
     statistics,
@@ -43,8 +44,12 @@ class Normalization:
         """Set ``mean`` and ``variance`` to those of x."""
         statistics(x.reshape(self.shape), self.mean, self.variance)
 
-    def forward(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Set y to (x - shift)·scale; y may be x."""
+    def forward(self, x: np.ndarray, y: np.ndarray, kept: np.ndarray | None = None) -> None:
+        """Set y to (x - shift)·scale; y may be x, which ``kept`` then gets a copy of, if given."""
+        if kept is not None:
+            arrays = x.reshape(self.shape), kept.reshape(self.shape)
+            affine_in_place(*arrays, self.shift, self.scale, self._zero)
+            return
         source = x.reshape(self.shape)
         target = source if x is y else y.reshape(self.shape)
         affine(source, target, self.shift, self.scale, self._zero)
@@ -131,12 +136,10 @@ class BatchNorm(Layer):
             count = outer * inner
             unbiased = count / (count - 1) if count > 1 else 1.0
             add_to_running_sums(*statistics, keep, unbiased, means, variances, weight)
-            if self._copy is not None:
-                np.copyto(self._copy.data, x)
-                x = self._copy.data
         eps = self.param.batch_norm_param.eps
         shift_and_scale(*statistics, eps, normalization.shift, normalization.scale)
-        normalization.forward(x, top[0].data)
+        kept = None if self._global or self._copy is None else self._copy.data
+        normalization.forward(x, top[0].data, kept)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:

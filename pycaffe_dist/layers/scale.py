@@ -8,7 +8,7 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
-from pycaffe_dist.kernels.channel_affine import affine, gradient_sums
+from pycaffe_dist.kernels.channel_affine import affine, affine_in_place, gradient_sums
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe
 from pycaffe_dist.layers.parameters import constant, make_parameters
@@ -82,15 +82,14 @@ class Scale(Broadcast):
         self._sums = xp().zeros(scale.count), xp().zeros(scale.count)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x = bottom[0].data
-        if self._copy is not None:
-            np.copyto(self._copy.data, x)
-            x = self._copy.data
         scale = (bottom[1] if len(bottom) > 1 else self.blobs[0]).data.reshape(-1)
         has_bias = self.param.scale_param.bias_term
         bias = self.blobs[-1].data.reshape(-1) if has_bias else self._zero
-        shape = self._shape
-        affine(x.reshape(shape), top[0].data.reshape(shape), self._zero, scale, bias)
+        x, factors = bottom[0].data.reshape(self._shape), (self._zero, scale, bias)
+        if self._copy is not None:
+            affine_in_place(x, self._copy.data.reshape(self._shape), *factors)
+        else:
+            affine(x, top[0].data.reshape(self._shape), *factors)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         shape, learnt = self._shape, len(bottom) == 1

@@ -23,6 +23,12 @@ def affine(x: Any, y: Any, shift: Any, scale: Any, bias: Any) -> None:
     _cu.affine(x.size, x, y, shift, scale, bias, *_layout(x))
 
 
+def affine_in_place(x: Any, kept: Any, shift: Any, scale: Any, bias: Any) -> None:
+    """See `pycaffe_dist.kernels.channel_affine.affine_in_place`."""
+    kept[...] = x
+    affine(kept, x, shift, scale, bias)
+
+
 def gradient_sums(x: Any, dy: Any, shift: Any, sum_dy: Any, sum_dyx: Any) -> None:
     """See `pycaffe_dist.kernels.channel_affine.gradient_sums`."""
     channels = x.shape[1]

@@ -20,9 +20,9 @@ from pycaffe_dist.kernels.jit.weights import lane_tiles, rows_per_tile
 
 # Steps of k whose operands stay in the first- and second-level cache.
 DEPTH = 256
-# A unit of work of a flat product: so many row tiles, and as many columns as make up panels of
-# this size (half a second-level cache).
-ROW_TILES = 16
+# A unit of work of a flat product: so many row tiles, fewer where that leaves few units, and as
+# many columns as make up panels of this size (half a second-level cache).
+ROW_TILES, FEWEST_ROW_TILES, ENOUGH_UNITS = 64, 16, 32
 PANEL_BYTES = 1 << 17
 # Up to this depth a flat product is bound by the memory traffic of y.
 SHALLOW = 128
@@ -85,17 +85,17 @@ def _fill_panels(panels, b, columns, k, steps, first, count, width, lanes, kerne
 
 @jit
 def _flat_units(begin, end, packed, b, y, bias, slopes, kernels, sizes):
-    count, depth, columns, rows, vectors, lanes, group, add, together, panelled = sizes
+    count, depth, columns, rows, vectors, lanes, group, add, together, most_high, panelled = sizes
     row_tiles, width = (count + rows - 1) // rows, vectors * lanes
     column_tiles = (columns + width - 1) // width
-    row_units = (row_tiles + ROW_TILES - 1) // ROW_TILES
+    row_units = (row_tiles + most_high - 1) // most_high
     column_units = (column_tiles + together - 1) // together
     scratch = np.empty((together + 1) * min(DEPTH, depth) * width if panelled else 1, np.float32)
     panels = (scratch.ctypes.data + 63) // 64 * 64
     for unit in range(begin, end):
         image, rest = unit // (row_units * column_units), unit % (row_units * column_units)
-        first_row, first_column = rest % row_units * ROW_TILES, rest // row_units * together
-        high = min(row_tiles, first_row + ROW_TILES) - first_row
+        first_row, first_column = rest % row_units * most_high, rest // row_units * together
+        high = min(row_tiles, first_row + most_high) - first_row
         wide = min(column_tiles, first_column + together) - first_column
         g = image % group
         a = packed.ctypes.data + 4 * g * row_tiles * rows * depth
@@ -154,10 +154,14 @@ class FlatProduct:
         together = min(column_tiles, max(2, PANEL_BYTES // (4 * width * min(k, DEPTH))))
         # Panels cost a copy, which several row tiles must share.
         panelled = self._tiles >= 4
+        wide, high = self._products * -(-column_tiles // together), ROW_TILES
+        while high > FEWEST_ROW_TILES and wide * -(-self._tiles // high) < ENOUGH_UNITS:
+            high //= 2
         self._sizes = np.array(
-            [m, k, n, self._rows, vectors, target.lanes, group, 0, together, panelled], np.int64
+            [m, k, n, self._rows, vectors, target.lanes, group, 0, together, high, panelled],
+            np.int64,
         )
-        self._units = self._products * -(-column_tiles // together) * -(-self._tiles // ROW_TILES)
+        self._units = wide * -(-self._tiles // high)
 
     @property
     def scratch_bytes(self) -> int:
