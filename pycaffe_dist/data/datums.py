@@ -23,11 +23,11 @@ from pycaffe_dist.kernels.datum import (
     copy_floats,
     parse_datums,
 )
-from pycaffe_dist.kernels.jpeg import shortened
+from pycaffe_dist.kernels.jpeg import places_to_cut, shortened
 
 Shape = tuple[int, int, int]
-# Decodes one of some images, or returns None.
-DecodeImage = Callable[[int], "np.ndarray | None"]
+# Takes a decoded image, as OpenCV has it, and its place among the records of a batch.
+WriteImage = Callable[[np.ndarray, int], None]
 _BYTES = np.dtype(np.uint8)
 
 
@@ -145,27 +145,32 @@ class DatumReader:
         image, datums.table[i, LABEL] = self._decoders.first_good(image_at, here)
         return image
 
-    def color_decoder(self, datums: Datums, shape: Shape, lines: np.ndarray) -> DecodeImage:
-        """Return what decodes record i, all of which must be encoded, to (H, W, 3) as OpenCV does.
+    def color_decoder(
+        self, datums: Datums, shape: Shape, lines: np.ndarray, write: WriteImage
+    ) -> Callable[[int], bool]:
+        """Return what decodes record i, as OpenCV does, and gives it to ``write``; all are encoded.
 
-        Or less, but at least the first ``lines[i]`` lines, where that takes less time.  It returns
-        None for what is not of ``shape`` (3, H, W), or no image at all.
+        Or a part of it, but at least the first ``lines[i]`` lines, where that takes less time.  It
+        returns False for a record that is not of ``shape`` (3, H, W), or no image at all.
         """
         buffer, table = datums.records.buffer, datums.table
         places, as_stored = table[:, DATA : SIZE + 1], self._color is None
-        short, found = shortened(buffer, places, shape[1], shape[2], lines, as_stored)
-        files, shapes = [], []
-        for (begin, size), (start, some, kept) in zip(places.tolist(), found.tolist()):
-            files.append(short[start : start + some] if some else buffer[begin : begin + size])
-            shapes.append((kept or shape[1], shape[2], shape[0]))
+        cuts = places_to_cut(buffer, places, shape[1], shape[2], lines, as_stored).tolist()
+        files = [buffer[begin : begin + size] for begin, size in places.tolist()]
+        shapes = [(kept or shape[1], shape[2], shape[0]) for kept, _ in cuts]
         decode, how = opencv_decoder(self._color)
 
-        def decoded(i: int) -> np.ndarray | None:
-            image = decode(files[i], how) if len(files[i]) else None
-            fits = image is not None and image.shape == shapes[i] and image.dtype == _BYTES
-            return image if fits else None
+        def fill(i: int) -> bool:
+            file, cut = files[i], cuts[i]
+            if cut[0]:
+                file = shortened(file, *cut)
+            image = decode(file, how) if len(file) else None
+            if image is None or image.shape != shapes[i] or image.dtype != _BYTES:
+                return False
+            write(image, i)
+            return True
 
-        return decoded
+        return fill
 
     def check(self, datums: Datums, i: int) -> None:
         """Raise `DataError` unless record ``i`` holds an image, decoded if it was encoded."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -135,20 +134,30 @@ class DatumLoader:
             if done < len(data):
                 self._reader.check(datums, done)
             return done
-        encoded, to = datums.table[:, ENCODED].tolist(), _Tops(shape, transformer, data, labels)
+        to = _Tops(shape, transformer, data, labels)
+        fits = self._fill_one_by_one(datums, to)
+        if self._labels:  # only now: an image that took a bad one's place brought its own
+            labels[: len(datums)] = datums.table[:, LABEL]
+        return len(fits) if all(fits) else fits.index(False)
 
-        def fill_any(i: int) -> bool:
+    def _fill_one_by_one(self, datums: Datums, to: _Tops) -> list[bool]:
+        """Decode and transform each record while it is in the cache; return which ones fit."""
+        encoded = datums.table[:, ENCODED].tolist()
+
+        def fill(i: int) -> bool:
             return (
                 self._fill_encoded(datums, i, to) if encoded[i] else self._fill_raw(datums, i, to)
             )
 
-        fill: Callable[[int], bool] = fill_any
-        if shape[0] == COLORS and all(encoded) and not datums.images:
-            fill = self._color_filler(datums, to, fill_any)
-        fits = list(self._decoders.map(fill, range(len(datums))))
-        if self._labels:  # only now: an image that took a bad one's place brought its own
-            labels[: len(datums)] = datums.table[:, LABEL]
-        return len(fits) if all(fits) else fits.index(False)
+        if to.shape[0] != COLORS or not all(encoded) or datums.images:
+            return list(self._decoders.map(fill, range(len(datums))))
+        # A decoder leaves little of the interpreter in the caches: behind one a step of Python
+        # takes several times as long as usual, and all that can be is done before.
+        lines = to.transformer.lines(datums, to.shape)
+        write = to.transformer.decoded(datums, to.shape, to.data)
+        decode = self._reader.color_decoder(datums, to.shape, lines, write)
+        fits = self._decoders.map(decode, range(len(datums)))
+        return [fit or fill(i) for i, fit in enumerate(fits)]
 
     def _fill_raw(self, datums: Datums, i: int, to: _Tops) -> bool:
         part, here = datums.part(i, i + 1), slice(i, i + 1)
@@ -157,29 +166,8 @@ class DatumLoader:
             self._reader.check(datums, i)
         return bool(done)
 
-    def _color_filler(
-        self, datums: Datums, to: _Tops, otherwise: Callable[[int], bool]
-    ) -> Callable[[int], bool]:
-        """Return what decodes and transforms record i, while it is in the cache.
-
-        What a decoder leaves of the interpreter in the caches is little: a step of Python takes
-        several times as long as usual, and all that can be has been done before.
-        """
-        lines = to.transformer.lines(datums, to.shape)
-        decode = self._reader.color_decoder(datums, to.shape, lines)
-        write = to.transformer.decoded(datums, to.shape, to.data)
-
-        def fill(i: int) -> bool:
-            image = decode(i)
-            if image is None:
-                return otherwise(i)
-            write(image, i)
-            return True
-
-        return fill
-
     def _fill_encoded(self, datums: Datums, i: int, to: _Tops) -> bool:
-        """Decode and transform record ``i``, whatever its shape."""
+        """Decode and transform record ``i``; keep it if it is of another shape."""
         index = datums.index(i)
         image = datums.images.get(index)
         if image is None:

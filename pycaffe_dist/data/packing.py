@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.data.datums import Datums, Shape
+from pycaffe_dist.data.datums import Datums, Shape, WriteImage
 from pycaffe_dist.data.prefetch import Buffer
-from pycaffe_dist.data.transformer import Transformer, WriteImage
+from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.device import use
 from pycaffe_dist.kernels.packing import pack_datums, pack_decoded, pack_image, row_bytes
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.data.datums import Datums, Shape
+from pycaffe_dist.data.datums import Datums, Shape, WriteImage
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.interleaved import transform_decoded, transform_interleaved
-from pycaffe_dist.kernels.transform import crop_ends, transform_datums, transform_image
+from pycaffe_dist.kernels.transform import crop_places, transform_datums, transform_image
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.schema.binary import blob_to_array, read_blob
 
-# Writes a decoded image to a place of a batch.
-WriteImage = Callable[[np.ndarray, int], None]
-# The place of the mean values, one for each channel, in what the kernels need to know.
-_MEAN_VALUES = 4
+# The places of the mean image and of one value for each channel in what the kernels need to know.
+_MEAN, _MEAN_VALUES = 3, 4
 
 
 class Transformer:
@@ -75,18 +72,16 @@ class Transformer:
 
     def lines(self, datums: Datums, shape: Shape) -> np.ndarray:
         """Return how many of its first lines each of the ``datums`` needs, images of ``shape``."""
-        size, crop = shape[1:], self.output_shape(shape)[1:]
-        return crop_ends(size, crop, len(datums), (datums.first, datums.step), *self.drawing)
+        return self._places(datums, shape)[:, 0] + self.output_shape(shape)[1]
 
     def decoded(self, datums: Datums, shape: Shape, out: np.ndarray) -> WriteImage:
         """Return what transforms decoded color images, of ``shape``, to ``out`` (n, C, h, w).
 
-        It takes an image as OpenCV has it, (H, W, 3), maybe without lines below the crop, and its
-        place among the ``datums``.
+        An image may lack lines below the crop.
         """
-        self.output_shape(shape)
-        indices = datums.first, datums.step
-        return partial(transform_decoded, shape[1], *indices, *self._settings[shape], out)
+        places = self._places(datums, shape)
+        affine = self._settings[shape][_MEAN:]
+        return partial(transform_decoded, shape[1], places, *affine, out)
 
     def image(self, pixels: np.ndarray, index: int, out: np.ndarray) -> None:
         """Transform ``pixels`` (C, H, W), uint8 or floats of any strides, to ``out`` (C, h, w).
@@ -139,6 +134,11 @@ class Transformer:
             return self._settings[shape][_MEAN_VALUES].reshape(channels, 1, 1)
         offset = (shape[2] - self._crop) // 2
         return self._mean[:, offset : offset + self._crop, offset : offset + self._crop]
+
+    def _places(self, datums: Datums, shape: Shape) -> np.ndarray:
+        """Return where the crops of ``datums`` are in images of ``shape``."""
+        size, crop, indices = shape[1:], self.output_shape(shape)[1:], (datums.first, datums.step)
+        return crop_places(size, crop, len(datums), indices, *self.drawing)
 
     def _read_mean(self, path: str) -> np.ndarray:
         mean = blob_to_array(read_blob(path))

@@ -221,6 +221,23 @@ def _stream_lines(pixels, at, pitch, means, mean_at, mean_pitches, scale, mirror
 
 
 @jit
+def _transform(pixels, height, width, top, left, mirrored, mean, mean_values, scale, out):
+    shape, to = out.shape[1:], out.reshape(-1)
+    place, pitch, full = top * width + left, CHANNELS * width, CACHE_LINE // out.itemsize
+    if mean.size:
+        means, pitches, mean_place = mean.reshape(-1), (width, height * width), place
+    else:  # a line of the mean serves a whole channel
+        beside = shape[1] + 2 * full
+        means, pitches, mean_place = np.repeat(mean_values, beside), (0, beside), full
+    wanted = pixels, CHANNELS * place, pitch, means, mean_place, pitches, scale, mirrored, shape, to
+    if to.size * to.itemsize >= STREAMED_BYTES and shape[1] >= full:
+        _stream_lines(*wanted)
+        _finish_stream()
+    else:
+        _write_lines(*wanted)
+
+
+@jit
 def transform_interleaved(
     pixels: np.ndarray,
     height: int,
@@ -236,34 +253,17 @@ def transform_interleaved(
 ) -> None:
     """Do what `transform_image` does, for decoded color images, several times as fast.
 
-    ``pixels`` is flat, (height * width * 3,), and has the 3 channels of a pixel side by side.  The
-    lines below the crop may be missing.
+    ``pixels`` is flat, (height * width * 3,), and has the 3 channels of a pixel side by side.
     """
-    shape = out.shape[1:]
-    top, left, mirrored = crop_place((height, width), shape, key, index, train, mirror)
-    to, place, pitch = out.reshape(-1), top * width + left, CHANNELS * width
-    full = CACHE_LINE // to.itemsize
-    if mean.size:
-        means, pitches, mean_place = mean.reshape(-1), (width, height * width), place
-    else:  # a line of the mean serves a whole channel
-        beside = shape[1] + 2 * full
-        means, pitches, mean_place = np.repeat(mean_values, beside), (0, beside), full
-    wanted = pixels, CHANNELS * place, pitch, means, mean_place, pitches, scale, mirrored, shape, to
-    if to.size * to.itemsize >= STREAMED_BYTES and shape[1] >= full:
-        _stream_lines(*wanted)
-        _finish_stream()
-    else:
-        _write_lines(*wanted)
+    crop = out.shape[1:]
+    top, left, mirrored = crop_place((height, width), crop, key, index, train, mirror)
+    _transform(pixels, height, width, top, left, mirrored, mean, mean_values, scale, out)
 
 
 @jit
 def transform_decoded(
     height: int,
-    first: int,
-    step: int,
-    key: np.uint64,
-    train: bool,
-    mirror: bool,
+    places: np.ndarray,
     mean: np.ndarray,
     mean_values: np.ndarray,
     scale: float,
@@ -271,21 +271,10 @@ def transform_decoded(
     image: np.ndarray,
     i: int,
 ) -> None:
-    """Transform image i of a batch to ``out[i]``; its index is ``first + i * step``.
+    """Transform image i of a batch to ``out[i]``, cropped as ``places`` says (see `crop_places`).
 
     ``image`` (h, width, 3) may lack lines below the crop of the ``height`` there are.
     """
-    index, pixels = first + i * step, image.reshape(-1)
-    transform_interleaved(
-        pixels,
-        height,
-        image.shape[1],
-        index,
-        key,
-        train,
-        mirror,
-        mean,
-        mean_values,
-        scale,
-        out[i],
-    )
+    pixels, width = image.reshape(-1), image.shape[1]
+    top, left, mirrored = places[i, 0], places[i, 1], places[i, 2] == 1
+    _transform(pixels, height, width, top, left, mirrored, mean, mean_values, scale, out[i])

@@ -58,8 +58,7 @@ def _find_frame(data, as_stored):
 
 
 @jit
-def _kept_lines(data, height, width, lines, frame):
-    """Return how many lines to keep of a file whose frame is at ``frame``; 0 to keep it all."""
+def _lines_to_keep(data, height, width, lines, frame):
     size = len(data)
     if frame < 0 or frame + 19 > size or data[frame + 4] != 8 or data[frame + 9] != 3:
         return 0
@@ -72,44 +71,44 @@ def _kept_lines(data, height, width, lines, frame):
 
 
 @jit
-def shortened(
+def places_to_cut(
     buffer: np.ndarray,
     files: np.ndarray,
     height: int,
     width: int,
     lines: np.ndarray,
     as_stored: bool,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return JPEG files that end below the first ``lines[i]`` lines, or a few more, of others.
+) -> np.ndarray:
+    """Return where JPEG files may end of which the first ``lines`` (n,) are needed.
 
-    File i of these, (n, 2), is described by its place and size in ``buffer``.  The result is a
-    buffer again and, (n, 3), places, sizes and numbers of lines; the last line may differ from the
-    whole image's.  The size is 0 where there is nothing to save, and where a file is not whole, not
-    of (height, width) in three colors or not of the usual kind; unless images are wanted
-    ``as_stored``, also where one might have to be turned.
+    File i of these, (n, 2), is described by its place and size in ``buffer``.  The result, (n, 2),
+    has the numbers of lines to keep, some more than needed, of which the last one may differ from
+    the whole image's, and the place in the file where that is written.  The number is 0 where there
+    is nothing to save, and where a file is not whole, not of (height, width) in three colors or not
+    of the usual kind; unless images are wanted ``as_stored``, also where one might have to be
+    turned.
     """
-    found = np.zeros((len(files), 3), np.int64)
-    frames, total = np.zeros(len(files), np.int64), 0
+    found = np.zeros((len(files), 2), np.int64)
     for i in range(len(files)):
         data = buffer[files[i, 0] : files[i, 0] + files[i, 1]]
         size = len(data)
         if size < 4 or _word(data, 0) != _START or _word(data, size - 2) != 0xFF00 | _END:
             continue
-        frames[i] = _find_frame(data, as_stored)
-        kept = _kept_lines(data, height, width, lines[i], frames[i])
-        if kept:
-            found[i, 0], found[i, 1], found[i, 2] = total, size - 2 + _AHEAD, kept
-            total += size - 2 + _AHEAD
-    short = np.empty(total, np.uint8)
-    for i in range(len(files)):
-        begin, size, kept = found[i]
-        if size:
-            # The mark of the end would have the decoder complain of the bytes before it.
-            end = size - _AHEAD
-            for k in range(end):
-                short[begin + k] = buffer[files[i, 0] + k]
-            for k in range(end, size):
-                short[begin + k] = 0
-            place = begin + frames[i] + 5
-            short[place], short[place + 1] = kept >> 8, kept & 255
-    return short, found
+        frame = _find_frame(data, as_stored)
+        found[i, 0] = _lines_to_keep(data, height, width, lines[i], frame)
+        found[i, 1] = frame + 5
+    return found
+
+
+@jit
+def shortened(data: np.ndarray, kept: int, place: int) -> np.ndarray:
+    """Return the JPEG file in ``data`` (n,) cut as `places_to_cut` says."""
+    # The mark of the end would have the decoder complain of the bytes before it.
+    end = len(data) - 2
+    short = np.empty(end + _AHEAD, np.uint8)
+    for k in range(end):
+        short[k] = data[k]
+    for k in range(end, len(short)):
+        short[k] = 0
+    short[place], short[place + 1] = kept >> 8, kept & 255
+    return short

@@ -57,7 +57,7 @@ def crop_place(size, crop, key, index, train, mirror) -> tuple[int, int, bool]:
 
 
 @jit
-def crop_ends(
+def crop_places(
     size: tuple[int, int],
     crop: tuple[int, int],
     count: int,
@@ -66,15 +66,16 @@ def crop_ends(
     train: bool,
     mirror: bool,
 ) -> np.ndarray:
-    """Return for ``count`` images how many of their first lines the crops need, int64.
+    """Return `crop_place` of ``count`` images, (count, 3) int64.
 
-    Image i has index ``indices[0] + i * indices[1]``; the rest is that of `crop_place`.
+    Image i has index ``indices[0] + i * indices[1]``.
     """
-    ends = np.empty(count, np.int64)
+    places = np.empty((count, 3), np.int64)
     for i in range(count):
         index = indices[0] + i * indices[1]
-        ends[i] = crop_place(size, crop, key, index, train, mirror)[0] + crop[0]
-    return ends
+        top, left, mirrored = crop_place(size, crop, key, index, train, mirror)
+        places[i, 0], places[i, 1], places[i, 2] = top, left, mirrored
+    return places
 
 
 @jit

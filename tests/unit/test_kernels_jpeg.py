@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from pycaffe_dist.kernels.jpeg import shortened
+from pycaffe_dist.kernels.jpeg import places_to_cut, shortened
 
 HEIGHT, WIDTH = 61, 53
 SAMPLINGS = {
@@ -27,8 +27,9 @@ def _shortened(files: list[np.ndarray], lines: list[int], shape=(HEIGHT, WIDTH),
     """Return the files that are shorter than these, None for others, and their lines."""
     ends = np.cumsum([len(file) for file in files])
     places = np.array([[end - len(file), len(file)] for end, file in zip(ends, files)])
-    buffer, found = shortened(np.concatenate(files), places, *shape, np.array(lines), as_stored)
-    return [buffer[at : at + size] if size else None for at, size, _ in found], found[:, 2]
+    found = places_to_cut(np.concatenate(files), places, *shape, np.array(lines), as_stored)
+    cut = [shortened(file, *cut) if cut[0] else None for file, cut in zip(files, found)]
+    return cut, found[:, 0]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
