@@ -73,7 +73,7 @@ def tiles_before(piece: int, grids: Grids) -> int:
 
 
 @jit
-def read_piece(
+def _read_piece(
     planes: int, channels: int, piece: int, grids: Grids, padded: np.ndarray, gather: int
 ) -> int:
     """Read a piece of ``channels`` planes, from address ``planes`` on; return its strips.
@@ -101,6 +101,41 @@ def read_piece(
         )
     padded[high * line : rows * line] = 0
     return count
+
+
+@jit
+def transform_piece(
+    planes: int,
+    channels: int,
+    piece: int,
+    grids: Grids,
+    padded: np.ndarray,
+    gather: int,
+    transform: int,
+    to: int,
+    steps: tuple[int, int, int],
+) -> None:
+    """Read a piece as `_read_piece` does, and write its transformed grids from address ``to`` on.
+
+    ``steps`` are the bytes from row to row and column to column of a grid, and from grid to grid.
+    """
+    strips = _read_piece(planes, channels, piece, grids, padded, gather)
+    vector, line = 4 * grids.lanes, 4 * grids.lanes * grids.pitch
+    call(
+        transform,
+        padded.ctypes.data,
+        line,
+        vector,
+        grids.step * vector,
+        grids.step * line,
+        to,
+        steps[0],
+        steps[1],
+        steps[2],
+        steps[2] * grids.tiles,
+        grids.tiles,
+        strips,
+    )
 
 
 def threes(count: int) -> list[int]:

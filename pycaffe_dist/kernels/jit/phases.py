@@ -54,6 +54,12 @@ class _Phases:
         self._images = next(n for n in range(min(IMAGES, images), 0, -1) if images % n == 0)
         self._x_shape = (self._images, *x_phases[1:])
         self._stride, self._pads = geometry.stride[0], geometry.pad
+        self._x, self._w = np.zeros(self._x_shape, np.float32), np.zeros(self._w_shape, np.float32)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The memory that this plan keeps."""
+        return self._x.nbytes + self._w.nbytes
 
     def _split(self, x: np.ndarray, phases: np.ndarray) -> None:
         planes = x.shape[0] * x.shape[1]
@@ -73,12 +79,11 @@ class PhasedConvolution(_Phases):
         super().__init__(*shapes)
         plan = self._x_shape, self._w_shape, self._geometry
         self._filtering = WinogradConvolution(target, *plan, backward=False, tile=tile)
-        self._x, self._w = np.zeros(self._x_shape, np.float32), np.zeros(self._w_shape, np.float32)
 
     @property
     def scratch_bytes(self) -> int:
         """The memory that this plan keeps."""
-        return self._x.nbytes + self._w.nbytes + self._filtering.scratch_bytes
+        return super().scratch_bytes + self._filtering.scratch_bytes
 
     def run(
         self,
@@ -103,12 +108,6 @@ class PhasedGradient(_Phases):
         super().__init__(*shapes)
         plan = self._x_shape, self._w_shape, self._geometry
         self._filtering = WinogradGradient(target, *plan, tile)
-        self._x, self._w = np.zeros(self._x_shape, np.float32), np.zeros(self._w_shape, np.float32)
-
-    @property
-    def scratch_bytes(self) -> int:
-        """The memory that this plan keeps."""
-        return self._x.nbytes + self._w.nbytes
 
     def run(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
         """Add the gradient to dw."""

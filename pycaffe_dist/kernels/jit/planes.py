@@ -102,8 +102,9 @@ def _lies_inside(row: Row, start: int, lanes: int) -> bool:
     return first >= 0 and last < row.inputs
 
 
-def _line(e: Emitter, source: ir.Value, offset: ir.Value, zeros: ir.Value) -> ir.Value:
-    """Return the address of a row, or of the zeros in its place."""
+def _line(e: Emitter, source: ir.Value, rows: ir.Value, at: int, zeros: ir.Value) -> ir.Value:
+    """Return the address of a row of ``source`` whose offset is in a table, or of the zeros."""
+    offset = e.load_int(rows, at)
     absent = e.builder.icmp_signed("<", offset, e.int(0))
     return e.builder.select(absent, zeros, e.add(source, offset))
 
@@ -132,7 +133,7 @@ class FilterKernel:
 
         def one_row(state: list[ir.Value]) -> list[ir.Value]:
             at_rows, out = state
-            lines = [_line(e, x, e.load_int(at_rows, 8 * t), zeros) for t in range(self.lines)]
+            lines = [_line(e, x, at_rows, 8 * t, zeros) for t in range(self.lines)]
 
             def vector(start: int | None, index: ir.Value, nothing: list) -> list:
                 total = bias
@@ -201,7 +202,7 @@ class SpreadKernel:
             at_rows, out = state
             lines, weights = [], []
             for i in range(self.lines):
-                lines.append(_line(e, dy, e.load_int(at_rows, 16 * i), zeros))
+                lines.append(_line(e, dy, at_rows, 16 * i, zeros))
                 own = e.add(w, e.load_int(at_rows, 16 * i + 8))
                 weights.append([e.broadcast(own, 4 * k) for k in range(row.taps)])
 
@@ -265,7 +266,7 @@ class CorrelationKernel:
 
         def one_row(state: list[ir.Value]) -> list[ir.Value]:
             at_rows, at_dy, *totals = state
-            lines = [_line(e, x, e.load_int(at_rows, 8 * t), zeros) for t in range(self.lines)]
+            lines = [_line(e, x, at_rows, 8 * t, zeros) for t in range(self.lines)]
 
             def vector(start: int | None, index: ir.Value, totals: list) -> list:
                 value = gradient(start, e.add(at_dy, e.builder.mul(index, e.int(4))))

@@ -25,9 +25,9 @@ from pycaffe_dist.kernels.jit.grids import (
     cut,
     odd_lines,
     padded_rows,
-    read_piece,
     threes,
     tiles_before,
+    transform_piece,
 )
 from pycaffe_dist.kernels.jit.objects import address_of
 from pycaffe_dist.kernels.jit.target import Target
@@ -207,31 +207,23 @@ class WinogradConvolution:
 @jit
 def _transform_inputs(begin, end, panels, x, place, kernels, grids, sizes):
     """panels[position, tile, channel] = Bᵀ·d·B of the inputs d of each tile."""
-    z, vector = sizes, 4 * sizes.lanes
+    z, padded = sizes, padded_rows(grids)
     blocks = (z.inputs + z.lanes - 1) // z.lanes
     g, first, _ = place
-    padded, line = padded_rows(grids), grids.pitch * vector
     for unit in range(begin, end):
         channel, piece = unit % blocks * z.lanes, first + unit // blocks
         plane = (piece // grids.pieces * z.group + g) * z.inputs + channel
-        source = x.ctypes.data + 4 * plane * grids.height * grids.width
-        valid = min(z.lanes, z.inputs - channel)
-        count = read_piece(source, valid, piece, grids, padded, kernels[0])
         tile = tiles_before(piece, grids) - tiles_before(first, grids)
-        call(
+        transform_piece(
+            x.ctypes.data + 4 * plane * grids.height * grids.width,
+            min(z.lanes, z.inputs - channel),
+            piece,
+            grids,
+            padded,
+            kernels[0],
             kernels[1],
-            padded.ctypes.data,
-            line,
-            vector,
-            grids.step * vector,
-            grids.step * line,
             panels.ctypes.data + 4 * (tile * z.pitch + channel),
-            4 * z.size * z.panel,
-            4 * z.panel,
-            4 * z.pitch,
-            4 * z.pitch * grids.tiles,
-            grids.tiles,
-            count,
+            (4 * z.size * z.panel, 4 * z.panel, 4 * z.pitch),
         )
 
 

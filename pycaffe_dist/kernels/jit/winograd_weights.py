@@ -21,9 +21,9 @@ from pycaffe_dist.kernels.jit.grids import (
     cut,
     odd_lines,
     padded_rows,
-    read_piece,
     threes,
     tiles_before,
+    transform_piece,
 )
 from pycaffe_dist.kernels.jit.kernels import OuterKernel
 from pycaffe_dist.kernels.jit.objects import address_of
@@ -153,7 +153,7 @@ def _place_of_lane(lane, bands, lanes):
 @jit
 def _transform(begin, end, x, dy, panels_x, panels_y, place, bands, kernels, grids_x, grids_y, z):
     """Fill panels_x[position, block, tile, channel] and panels_y[position, band, tile, lane]."""
-    vector, g, first = 4 * z.lanes, place[0], place[1]
+    g, first, _ = place
     padded_x, padded_y = padded_rows(grids_x), padded_rows(grids_y)
     vectors_x = (z.inputs + z.lanes - 1) // z.lanes
     vectors = vectors_x + (z.outputs + z.lanes - 1) // z.lanes
@@ -174,22 +174,16 @@ def _transform(begin, end, x, dy, panels_x, panels_y, place, bands, kernels, gri
             to, panel = panels_y.ctypes.data + 4 * start * z.held, z.panel_y
             padded, gather, transform = padded_y, kernels[2], kernels[3]
         source = data + 4 * (image * count + channel) * grids.height * grids.width
-        valid, line = min(z.lanes, count - channel), grids.pitch * vector
-        strips = read_piece(source, valid, piece, grids, padded, gather)
-        call(
+        transform_piece(
+            source,
+            min(z.lanes, count - channel),
+            piece,
+            grids,
+            padded,
+            gather,
             transform,
-            padded.ctypes.data,
-            line,
-            vector,
-            grids.step * vector,
-            grids.step * line,
             to + 4 * (tile * width + inside),
-            4 * z.size * panel,
-            4 * panel,
-            4 * width,
-            4 * width * grids.tiles,
-            grids.tiles,
-            strips,
+            (4 * z.size * panel, 4 * panel, 4 * width),
         )
 
 
