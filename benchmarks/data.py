@@ -1,11 +1,11 @@
 """How fast data layers read, beside a bare loop of lmdb reads and OpenCV decodes.
 
-usage: python benchmarks/data.py [--images N] [--side N] [--seconds S] [--threads 1,2,4]
+usage: python benchmarks/data.py [--images N] [--side N] [--crop N] [--seconds S] [--threads 1,2,4]
 
-Makes a database of JPEG images and one of MNIST-sized raw ones in a temporary folder.  The bare
-loop reads and decodes in one thread and does nothing else; ours also crops, mirrors, subtracts
-means and fills batches.  They take turns.  As with a real data set, the images do not fit into the
-processor's caches.
+Makes databases of JPEG images and of raw ones of MNIST's and CIFAR's size in a temporary folder.
+The bare loop reads and decodes in one thread and does nothing else; ours also crops, mirrors,
+subtracts means and fills batches.  They take turns.  As with a real data set, the images do not fit
+into the processor's caches.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 
 import cv2
@@ -45,10 +46,11 @@ def write_images(path: str, count: int, side: int) -> None:
             writer.put(b"%08d" % i, datum.SerializeToString())
 
 
-def write_digits(path: str, count: int) -> None:
-    """Write raw images of MNIST's size."""
-    pixels = np.random.default_rng(0).integers(0, 256, (count, 784), np.uint8)
-    datum = caffe_pb2.Datum(channels=1, height=28, width=28)
+def write_raw(path: str, count: int, channels: int, side: int) -> None:
+    """Write raw images."""
+    size = channels * side * side
+    pixels = np.random.default_rng(0).integers(0, 256, (count, size), np.uint8)
+    datum = caffe_pb2.Datum(channels=channels, height=side, width=side)
     with create_database(path, "lmdb") as writer:
         for i in range(count):
             datum.data, datum.label = pixels[i].tobytes(), i % 10
@@ -136,6 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=1600)
     parser.add_argument("--side", type=int, default=256)
+    parser.add_argument("--crop", type=int, default=227)
     parser.add_argument("--seconds", type=float, default=2.0)
     cores = os.cpu_count() or 1
     usual = ",".join(str(n) for n in (1, 2, 4, 8) if n <= cores)
@@ -144,10 +147,8 @@ def main() -> None:
     device.set_threads(cores)
     counts = [int(n) for n in options.threads.split(",")]
     with tempfile.TemporaryDirectory() as folder:
-        photos, digits = os.path.join(folder, "photos"), os.path.join(folder, "digits")
+        photos, crop = os.path.join(folder, "photos"), options.crop
         write_images(photos, options.images, options.side)
-        write_digits(digits, 10000)
-        crop = options.side * 7 // 8
 
         def reading(path: str, batch: int, crop: int, threads: tuple[int, int]) -> Callable:
             return lambda: layer_loop(path, batch, crop, threads)
@@ -159,10 +160,13 @@ def main() -> None:
             loops[f"{n} readers, 1 decoder"] = reading(photos, 32, crop, (n, 1))
         report(f"JPEG {options.side}x{options.side}, crop {crop}, mirror, means",
                loops, options.seconds)  # fmt: skip
-        loops = {"lmdb + protobuf, one thread": lambda: bare_loop(digits)}
-        for n in counts:
-            loops[f"{n} reader(s)"] = reading(digits, 64, 0, (n, 1))
-        report("raw 28x28", loops, options.seconds)
+        for name, channels, side in (("raw 28x28", 1, 28), ("raw 32x32, color", 3, 32)):
+            raw = os.path.join(folder, str(side))
+            write_raw(raw, 10000, channels, side)
+            loops = {"lmdb + protobuf, one thread": partial(bare_loop, raw)}
+            for n in counts:
+                loops[f"{n} reader(s)"] = reading(raw, 64, 0, (n, 1))
+            report(name, loops, options.seconds)
 
 
 if __name__ == "__main__":

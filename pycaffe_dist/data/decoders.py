@@ -17,6 +17,8 @@ R = TypeVar("R")
 # Of images that cannot be read, so many are named in the log, and in a row are given up on.
 _NAMED = 10
 _MOST_IN_A_ROW = 100
+# A thread's share of some items is dealt out in so many parts.
+_PARTS = 4
 # Of a stream, so many images are at work: enough for the threads, few for the memory.
 _AT_ONCE = 256
 
@@ -31,11 +33,23 @@ class Decoders:
         self.skipped = 0
         self.skip = skip
         self._lock = threading.Lock()
+        self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "pcaffe-decoder") if threads > 1 else None
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
         """Return ``function`` of every item, in their order; one thread is the caller's own."""
-        return self._pool.map(function, items) if self._pool else map(function, items)
+        if self._pool is None:
+            return map(function, items)
+        return self._map_parts(self._pool, function, list(items))
+
+    def _map_parts(
+        self, pool: ThreadPoolExecutor, function: Callable[[T], R], items: list[T]
+    ) -> Iterator[R]:
+        """Have the threads work on some items at a time: a task takes time of its own."""
+        size = max(1, len(items) // (self._threads * _PARTS))
+        parts = [items[begin : begin + size] for begin in range(0, len(items), size)]
+        for results in pool.map(lambda part: [function(item) for item in part], parts):
+            yield from results
 
     def stream(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield ``function`` of every item, in their order; only so many are at work at once."""
