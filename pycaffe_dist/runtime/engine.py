@@ -86,6 +86,7 @@ class ExchangeEngine(Engine):
         self._rounds: dict[str, int] = {}  # how often each gradient has been ready
         self._unawaited: set[str] = set()
         self._overlap = Overlap.BACKWARD
+        self._apart = False
         self._waited = 0.0  # for messages, in seconds
         self._reported = (0.0, 0.0)  # what hidden() spoke of: seconds under way, and waited
         self._record: Record | None = None
@@ -156,6 +157,10 @@ class ExchangeEngine(Engine):
     def can_revise(self) -> bool:
         """Whether "auto" has not settled on a plan."""
         return not self._is_settled
+
+    def keep_apart(self, apart: bool) -> None:
+        """Start all exchanges after backward, so that layers can be timed, or when they can."""
+        self._apart = apart
 
     def revise(self, parameters: Sequence[Parameter], times: Times) -> None:
         """Choose again, by the simulated iteration, and settle on that; nothing is under way."""
@@ -270,19 +275,15 @@ class ExchangeEngine(Engine):
     @property
     def spans_forward(self) -> bool:
         """Whether gradients may arrive as late as the next forward of their layer."""
-        return self._overlap is Overlap.FORWARD
+        return self._overlap is Overlap.FORWARD and not self._apart
 
     def has_arrived(self, parameter: Parameter) -> bool:
         """Tell whether :meth:`wait` would find all messages of a parameter there."""
         return all(waybill.has_arrived for waybill in self._of_parameter.get(parameter.key, ()))
 
-    def exchange_seconds(self) -> float:
-        """Return for how long gradients have been under way so far."""
-        return self._cluster.communication.exchange_seconds()
-
     def hidden(self) -> str:
         """Say how much of the messages' time was hidden since the last call; empty without any."""
-        now = self.exchange_seconds(), self._waited
+        now = self._cluster.communication.exchange_seconds(), self._waited
         under_way, waited = (new - old for new, old in zip(now, self._reported))
         self._reported = now
         if under_way <= 0:
@@ -313,7 +314,7 @@ class ExchangeEngine(Engine):
     def _complete(self, waybill: _Waybill) -> None:
         waybill.round += 1
         waybill.missing = set(waybill.members)
-        if waybill.exchange.during_backward:
+        if waybill.exchange.during_backward and not self._apart:
             self._submit(waybill)
         else:
             waybill.handle = None

@@ -87,10 +87,6 @@ class Engine(abc.ABC):
         """Say how much of the messages' time was hidden since the last call; empty if unknown."""
         return ""
 
-    def exchange_seconds(self) -> float:
-        """Return for how long gradients have been under way so far."""
-        return 0.0
-
     def listen(self, record: Record | None) -> None:  # noqa: B027 (optional)
         """Tell ``record`` of all messages and of waiting for them from now on."""
 
@@ -98,6 +94,9 @@ class Engine(abc.ABC):
     def can_revise(self) -> bool:
         """Whether the plan would gain by knowing how long the layers take."""
         return False
+
+    def keep_apart(self, apart: bool) -> None:  # noqa: B027 (optional)
+        """Send messages only while nobody computes, so that layers can be timed, or when ready."""
 
     def revise(self, parameters: Sequence[Parameter], times: Times) -> None:  # noqa: B027
         """Make the plan anew, between two iterations, knowing how long the layers take."""

@@ -302,6 +302,7 @@ class Solver:
     def _stop_measuring(self) -> None:
         if self._layer_times is not None:
             self.listen(self._layer_times, wanted=False)
+            self.engine.keep_apart(False)
             self._layer_times = None
 
     def finish_updates(self) -> None:
@@ -342,8 +343,9 @@ class Solver:
         self._updates.start()
         self._stop_measuring()
         if self.engine.can_revise:
-            self._layer_times = LayerTimes(self.engine.exchange_seconds)
+            self._layer_times = LayerTimes()
             self.listen(self._layer_times)
+            self.engine.keep_apart(True)
         self._started = True
 
     def _share_history(self) -> None:

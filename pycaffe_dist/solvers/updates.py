@@ -57,7 +57,7 @@ class Updates:
         """Make the updates of the current iteration, or leave them to the next forward."""
         iteration = self._solver.iteration
         update = partial(self._update, rate=rate, iteration=iteration, clipping=clipping)
-        if self._late is not None:
+        if self._late is not None and self._solver.engine.spans_forward:
             self._late.begin(update)
             return
         # The last layers' gradients are the first to arrive.

@@ -106,6 +106,20 @@ def test_some_exchanges_wait_for_the_end_of_backward(make):
     assert Late.started == [("layer0[1]", 0), ("layer0[0]", 1)]
 
 
+def test_messages_that_are_kept_apart_wait_for_the_end_of_backward(make):
+    one, other = nets = parameters([(20,), (20,)])
+    engine = make()
+    engine.start(nets)
+    for apart, before in ((True, 0), (False, 4)):
+        engine.keep_apart(apart)
+        engine.gradient_ready(other)
+        engine.gradient_ready(one)
+        assert len(Doubling.started) == before
+        engine.wait(one)
+        engine.wait(other)
+    assert [order for _, order in Doubling.started] == list(range(4))
+
+
 def test_a_second_net_starts_anew(make):
     engine = make()
     for shapes in ([(20,), (20,)], [(30,), (3,), (3,)]):
