@@ -19,7 +19,13 @@ from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import valid_range
 from pycaffe_dist.kernels.jit.calling import call
 from pycaffe_dist.kernels.jit.objects import address_of
-from pycaffe_dist.kernels.jit.planes import MOST_TAPS, STRIDES, Row, SpreadKernel
+from pycaffe_dist.kernels.jit.planes import (
+    MOST_TAPS,
+    STRIDES,
+    FilterKernel,
+    Row,
+    SpreadKernel,
+)
 from pycaffe_dist.kernels.jit.target import Target, target
 from pycaffe_dist.kernels.jit.windows import NOWHERE, AverageKernel, MaximumKernel
 
@@ -221,6 +227,19 @@ def _window_extents(count, size, kernel, stride, pad, extents):
         extents[o] = max(1, min(start + kernel, size + pad) - start)
 
 
+@jit
+def _shares(geometry, height, width, pooled_height, pooled_width):
+    """Return 1 / the divisor of every window, row by row."""
+    kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w = geometry
+    heights, widths = np.empty(pooled_height, np.float32), np.empty(pooled_width, np.float32)
+    _window_extents(pooled_height, height, kernel_h, stride_h, pad_h, heights)
+    _window_extents(pooled_width, width, kernel_w, stride_w, pad_w, widths)
+    shares = np.empty(pooled_height * pooled_width, np.float32)
+    for o in range(shares.size):
+        shares[o] = np.float32(1) / (heights[o // pooled_width] * widths[o % pooled_width])
+    return shares
+
+
 @jit(fast=True)
 def _average_pool(begin, end, x, y, geometry):
     kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w = geometry
@@ -254,16 +273,11 @@ def _average_pool(begin, end, x, y, geometry):
 @jit
 def _average_pool_rows(begin, end, x, y, geometry, kernel, margin):
     """`_average_pool` on `AverageKernel`; ``margin`` zeros surround a scratch row."""
-    kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w = geometry
+    kernel_h, _, stride_h, _, pad_h, _ = geometry
     height, width, count = x.shape[1], x.shape[2], y.shape[2]
     sums = np.zeros(width + 2 * margin, np.float32)
-    heights, widths = np.empty(y.shape[1], x.dtype), np.empty(count, x.dtype)
-    _window_extents(y.shape[1], height, kernel_h, stride_h, pad_h, heights)
-    _window_extents(count, width, kernel_w, stride_w, pad_w, widths)
     shares = np.zeros((y.shape[1], count + margin), np.float32)
-    for oy in range(y.shape[1]):
-        for o in range(count):
-            shares[oy, o] = np.float32(1) / (heights[oy] * widths[o])
+    shares[:, :count] = _shares(geometry, height, width, y.shape[1], count).reshape((-1, count))
     plane_x, plane_y = 4 * height * width, 4 * y.shape[1] * count
     for i in range(begin, end):
         for oy in range(y.shape[1]):
@@ -291,11 +305,15 @@ def average_pool_forward(x: np.ndarray, y: np.ndarray, geometry: PoolingGeometry
 
     As in Caffe, the divisor is the window's area inside the padded image.
     """
-    special = _microkernel(AverageKernel, x, geometry)
-    if special is None:
-        _over_planes(_average_pool, (x, y), geometry)
-    else:
+    unit = target() if x.dtype == np.float32 else None
+    filtering = unit and _filtering(unit, geometry, x.shape[-2:], y.shape[-2:], False)
+    special = None if filtering else _microkernel(AverageKernel, x, geometry)
+    if filtering:
+        _over_planes(_average_pool_filter, (x, y), geometry, *filtering)
+    elif special:
         _over_planes(_average_pool_rows, (x, y), geometry, *special)
+    else:
+        _over_planes(_average_pool, (x, y), geometry)
 
 
 @jit(fast=True)
@@ -343,22 +361,17 @@ def _average_pool_backward(begin, end, dy, dx, geometry):
 @jit(fast=True)
 def _average_pool_spread(begin, end, dy, dx, geometry, kernel, rows, ones):
     """`_average_pool_backward` on `SpreadKernel`, all of whose weights are 1."""
-    kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w = geometry
     height, width, count = dx.shape[1], dx.shape[2], dy.shape[1] * dy.shape[2]
-    heights, widths = np.empty(dy.shape[1], dx.dtype), np.empty(dy.shape[2], dx.dtype)
-    _window_extents(dy.shape[1], height, kernel_h, stride_h, pad_h, heights)
-    _window_extents(dy.shape[2], width, kernel_w, stride_w, pad_w, widths)
-    factors, shares = np.empty(count, np.float32), np.empty(count, np.float32)
-    for o in range(count):
-        factors[o] = np.float32(1) / (heights[o // widths.size] * widths[o % widths.size])
-    zeros, flat = np.zeros(max(width, widths.size), np.float32), dy.reshape(-1)
+    shares = _shares(geometry, height, width, dy.shape[1], dy.shape[2])
+    zeros, flat = np.zeros(max(width, dy.shape[2]), np.float32), dy.reshape(-1)
+    shared = np.empty(count, np.float32)
     for i in range(begin, end):
         values = flat[i * count : (i + 1) * count]
         for o in range(count):
-            shares[o] = values[o] * factors[o]
+            shared[o] = values[o] * shares[o]
         call(
             kernel,
-            shares.ctypes.data,
+            shared.ctypes.data,
             rows.ctypes.data,
             height,
             zeros.ctypes.data,
@@ -367,35 +380,69 @@ def _average_pool_spread(begin, end, dy, dx, geometry, kernel, rows, ones):
         )
 
 
+@jit(fast=True)
+def _average_pool_filter(begin, end, x, y, geometry, kernel, rows, ones):
+    """`_average_pool` on `FilterKernel`, all of whose weights are 1."""
+    height, width, count = x.shape[1], x.shape[2], y.shape[1] * y.shape[2]
+    shares = _shares(geometry, height, width, y.shape[1], y.shape[2])
+    zeros, flat = np.zeros(max(width, y.shape[2]), np.float32), y.reshape(-1)
+    for i in range(begin, end):
+        call(
+            kernel,
+            x.ctypes.data + 4 * i * height * width,
+            rows.ctypes.data,
+            y.shape[1],
+            zeros.ctypes.data,
+            ones.ctypes.data,
+            zeros.ctypes.data,
+            ones.ctypes.data,
+            y.ctypes.data + 4 * i * count,
+        )
+        values = flat[i * count : (i + 1) * count]
+        for o in range(count):
+            values[o] *= shares[o]
+
+
+Pooled = tuple[int, int]
+
+
 @functools.lru_cache(maxsize=64)
-def _spreading(
-    unit: Target, geometry: PoolingGeometry, spatial: tuple[int, int], pooled: tuple[int, int]
+def _filtering(
+    unit: Target, geometry: PoolingGeometry, spatial: Pooled, pooled: Pooled, backward: bool
 ) -> tuple[int, np.ndarray, np.ndarray] | None:
-    """Return the machine code of `_average_pool_spread`, its table of rows, and ones, or None."""
+    """Return the machine code of `_average_pool_filter`, its table of rows, and ones, or None.
+
+    If ``backward``, return those of `_average_pool_spread`.
+    """
     (kernel_h, columns), (step, stride), (pad_h, pad) = (
         geometry.kernel,
         geometry.stride,
         geometry.pad,
     )
+    row = Row(columns, stride, pad, 1, spatial[1], pooled[1])
+    if stride not in STRIDES or kernel_h * columns > MOST_TAPS or pooled == (1, 1):
+        return None
+    ones = np.ones(kernel_h * columns, np.float32)
+    if not backward:
+        tops = np.arange(pooled[0])[:, None] * step - pad_h + np.arange(kernel_h)
+        rows = np.where((tops < 0) | (tops >= spatial[0]), -1, 4 * spatial[1] * tops)
+        return address_of(FilterKernel(row, kernel_h), unit), rows, ones
     windows = [
         [oy for oy in range(pooled[0]) if 0 <= h + pad_h - oy * step < kernel_h]
         for h in range(spatial[0])
     ]
     lines = max(1, *map(len, windows))
-    if stride not in STRIDES or lines * columns > MOST_TAPS or pooled == (1, 1):
-        return None
     rows = np.full((spatial[0], lines, 2), (-1, 0), np.int64)
     for h, found in enumerate(windows):
         rows[h, : len(found), 0] = [4 * oy * pooled[1] for oy in found]
-    kernel = SpreadKernel(Row(columns, stride, pad, 1, spatial[1], pooled[1]), lines)
-    return address_of(kernel, unit), rows, np.ones(columns, np.float32)
+    return address_of(SpreadKernel(row, lines), unit), rows, ones
 
 
 @kernel
 def average_pool_backward(dy: np.ndarray, dx: np.ndarray, geometry: PoolingGeometry) -> None:
     """Set dx to the gradient of `average_pool_forward`."""
     unit = target() if dx.dtype == np.float32 else None
-    special = unit and _spreading(unit, geometry, dx.shape[-2:], dy.shape[-2:])
+    special = unit and _filtering(unit, geometry, dx.shape[-2:], dy.shape[-2:], True)
     if special:
         _over_planes(_average_pool_spread, (dy, dx), geometry, *special)
     else:
