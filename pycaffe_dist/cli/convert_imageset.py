@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from pycaffe_dist.data.decoders import Decoders
+    from pycaffe_dist.data.image import check_kind
     from pycaffe_dist.data.image_list import ImageList, read_list
     from pycaffe_dist.data.imageset import Conversion, convert
     from pycaffe_dist.data.writers import check_new, create_database
@@ -74,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
     if bool(size[0]) != bool(size[1]):
         raise UsageError("give both --resize_height and --resize_width, or neither")
     check_new(options.database, options.backend)
+    if options.encode_type:
+        check_kind(options.encode_type.lower())
     images = read_list(options.list_file)
     if options.shuffle:
         logger.info("Shuffling data")

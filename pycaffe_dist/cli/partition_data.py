@@ -20,9 +20,9 @@ def main(argv: Sequence[str]) -> int:
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
     parser.add_argument("database", help="the database to cut")
-    parser.add_argument("ranks", type=int, help="the number of parts: DATABASE_0, DATABASE_1, …")
+    parser.add_argument("ranks", type=int, help="the number of parts: TARGET_0, TARGET_1, …")
     parser.add_argument(
-        "target", nargs="?", default="", help="another name for the parts' beginning"
+        "target", nargs="?", default="", help="what the parts' names begin with; else DATABASE"
     )
     add_backend_flag(parser, "the kind of database")
 

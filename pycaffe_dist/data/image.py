@@ -73,6 +73,12 @@ def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
     return resized[None] if resized.ndim == 2 else resized.transpose(2, 0, 1)
 
 
+def check_kind(kind: str) -> None:
+    """Raise `DataError` unless OpenCV writes image files of ``kind`` ("jpg", "png", …)."""
+    if not _cv2().haveImageWriter(f".{kind}"):
+        raise DataError(f"OpenCV cannot write images of type '{kind}'; jpg and png it can")
+
+
 def encode(image: np.ndarray, kind: str) -> bytes:
     """Return a (C, H, W) uint8 image as the bytes of a file of ``kind`` ("jpg", "png", …).
 

@@ -94,7 +94,7 @@ def test_bad_use_of_convert_imageset(tmp_path, capsys):
     (tmp_path / "list").write_text("a.png 0\nb.png 0\n")
     args = [f"{tmp_path}/", tmp_path / "list", out]
     fails(capsys, convert_imageset, *args, "--check_size", words=("b.png", "45", "36"))
-    fails(capsys, convert_imageset, *args, "--encode_type=xyz", "--on_error=stop", words=("xyz",))
+    fails(capsys, convert_imageset, *args, "--encode_type=xyz", words=("write", "xyz"))
     out.mkdir()
     fails(capsys, convert_imageset, *args, words=("exists already",))
     assert sorted(os.listdir(tmp_path)) == ["a.png", "b.png", "db", "list"]

@@ -21,7 +21,6 @@ import numpy as np
 from pycaffe_dist.data.sources import Cursor, Database, Records, file_of
 from pycaffe_dist.data.sources.lmdb_pages import PageCheck
 from pycaffe_dist.errors import DataError
-from pycaffe_dist.kernels.datum import address
 
 # Values of this size on average are used where they lie; smaller ones are sooner copied.
 _LEFT_IN_PLACE = 4096
@@ -60,7 +59,10 @@ class _Environment:
         """
         if sum(map(len, values)) < _LEFT_IN_PLACE * len(values):
             return Records.joined(values)
-        places = np.array([_place(value) for value in values], np.int64)
+        from pycaffe_dist.kernels.datum import address  # where only keys are read, do without Numba
+
+        arrays = [np.frombuffer(value, np.uint8) for value in values]
+        places = np.array([(address(array), len(array)) for array in arrays], np.int64)
         begin = places[:, 0].min()
         span = _Span(self, int(begin), int(places.sum(axis=1).max() - begin))
         places[:, 0] -= begin
@@ -78,11 +80,6 @@ class _Span:
             "shape": (size,),
             "data": (address, True),
         }
-
-
-def _place(value: memoryview) -> tuple[int, int]:
-    """Return where a value lies in memory and how many bytes it has."""
-    return address(np.frombuffer(value, np.uint8)), len(value)
 
 
 class LmdbSource(Database):
