@@ -52,4 +52,4 @@ def read_cifar(folder: str, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndar
 
 
 def _error(path: str, message: str) -> DataError:
-    return DataError(f"'{path}' {message}")
+    return DataError(f"'{path}': {message}")

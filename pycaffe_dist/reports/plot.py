@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.reports.training_log import TrainingLog
+from pycaffe_dist.snapshot import atomic
 
 AXES = {"iterations": ("NumIters", "Iterations"), "seconds": ("Seconds", "Seconds")}
 # Outputs that are no losses: better when larger, and drawn on axes of their own.
@@ -21,8 +23,11 @@ def plot_logs(
 
     A row of charts for losses and, if there are any, one for accuracies; a column for each of
     ``against`` ("iterations", "seconds").  Raises UsageError without matplotlib or for an unknown
-    kind of file.
+    kind of file, and SnapshotError where none can be written.
     """
+    kind_of_file = os.path.splitext(path)[1][1:]
+    if not kind_of_file:
+        raise UsageError(f"what to draw is told by the ending .png, .svg or .pdf: found '{path}'")
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -36,11 +41,13 @@ def plot_logs(
     for kind, row in zip(kinds, charts):
         for name, chart in zip(against, row):
             _draw(chart, logs, kind, name)
+    image = io.BytesIO()
     try:
         FigureCanvasAgg(figure)
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
+        figure.savefig(image, dpi=150, format=kind_of_file)
+    except ValueError as error:
         raise UsageError(f"cannot draw to '{path}': {error}") from error
+    atomic.write(path, [image.getvalue()])
 
 
 def _curves(log: TrainingLog, kind: str) -> list[tuple[str, str]]:

@@ -93,10 +93,12 @@ def test_plot_log(tmp_path, against):
     assert svg.startswith("<?xml") and len(svg) > 10000
 
 
-def test_plot_of_an_unknown_kind(tmp_path, capsys):
+@pytest.mark.parametrize("name", ["plot.xyz", "plot"])
+def test_plot_of_an_unknown_kind(tmp_path, capsys, name):
     pytest.importorskip("matplotlib")
-    assert _run(plot_log, tmp_path / "plot.xyz", LOGS / "lenet_train.log") == 1
-    assert "plot.xyz" in capsys.readouterr().err
+    assert _run(plot_log, tmp_path / name, LOGS / "lenet_train.log") == 1
+    assert name in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 SMALL = """
