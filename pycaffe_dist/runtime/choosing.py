@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product, starmap
 from typing import TYPE_CHECKING
 
 from pycaffe_dist.config import Overlap
@@ -21,8 +22,9 @@ _WORTHWHILE = 0.003
 _MOST_TRIED = 48
 # What fuses parameters is tried with these sizes of what travels together.
 _BUCKET_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
-# No exchange combines a parameter without a gradient.
-_NONE = ""
+# Plans that are predicted to take at most so many times the least are worth a trial.
+_CLOSE = 1.25
+_MOST_PLANS = 5
 
 
 @dataclass(frozen=True)
@@ -43,43 +45,58 @@ class Workload:
     overlap: Overlap = Overlap.BACKWARD
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The exchange of every parameter that has one, by its key, and the bytes of a bucket."""
+
+    exchanges: Mapping[str, str]
+    bucket_bytes: int
+
+
 def best_together(
     parameters: Sequence[Parameter],
     exchanges: Sequence[Exchange],
     costs: Mapping[str, Mapping[str, float]],
     workload: Workload,
     cluster: Cluster,
-) -> tuple[dict[str, str], int]:
-    """Return the exchange of every parameter that has one, by its key, and the bytes of a bucket.
+) -> list[Choice]:
+    """Return the choice that is predicted to be best, then others that may be as good.
 
-    ``costs`` are the seconds that each would take on its own, of those that are possible.  Better
-    ones are looked for from the best of a few beginnings on: each exchange wherever it is possible,
-    and for each parameter the one that takes the least time on its own; all with several sizes of
-    buckets.
+    ``costs`` are the seconds that each exchange would take on its own, of those that are possible.
+    Better choices are looked for from the best of a few beginnings on: each exchange wherever it is
+    possible, and for each parameter the one that takes the least time on its own; all with several
+    sizes of buckets.
     """
-    cheapest = {key: min(of, key=of.__getitem__, default=_NONE) for key, of in costs.items()}
-
-    def total(choice: Mapping[str, str]) -> float:
-        return predicted(choice, parameters, exchanges, workload, cluster).total
-
-    beginnings = [
-        {key: kind.type if kind.type in of else cheapest[key] for key, of in costs.items()}
+    cheapest = {key: min(of, key=of.__getitem__) for key, of in costs.items() if of}
+    beginnings = [cheapest] + [
+        {key: kind.type if kind.type in costs[key] else name for key, name in cheapest.items()}
         for kind in exchanges
     ]
-    tried = []
-    for bucket_bytes in _BUCKET_BYTES:
-        use_buckets(exchanges, bucket_bytes)
-        tried += [(total(choice), bucket_bytes, choice) for choice in (cheapest, *beginnings)]
-    seconds, bucket_bytes, best = min(tried, key=lambda one: one[:2])
-    use_buckets(exchanges, bucket_bytes)
+
+    def total(choice: Choice) -> float:
+        use_buckets(exchanges, choice.bucket_bytes)
+        return predicted(choice.exchanges, parameters, exchanges, workload, cluster).total
+
+    ranked = sorted(
+        ((total(choice), choice) for choice in starmap(Choice, product(beginnings, _BUCKET_BYTES))),
+        key=lambda pair: pair[0],
+    )
+    seconds, best = ranked[0]
     by_size = sorted(parameters, key=lambda parameter: -parameter.blob.count)
     open_ones = [p.key for p in by_size if len(costs[p.key]) > 1][:_MOST_TRIED]
     for key in open_ones:
         for name in costs[key]:
-            changed = {**best, key: name}
-            if name != best[key] and (found := total(changed)) < seconds * (1 - _WORTHWHILE):
-                best, seconds = changed, found
-    return {key: name for key, name in best.items() if name}, bucket_bytes
+            changed = replace(best, exchanges={**best.exchanges, key: name})
+            if (less := total(changed)) < seconds * (1 - _WORTHWHILE):
+                best, seconds = changed, less
+    close = [choice for others, choice in ranked if others < seconds * _CLOSE]
+    different: dict[tuple, Choice] = {}
+    for choice in (best, *close):
+        use_buckets(exchanges, choice.bucket_bytes)
+        sent = shipments_of(choice.exchanges, parameters, exchanges, workload.overlap)
+        same = tuple((exchange.type, shipment.pieces) for exchange, shipment in sent)
+        different.setdefault(same, choice)
+    return list(different.values())[:_MOST_PLANS]
 
 
 def use_buckets(exchanges: Sequence[Exchange], bucket_bytes: int) -> None:

@@ -22,7 +22,13 @@ from pycaffe_dist.exchange.base import (
     candidates,
 )
 from pycaffe_dist.log import logger
-from pycaffe_dist.runtime.choosing import Times, Workload, predicted, spared_seconds
+from pycaffe_dist.runtime.choosing import (
+    Times,
+    Workload,
+    predicted,
+    spared_seconds,
+    use_buckets,
+)
 from pycaffe_dist.runtime.local_engine import Engine, LocalEngine
 from pycaffe_dist.runtime.mpi import MPICluster
 from pycaffe_dist.runtime.plan import (
@@ -31,6 +37,7 @@ from pycaffe_dist.runtime.plan import (
     describe,
     known_plan,
     make_plan,
+    make_plans,
     shipments,
 )
 from pycaffe_dist.runtime.recording import Kind, Record
@@ -91,6 +98,7 @@ class ExchangeEngine(Engine):
         self._reported = (0.0, 0.0)  # what hidden() spoke of: seconds under way, and waited
         self._record: Record | None = None
         self._plan: Plan | None = None
+        self._plans: list[Plan] = []  # that might be better
         self._given = b""
         self._is_settled = False
         # How often this rank was asked for an action, and how often all did it.
@@ -162,21 +170,31 @@ class ExchangeEngine(Engine):
         """Start all exchanges after backward, so that layers can be timed, or when they can."""
         self._apart = apart
 
-    def revise(self, parameters: Sequence[Parameter], times: Times) -> None:
-        """Choose again, by the simulated iteration, and settle on that; nothing is under way."""
-        before, cluster = self._plan, self._cluster
-        workload = self._workload(times)
+    def revise(self, parameters: Sequence[Parameter], times: Times) -> int:
+        """Make plans by the simulated iteration; return how many :meth:`use_plan` may be given."""
+        cluster, workload = self._cluster, self._workload(times)
         kinds = candidates(self._exchange, self._settings.wire)
         exchanges = self._gather(kinds, parameters)
-        plan = make_plan(parameters, exchanges, cluster, self._exchange, workload)
-        self._is_settled = True
-        seconds = predicted(plan.choice, parameters, exchanges, workload, cluster).total
+        self._plans = make_plans(parameters, exchanges, cluster, self._exchange, workload)
+        first = self._plans[0].choice
+        seconds = predicted(first, parameters, exchanges, workload, cluster).total
         logger.info("With the layers' times, an iteration is predicted to take %.4g s", seconds)
-        if before is not None and plan.is_like(before):
+        if self._plan is not None and self._plans[0].is_like(self._plan):
             logger.info("Exchange plan: it stays, now that the layers' times are known")
+        self.use_plan(0, parameters, "now that the layers' times are known")
+        return len(self._plans)
+
+    def use_plan(self, number: int, parameters: Sequence[Parameter], words: str = "") -> None:
+        """Change to one of the plans that :meth:`revise` made; nothing may be under way."""
+        before, plan = self._plan, self._plans[number]
+        if before is not None and plan.is_like(before):
             return
+        if words:
+            logger.info("Exchange plan, %s:\n%s", words, plan.table())
+        kinds = candidates(self._exchange, self._settings.wire)
+        exchanges = self._gather(kinds, parameters)
+        use_buckets(exchanges, plan.bucket_bytes)
         self.finish()
-        logger.info("Exchange plan, now that the layers' times are known:\n%s", plan.table())
         self._adopt(plan, parameters, exchanges)
 
     def predict(self, parameters: Sequence[Parameter], times: Times) -> Iteration:

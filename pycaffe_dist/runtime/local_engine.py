@@ -98,8 +98,20 @@ class Engine(abc.ABC):
     def keep_apart(self, apart: bool) -> None:  # noqa: B027 (optional)
         """Send messages only while nobody computes, so that layers can be timed, or when ready."""
 
-    def revise(self, parameters: Sequence[Parameter], times: Times) -> None:  # noqa: B027
-        """Make the plan anew, between two iterations, knowing how long the layers take."""
+    def revise(self, parameters: Sequence[Parameter], times: Times) -> int:
+        """Make plans, between two iterations, knowing how long the layers take.
+
+        The one that is expected to be best is used.  Returns how many are worth a trial.
+        """
+        return 0
+
+    def use_plan(  # noqa: B027 (optional)
+        self, number: int, parameters: Sequence[Parameter], words: str = ""
+    ) -> None:
+        """Change to the plan of that number, 0 for the best, between two iterations.
+
+        ``words`` are for the log: why.
+        """
 
     def settle(self) -> bytes:
         """Return the plan, which is not revised any more; empty if any run makes the same."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.config import Overlap
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.base import AUTO, Shipment
-from pycaffe_dist.runtime.choosing import Workload, best_together, use_buckets
+from pycaffe_dist.runtime.choosing import Choice, Workload, best_together, use_buckets
 from pycaffe_dist.runtime.shipping import shipments_of
 
 if TYPE_CHECKING:
@@ -108,25 +108,30 @@ class Plan:
     @classmethod
     def from_bytes(cls, data: bytes) -> Plan:
         """Return the plan that :meth:`to_bytes` wrote."""
-        made = json.loads(data)
-        rows = [Row(**fields | {"shape": tuple(fields["shape"])}) for fields in made["rows"]]
-        return cls(tuple(rows), made["bucket_bytes"])
+        return cls.of(json.loads(data))
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Plan:
+        """Return the plan that was made a dictionary."""
+        rows = [Row(**row | {"shape": tuple(row["shape"])}) for row in fields["rows"]]
+        return cls(tuple(rows), fields["bucket_bytes"])
 
 
-def make_plan(
+def make_plans(
     parameters: Sequence[Parameter],
     exchanges: Sequence[Exchange],
     cluster: Cluster,
     wanted: str = AUTO,
     workload: Workload | None = None,
-) -> Plan:
-    """Return rank 0's plan, on all ranks.
+) -> list[Plan]:
+    """Return rank 0's plans, on all ranks: the one that it expects to be best comes first.
 
     ``wanted`` is what --exchange says: "auto", or the name of the first of ``exchanges``, which
     then combines all parameters that it can.  "auto" takes for each parameter what takes the least
-    time on its own, and with rank 0's ``workload`` those that together make the shortest iteration.
-    Raises ClusterError when ``wanted`` can combine no parameter, or when this rank's parameters are
-    not those of rank 0.
+    time on its own, and with rank 0's ``workload`` those that together make the shortest iteration;
+    only then there may be several plans, because predictions that are close do not tell which is
+    better.  ``exchanges`` are left as the first plan wants them.  Raises ClusterError when
+    ``wanted`` can combine no parameter, or when this rank's parameters are not those of rank 0.
     """
     if wanted == AUTO:
         exchanges = [exchange for exchange in exchanges if exchange.may_help(cluster)]
@@ -142,17 +147,31 @@ def make_plan(
     data = None
     if cluster.rank == 0:
         costs, refusals = _costs(parameters, exchanges, cluster, differences)
-        together: Mapping[str, str] = {}
-        bucket_bytes = exchanges[0].settings.bucket_bytes
+        choices = [Choice({}, exchanges[0].settings.bucket_bytes)]
         if workload is not None and wanted == AUTO:
-            together, bucket_bytes = best_together(parameters, exchanges, costs, workload, cluster)
-        rows = [_row(p, costs, refusals, wanted, together) for p in parameters]
-        data = Plan(tuple(rows), bucket_bytes).to_bytes()
-    plan = Plan.from_bytes(cluster.broadcast_bytes(data))
-    use_buckets(exchanges, plan.bucket_bytes)
-    _require_one(wanted, plan.rows)
-    _check(plan, parameters)
-    return plan
+            choices = best_together(parameters, exchanges, costs, workload, cluster)
+        made = []
+        for choice in choices:
+            rows = [_row(p, costs, refusals, wanted, choice.exchanges) for p in parameters]
+            made.append(asdict(Plan(tuple(rows), choice.bucket_bytes)))
+        data = json.dumps(made).encode()
+    plans = [Plan.of(fields) for fields in json.loads(cluster.broadcast_bytes(data))]
+    for plan in plans:
+        _require_one(wanted, plan.rows)
+        _check(plan, parameters)
+    use_buckets(exchanges, plans[0].bucket_bytes)
+    return plans
+
+
+def make_plan(
+    parameters: Sequence[Parameter],
+    exchanges: Sequence[Exchange],
+    cluster: Cluster,
+    wanted: str = AUTO,
+    workload: Workload | None = None,
+) -> Plan:
+    """Return the first plan of :meth:`make_plans`."""
+    return make_plans(parameters, exchanges, cluster, wanted, workload)[0]
 
 
 def known_plan(

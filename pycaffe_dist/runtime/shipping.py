@@ -21,8 +21,8 @@ def shipments_of(
 ) -> list[tuple[Exchange, Shipment]]:
     """Return what travels together, and how, in the order in which backward completes it.
 
-    ``choice`` has the exchange's type for every parameter's key.  When messages may go on during
-    forward, what forward needs first is the most urgent.
+    ``choice`` has an exchange's type by the parameter's key, if one combines it.  When messages may
+    go on during forward, what forward needs first is the most urgent.
     """
     # Backward goes through the net from its end; a group is complete with its last member.
     place = {parameter.key: number for number, parameter in enumerate(reversed(parameters))}
@@ -30,7 +30,7 @@ def shipments_of(
         (exchange, tuple(group))
         for exchange in exchanges
         for group in exchange.group(
-            [p for p in reversed(parameters) if choice[p.key] == exchange.type]
+            [p for p in reversed(parameters) if choice.get(p.key) == exchange.type]
         )
     ]
     groups.sort(key=lambda pair: max(place[piece.parameter.key] for piece in pair[1]))

@@ -24,10 +24,10 @@ from pycaffe_dist.snapshot import companion
 from pycaffe_dist.solvers import gradients, nets, resuming, snapshots, testing
 from pycaffe_dist.solvers.display import Display
 from pycaffe_dist.solvers.fields import check_fields
-from pycaffe_dist.solvers.layer_times import LayerTimes
 from pycaffe_dist.solvers.loss_scale import LossScale, data_type
 from pycaffe_dist.solvers.losses import Losses
 from pycaffe_dist.solvers.lr_policy import LearningRate
+from pycaffe_dist.solvers.tuning import Tuning
 from pycaffe_dist.solvers.updates import Updates
 
 Callback = Callable[["Solver"], None]
@@ -100,7 +100,7 @@ class Solver:
         self._started = False
         self._by_hand = False
         self.listeners = Listeners()
-        self._layer_times: LayerTimes | None = None
+        self._tuning: Tuning | None = None
         self.seed = self._agree_on_seed()
         self.net = self._make_train_net(divide_batches, keep_diffs)
         self.test_nets = self._make_test_nets()
@@ -269,8 +269,8 @@ class Solver:
             self._call(self.after_iteration)
             for watcher in self.watchers:
                 watcher(self)
-            if self._layer_times is not None and self._layer_times.end_iteration():
-                self._revise_plan(self._layer_times)
+            if self._tuning is not None and self._tuning.end_iteration():
+                self._tuning = None
             if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):
                 self.stopping = True
                 break
@@ -290,20 +290,6 @@ class Solver:
             self.listeners.remove(record)
         self.net.record = self.listeners.tell
         self.engine.listen(self.listeners.tell)
-
-    def _revise_plan(self, layer_times: LayerTimes) -> None:
-        """Let the engine choose exchanges anew, knowing how long this run's layers take."""
-        self._stop_measuring()
-        if self.engine.can_revise:
-            self.finish_updates()
-            times = layer_times.times(self.net, self.cluster)
-            self.engine.revise(self.net.parameters, times)
-
-    def _stop_measuring(self) -> None:
-        if self._layer_times is not None:
-            self.listen(self._layer_times, wanted=False)
-            self.engine.keep_apart(False)
-            self._layer_times = None
 
     def finish_updates(self) -> None:
         """Make the updates that were left to the next forward; the weights may then be used."""
@@ -336,16 +322,16 @@ class Solver:
                     self.cluster.broadcast(blob.data)
             resuming.restore_statistics(self, self.resumed_statistics)
             self.resumed_statistics = []
+        if self._tuning is not None:
+            self._tuning.stop_watching()
+            self._tuning = None
         self.engine.start(self.net.parameters, by_hand=by_hand, updater=self._updates.updater)
         if self._has_restored and self.cluster.size > 1:
             self._share_history()
         self._has_restored = False
         self._updates.start()
-        self._stop_measuring()
         if self.engine.can_revise:
-            self._layer_times = LayerTimes()
-            self.listen(self._layer_times)
-            self.engine.keep_apart(True)
+            self._tuning = Tuning(self)
         self._started = True
 
     def _share_history(self) -> None:
@@ -457,6 +443,9 @@ class Solver:
         """
         self._snapshot_at = self.iteration
         self.finish_updates()
+        if self._tuning is not None:
+            self._tuning.stop()
+            self._tuning = None
         self.engine.settle()  # a resumed run goes on with the same plan
         self.engine.synchronize()
         record = resuming.record(self)
