@@ -28,6 +28,17 @@ if [ -z "$machines" ] || [ -z "$ranks" ]; then
   usage >&2
   exit 1
 fi
+if [ ! -r "$machines" ]; then
+  say "cannot read the machinefile $machines"
+  exit 1
+fi
+# mpirun takes what is no number for as many ranks as there is room for.
+case $ranks in
+  *[!0-9]* | 0)
+    say "-n needs a number of ranks, at least 1, not '$ranks'"
+    exit 1
+    ;;
+esac
 
 # The paths in models/ count from the repository's root.
 cd "$repository"

@@ -164,3 +164,14 @@ def test_alias_for_old_scripts(tmp_path):
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env={**os.environ, "PATH": PATH},
                           capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0 and "--solver" in done.stdout
+
+
+@pytest.mark.parametrize(("machines", "ranks"), [("none", "2"), ("hostfile.example", "all")])
+def test_quick_training_does_not_guess_ranks_or_hosts(machines, ranks):
+    command = [REPOSITORY / "scripts/mpi_train_quick.sh", "-machinefile", machines, "-n", ranks]
+    environment = {**os.environ, "PATH": PATH}
+    done = subprocess.run(
+        command, cwd=REPOSITORY / "scripts", env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert machines in done.stderr or ranks in done.stderr
