@@ -101,7 +101,8 @@ def exchanges(found) -> dict[str, str]:
 def test_ranks_with_a_share_of_the_batch_each_equal_one_with_all(folder, net, ranks):
     prototxt = {"lenet": LENET, "shared": SHARED}[net]
     one = train(folder, f"{net}_one{ranks}", prototxt, 1, BATCH * ranks)
-    many = train(folder, f"{net}_many{ranks}", prototxt, ranks, BATCH)
+    # What auto chooses, and so how sums are rounded, depends on how fast the machine is just now.
+    many = train(folder, f"{net}_many{ranks}", prototxt, ranks, BATCH, "--exchange=allreduce")
     assert_equal(many, one, elementwise=net == "shared")
     by_factors = train(
         folder, f"{net}_factors{ranks}", prototxt, ranks, BATCH, "--exchange=sufficient_factor"
