@@ -23,7 +23,6 @@ from pycaffe_dist.kernels.datum import (
     copy_floats,
     parse_datums,
 )
-from pycaffe_dist.kernels.jpeg import places_to_cut, shortened
 
 Shape = tuple[int, int, int]
 # Takes a decoded image, as OpenCV has it, and its place among the records of a batch.
@@ -146,26 +145,20 @@ class DatumReader:
         return image
 
     def color_decoder(
-        self, datums: Datums, shape: Shape, lines: np.ndarray, write: WriteImage
+        self, datums: Datums, shape: Shape, write: WriteImage
     ) -> Callable[[int], bool]:
         """Return what decodes record i, as OpenCV does, and gives it to ``write``; all are encoded.
 
-        Or a part of it, but at least the first ``lines[i]`` lines, where that takes less time.  It
-        returns False for a record that is not of ``shape`` (3, H, W), or no image at all.
+        It returns False for a record that is not of ``shape`` (3, H, W), or no image at all.
         """
-        buffer, table = datums.records.buffer, datums.table
-        places, as_stored = table[:, DATA : SIZE + 1], self._color is None
-        cuts = places_to_cut(buffer, places, shape[1], shape[2], lines, as_stored).tolist()
+        buffer, places = datums.records.buffer, datums.table[:, DATA : SIZE + 1]
         files = [buffer[begin : begin + size] for begin, size in places.tolist()]
-        shapes = [(kept or shape[1], shape[2], shape[0]) for kept, _ in cuts]
+        interleaved = *shape[1:], shape[0]
         decode, how = opencv_decoder(self._color)
 
         def fill(i: int) -> bool:
-            file, cut = files[i], cuts[i]
-            if cut[0]:
-                file = shortened(file, *cut)
-            image = decode(file, how) if len(file) else None
-            if image is None or image.shape != shapes[i] or image.dtype != _BYTES:
+            image = decode(files[i], how) if len(files[i]) else None
+            if image is None or image.shape != interleaved or image.dtype != _BYTES:
                 return False
             write(image, i)
             return True

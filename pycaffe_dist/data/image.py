@@ -23,7 +23,7 @@ def decode_image(
     errors.  Raises `DataError` when the bytes are no image or one of other than 8 bits.
     """
     encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
-    image = try_to_decode(encoded, color)
+    image = _cv2().imdecode(encoded, _flags()[color]) if encoded.size else None
     if image is None:
         head = encoded[:4].tobytes().hex(" ") or "nothing"
         raise DataError(
@@ -32,14 +32,6 @@ def decode_image(
         )
     if image.dtype != _BYTES:
         raise DataError(f"{what()} should have 8 bits per channel, found {image.dtype}")
-    return image
-
-
-def try_to_decode(data: np.ndarray, color: bool | None) -> np.ndarray | None:
-    """Return what `decode_image` does, of any dtype; None when the bytes are no image."""
-    image = _cv2().imdecode(data, _flags()[color]) if data.size else None
-    if image is None:
-        return None
     return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
 
 

@@ -153,9 +153,8 @@ class DatumLoader:
             return list(self._decoders.map(fill, range(len(datums))))
         # A decoder leaves little of the interpreter in the caches: behind one a step of Python
         # takes several times as long as usual, and all that can be is done before.
-        lines = to.transformer.lines(datums, to.shape)
         write = to.transformer.decoded(datums, to.shape, to.data)
-        decode = self._reader.color_decoder(datums, to.shape, lines, write)
+        decode = self._reader.color_decoder(datums, to.shape, write)
         fits = self._decoders.map(decode, range(len(datums)))
         return [fit or fill(i) for i, fit in enumerate(fits)]
 

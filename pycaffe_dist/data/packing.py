@@ -43,26 +43,21 @@ class Packer:
         """Return the shape of the row for a (C, H, W) image."""
         return (row_bytes(self._transformer.output_shape(shape)),)
 
-    def lines(self, datums: Datums, shape: Shape) -> np.ndarray:
-        """Return what `Transformer.lines` does."""
-        return self._transformer.lines(datums, shape)
-
     def decoded(self, datums: Datums, shape: Shape, out: np.ndarray) -> WriteImage:
         """Return what packs decoded images to rows, as `Transformer.decoded` transforms them."""
         crop = self._transformer.output_shape(shape)
         indices = datums.first, datums.step
-        return partial(pack_decoded, shape[1], *indices, *self._transformer.drawing, crop, out)
+        return partial(pack_decoded, *indices, *self._transformer.drawing, crop, out)
 
     def image(self, pixels: np.ndarray, index: int, out: np.ndarray) -> None:
         """Pack uint8 ``pixels`` (C, H, W) to ``out``, of the `row_shape`."""
-        height = pixels.shape[1]
         crop = self._transformer.output_shape(pixels.shape)
         drawn = index, *self._transformer.drawing, crop, out
         interleaved = pixels.transpose(1, 2, 0)
         if interleaved.flags.c_contiguous:
-            pack_image(interleaved.reshape(1, height, -1), height, True, *drawn)
+            pack_image(interleaved.reshape(1, len(interleaved), -1), True, *drawn)
         else:
-            pack_image(pixels, height, False, *drawn)
+            pack_image(pixels, False, *drawn)
 
     def datums(
         self, datums: Datums, begin: int, shape: Shape, out: np.ndarray, labels: np.ndarray

@@ -70,18 +70,11 @@ class Transformer:
         values = self._mean_values if self._mean_values.size else np.zeros(1, self.dtype)
         return np.ascontiguousarray(np.broadcast_to(values, channels)), self._scale
 
-    def lines(self, datums: Datums, shape: Shape) -> np.ndarray:
-        """Return how many of its first lines each of the ``datums`` needs, images of ``shape``."""
-        return self._places(datums, shape)[:, 0] + self.output_shape(shape)[1]
-
     def decoded(self, datums: Datums, shape: Shape, out: np.ndarray) -> WriteImage:
-        """Return what transforms decoded color images, of ``shape``, to ``out`` (n, C, h, w).
-
-        An image may lack lines below the crop.
-        """
-        places = self._places(datums, shape)
-        affine = self._settings[shape][_MEAN:]
-        return partial(transform_decoded, shape[1], places, *affine, out)
+        """Return what transforms decoded color images, of ``shape``, to ``out`` (n, C, h, w)."""
+        size, crop, indices = shape[1:], self.output_shape(shape)[1:], (datums.first, datums.step)
+        places = crop_places(size, crop, len(datums), indices, *self.drawing)
+        return partial(transform_decoded, places, *self._settings[shape][_MEAN:], out)
 
     def image(self, pixels: np.ndarray, index: int, out: np.ndarray) -> None:
         """Transform ``pixels`` (C, H, W), uint8 or floats of any strides, to ``out`` (C, h, w).
@@ -134,11 +127,6 @@ class Transformer:
             return self._settings[shape][_MEAN_VALUES].reshape(channels, 1, 1)
         offset = (shape[2] - self._crop) // 2
         return self._mean[:, offset : offset + self._crop, offset : offset + self._crop]
-
-    def _places(self, datums: Datums, shape: Shape) -> np.ndarray:
-        """Return where the crops of ``datums`` are in images of ``shape``."""
-        size, crop, indices = shape[1:], self.output_shape(shape)[1:], (datums.first, datums.step)
-        return crop_places(size, crop, len(datums), indices, *self.drawing)
 
     def _read_mean(self, path: str) -> np.ndarray:
         mean = blob_to_array(read_blob(path))

@@ -262,7 +262,6 @@ def transform_interleaved(
 
 @jit
 def transform_decoded(
-    height: int,
     places: np.ndarray,
     mean: np.ndarray,
     mean_values: np.ndarray,
@@ -271,10 +270,10 @@ def transform_decoded(
     image: np.ndarray,
     i: int,
 ) -> None:
-    """Transform image i of a batch to ``out[i]``, cropped as ``places`` says (see `crop_places`).
+    """Transform ``image`` (H, W, 3), number i of a batch, to ``out[i]``.
 
-    ``image`` (h, width, 3) may lack lines below the crop of the ``height`` there are.
+    It is cropped as ``places`` says (see `crop_places`).
     """
-    pixels, width = image.reshape(-1), image.shape[1]
+    pixels, height, width = image.reshape(-1), image.shape[0], image.shape[1]
     top, left, mirrored = places[i, 0], places[i, 1], places[i, 2] == 1
     _transform(pixels, height, width, top, left, mirrored, mean, mean_values, scale, out[i])

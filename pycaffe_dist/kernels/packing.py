@@ -26,7 +26,6 @@ def row_bytes(shape: tuple[int, int, int]) -> int:
 @jit
 def pack_image(
     pixels: np.ndarray,
-    lines: int,
     interleaved: bool,
     index: int,
     key: np.uint64,
@@ -38,12 +37,12 @@ def pack_image(
     """Write a crop of shape (C, h, w) to a row, drawn as `kernels.transform.transform_image` does.
 
     ``pixels`` are (C, H, W) of any strides, or with ``interleaved`` (1, H, W * C), and stay as they
-    are.  ``lines`` is H, also where those below the crop are missing.
+    are.
     """
     channels, height, width = shape
     step = channels if interleaved else 1
     crop = row[HEAD_BYTES : HEAD_BYTES + channels * height * width]
-    size = lines, pixels.shape[2] // step
+    size = pixels.shape[1], pixels.shape[2] // step
     top, left, mirrored = crop_place(size, (height, width), key, index, train, mirror)
     head = row[:HEAD_BYTES].view(np.int32)
     head[0], head[1], head[2], head[3] = top, left, mirrored, interleaved
@@ -59,7 +58,6 @@ def pack_image(
 
 @jit
 def pack_decoded(
-    height: int,
     first: int,
     step: int,
     key: np.uint64,
@@ -70,12 +68,9 @@ def pack_decoded(
     image: np.ndarray,
     i: int,
 ) -> None:
-    """Pack image i of a batch, with index ``first + i * step``, to ``rows[i]``.
-
-    ``image`` (h, W, C) may lack lines below the crop of the ``height`` there are.
-    """
+    """Pack ``image`` (H, W, C), number i of a batch and ``first + i * step`` of all, to a row."""
     lines = image.reshape((1, image.shape[0], -1))
-    pack_image(lines, height, True, first + i * step, key, train, mirror, shape, rows[i])
+    pack_image(lines, True, first + i * step, key, train, mirror, shape, rows[i])
 
 
 @jit
@@ -111,7 +106,7 @@ def pack_datums(
             return i
         pixels = buffer[found[DATA] : found[DATA] + count].reshape((channels, size[0], size[1]))
         index = indices[0] + i * indices[1]
-        pack_image(pixels, size[0], False, index, key, train, mirror, shape, rows[i])
+        pack_image(pixels, False, index, key, train, mirror, shape, rows[i])
         if labels.size:
             labels[i] = found[LABEL]
     return len(rows)
