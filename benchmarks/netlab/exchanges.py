@@ -33,7 +33,7 @@ from network import HERE, Network, missing
 AUTO, ALONE = "auto", "alone:allreduce"
 OURS = ("none", "naive", "allreduce", "sufficient_factor", AUTO)
 DDP = "PyTorch DDP"
-WARM_UP = 3  # iterations; auto settles on its plan meanwhile
+WARM_UP = 3  # iterations; auto settles on its plan in these and more that are not told
 
 
 @dataclass

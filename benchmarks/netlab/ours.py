@@ -59,6 +59,8 @@ def trained(solver: Solver, count: int) -> dict[str, Any]:
     seconds = iterations(solver, MEASURED)
     solver.listen(layers, wanted=False)
     solver.engine.keep_apart(False)
+    while solver.engine.can_revise:  # "auto" tries its plans
+        solver.step(1)
     seconds += iterations(solver, count - MEASURED)
     times = layers.times(solver.net, solver.cluster)
     return {
