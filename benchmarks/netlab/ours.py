@@ -1,6 +1,7 @@
 """Usage: ours.py NET WAY ITERATIONS [FLAG=VALUE…]: times iterations on the ranks of mpirun.
 
-WAY is an exchange; "none" leaves out all messages, and "alone:EXCHANGE" all computing.  Rank 0
+WAY is an exchange; "none" leaves out all messages, "alone:EXCHANGE" all computing, and with
+"late:EXCHANGE" messages wait for the end of backward.  Rank 0
 prints one line of JSON: the seconds of each iteration, what an iteration was predicted to take with
 the layers' times in the first ones, in which messages wait for the end of backward, and the part of
 the exchange's time that was hidden.
@@ -50,15 +51,18 @@ def predicted(solver: Solver, times: Times) -> float:
     return engine.predict(solver.net.parameters, times).total
 
 
-def trained(solver: Solver, count: int) -> dict[str, Any]:
-    """Train; return the seconds of iterations, of an iteration as predicted, and of backward."""
+def trained(solver: Solver, count: int, late: bool) -> dict[str, Any]:
+    """Train; return the seconds of iterations, of an iteration as predicted, and of backward.
+
+    With ``late`` messages, nothing is hidden behind backward.
+    """
     layers = LayerTimes()
     solver.watchers.append(lambda solver: layers.end_iteration())
     solver.listen(layers)
     solver.engine.keep_apart(True)
     seconds = iterations(solver, MEASURED)
     solver.listen(layers, wanted=False)
-    solver.engine.keep_apart(False)
+    solver.engine.keep_apart(late)
     while solver.engine.can_revise:  # "auto" tries its plans
         solver.step(1)
     seconds += iterations(solver, count - MEASURED)
@@ -91,7 +95,7 @@ def main(net: str, way: str, count: int, *settings: str) -> None:
     cluster = launched_cluster()
     options = dict(setting.split("=") for setting in settings)
     device.set_threads(int(options["threads"]))
-    alone, _, name = way.rpartition(":")
+    how, _, name = way.rpartition(":")
     param = text.parse(NETS[net], caffe_pb2.SolverParameter())
     solver = make_solver(
         param,
@@ -101,7 +105,10 @@ def main(net: str, way: str, count: int, *settings: str) -> None:
     )
     if name == "none":
         solver.engine = LocalEngine()
-    found = {"seconds": exchanges(solver, count)} if alone else trained(solver, count)
+    if how == "alone":
+        found: dict[str, Any] = {"seconds": exchanges(solver, count)}
+    else:
+        found = trained(solver, count, how == "late")
     if cluster.rank == 0:
         print(json.dumps(found | {"hidden": solver.engine.hidden()}), flush=True)
     solver.close()
