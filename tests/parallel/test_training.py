@@ -185,6 +185,7 @@ def test_a_run_is_repeatable_bit_by_bit(folder):
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.long
 def test_sixteen_ranks_on_few_cores(folder):
     one = train(folder, "sixteen_one", SHARED, 1, 16)
     sixteen = train(folder, "sixteen", SHARED, 16, 1)
