@@ -99,6 +99,7 @@ class ExchangeEngine(Engine):
         self._record: Record | None = None
         self._plan: Plan | None = None
         self._plans: list[Plan] = []  # that might be better
+        self._candidates: list[Exchange] = []  # what they are made of
         self._given = b""
         self._is_settled = False
         # How often this rank was asked for an action, and how often all did it.
@@ -176,6 +177,7 @@ class ExchangeEngine(Engine):
         kinds = candidates(self._exchange, self._settings.wire)
         exchanges = self._gather(kinds, parameters)
         self._plans = make_plans(parameters, exchanges, cluster, self._exchange, workload)
+        self._candidates = exchanges
         first = self._plans[0].choice
         seconds = predicted(first, parameters, exchanges, workload, cluster).total
         logger.info("With the layers' times, an iteration is predicted to take %.4g s", seconds)
@@ -191,11 +193,9 @@ class ExchangeEngine(Engine):
             return
         if words:
             logger.info("Exchange plan, %s:\n%s", words, plan.table())
-        kinds = candidates(self._exchange, self._settings.wire)
-        exchanges = self._gather(kinds, parameters)
-        use_buckets(exchanges, plan.bucket_bytes)
         self.finish()
-        self._adopt(plan, parameters, exchanges)
+        use_buckets(self._candidates, plan.bucket_bytes)
+        self._adopt(plan, parameters, self._candidates)
 
     def predict(self, parameters: Sequence[Parameter], times: Times) -> Iteration:
         """Return the iteration that the plan is predicted to make of these times."""

@@ -313,6 +313,10 @@ class Solver:
         if self._started and by_hand != self._by_hand and (with_factors or self._by_hand):
             self._started = False
         self._by_hand = by_hand
+        # Loops by hand have no iterations to time.
+        if self._tuning is not None and (by_hand or not self._started):
+            self._tuning.stop_watching()
+            self._tuning = None
         if self._started:
             return
         if self.cluster.size > 1:
@@ -322,15 +326,12 @@ class Solver:
                     self.cluster.broadcast(blob.data)
             resuming.restore_statistics(self, self.resumed_statistics)
             self.resumed_statistics = []
-        if self._tuning is not None:
-            self._tuning.stop_watching()
-            self._tuning = None
         self.engine.start(self.net.parameters, by_hand=by_hand, updater=self._updates.updater)
         if self._has_restored and self.cluster.size > 1:
             self._share_history()
         self._has_restored = False
         self._updates.start()
-        if self.engine.can_revise:
+        if self.engine.can_revise and not by_hand:
             self._tuning = Tuning(self)
         self._started = True
 
