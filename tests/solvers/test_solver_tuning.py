@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from tiny import tiny_solver
 
 from pycaffe_dist.runtime.cluster import LocalCluster
+from pycaffe_dist.runtime.local_engine import LocalEngine
 from pycaffe_dist.runtime.recording import Kind, Listeners
 from pycaffe_dist.solvers.tuning import Tuning
 
@@ -87,3 +89,21 @@ def test_a_snapshot_takes_the_fastest_so_far(iterations, plan):
     solver.tuning.stop()
     assert solver.plan == plan
     assert solver.is_settled and not solver.apart and solver.listeners.tell is None
+
+
+class Undecided(LocalEngine):
+    can_revise = True
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_loops_by_hand_are_not_timed(tmp_path, steps):
+    """They have no iterations to tell apart, so that timing them would never end."""
+    solver = tiny_solver(tmp_path, engine=Undecided())
+    solver.step(steps)
+    assert solver.listeners.tell is not None
+    for _ in range(2):
+        solver.net.forward()
+        solver.net.backward()
+        solver.apply_update()
+        assert solver.listeners.tell is None
+    solver.close()
