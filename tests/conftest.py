@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +15,21 @@ PARALLEL = "tests/parallel/"
 # A shell that runs the tests in the background has them, and all they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def new_threads() -> Callable[[], list[str]]:
+    """A function that names the data layers' threads that were started since the test began.
+
+    Tests before it may have left some that end when the collector has found their layers.
+    """
+    before = set(threading.enumerate())
+
+    def names() -> list[str]:
+        started = [thread.name for thread in threading.enumerate() if thread not in before]
+        return [name for name in started if name.startswith(("pcaffe-reader", "pcaffe-decoder"))]
+
+    return names
 
 
 class ByFile(LoadScopeScheduling):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -249,7 +248,7 @@ def test_images_of_different_shapes_reshape_the_tops(tmp_path):
         assert run.tops[0].shape == data.shape
 
 
-def test_closed_and_forgotten_layers_leave_no_threads(tmp_path, images):
+def test_closed_and_forgotten_layers_leave_no_threads(tmp_path, images, new_threads):
     encoded = _write(tmp_path / "db", [_encoded(i, 9, 9)[0] for i in range(8)])
     for i in range(20):
         run = _Run(_param((images, encoded)[i % 2], 4))
@@ -260,14 +259,9 @@ def test_closed_and_forgotten_layers_leave_no_threads(tmp_path, images):
     gc.collect()
     # Those of layers that were forgotten are told to end, and end soon afterwards.
     deadline = time.monotonic() + 30
-    while _threads() and time.monotonic() < deadline:
+    while new_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not _threads()
-
-
-def _threads() -> list[str]:
-    names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith(("pcaffe-reader", "pcaffe-decoder"))]
+    assert not new_threads()
 
 
 def _fails(param, *words: str, error=DataError, batches=3) -> None:

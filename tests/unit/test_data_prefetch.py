@@ -49,10 +49,6 @@ class _Numbers:
         self.closed = True
 
 
-def _threads() -> int:
-    return sum(thread.name == "pcaffe-reader" for thread in threading.enumerate())
-
-
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("depth", [1, 2, 3, 7, None])
 @pytest.mark.parametrize("first", [0, 5])
@@ -77,7 +73,7 @@ def test_batches_of_another_shape_keep_their_place(depth):
     prefetcher.close()
 
 
-def test_error_arrives_at_its_place_and_stays():
+def test_error_arrives_at_its_place_and_stays(new_threads):
     prefetcher = Prefetcher([_Numbers(bad=6)], 1)
     for _ in range(6):
         prefetcher.next()
@@ -85,23 +81,23 @@ def test_error_arrives_at_its_place_and_stays():
         with pytest.raises(DataError, match="record 7 is bad"):
             prefetcher.next()
     prefetcher.close()
-    assert _threads() == 0
+    assert not new_threads()
 
 
-def test_nothing_starts_before_the_first_batch_and_close_ends_all():
+def test_nothing_starts_before_the_first_batch_and_close_ends_all(new_threads):
     loader = _Numbers()
     prefetcher = Prefetcher([loader], 2)
-    assert _threads() == 0
+    assert not new_threads()
     prefetcher.next()
-    assert _threads() == 1
+    assert new_threads() == ["pcaffe-reader"]
     prefetcher.close()
     prefetcher.close()
     with pytest.raises(DataError, match="closed"):
         prefetcher.next()
-    assert _threads() == 0 and loader.closed and threading.get_ident() not in loader.threads
+    assert not new_threads() and loader.closed and threading.get_ident() not in loader.threads
 
 
-def test_forgotten_prefetchers_leave_no_threads():
+def test_forgotten_prefetchers_leave_no_threads(new_threads):
     for _ in range(50):
         prefetcher = Prefetcher([_Numbers()], 3)
         prefetcher.next()
@@ -110,9 +106,9 @@ def test_forgotten_prefetchers_leave_no_threads():
     del prefetcher, cycle
     gc.collect()
     deadline = time.monotonic() + 30
-    while _threads() and time.monotonic() < deadline:
+    while new_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert _threads() == 0
+    assert not new_threads()
 
 
 def test_collector_does_not_wait_for_the_readers():
