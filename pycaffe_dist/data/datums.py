@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pycaffe_dist.data.decoders import Decoders
-from pycaffe_dist.data.image import decode_image, opencv_decoder
+from pycaffe_dist.data.image import decode_image, decoder
 from pycaffe_dist.data.sources import Cursor, Records, Source
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.datum import (
@@ -154,10 +154,10 @@ class DatumReader:
         buffer, places = datums.records.buffer, datums.table[:, DATA : SIZE + 1]
         files = [buffer[begin : begin + size] for begin, size in places.tolist()]
         interleaved = *shape[1:], shape[0]
-        decode, how = opencv_decoder(self._color)
+        decode = decoder(self._color)
 
         def fill(i: int) -> bool:
-            image = decode(files[i], how) if len(files[i]) else None
+            image = decode(files[i])
             if image is None or image.shape != interleaved or image.dtype != _BYTES:
                 return False
             write(image, i)
