@@ -113,13 +113,13 @@ def load_image(filename: str | os.PathLike[str], color: bool = True) -> np.ndarr
 
     Gray images are repeated for the three channels; transparency is dropped.  Raises DataError.
     """
-    import cv2
+    from pycaffe_dist.data.image import decoder
 
     try:
         encoded = np.fromfile(filename, np.uint8)
     except OSError as error:
         raise DataError(f"cannot read image '{filename}': {error.strerror}") from None
-    pixels = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED) if encoded.size else None
+    pixels = decoder(None)(encoded)
     if pixels is None:
         raise DataError(f"'{filename}' is no image, or of an unknown format")
     image = pixels.astype(np.float32)

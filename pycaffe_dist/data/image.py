@@ -29,7 +29,7 @@ def decode_image(
         head = encoded[:4].tobytes().hex(" ") or "nothing"
         raise DataError(
             f"{what()} cannot be decoded: expected an image file that OpenCV knows (JPEG, PNG, …), "
-            f"found {encoded.size} bytes that begin with {head}"
+            f"of at most 2^30 pixels, found {encoded.size} bytes that begin with {head}"
         )
     if image.dtype != _BYTES:
         raise DataError(f"{what()} should have 8 bits per channel, found {image.dtype}")
@@ -46,17 +46,21 @@ def decoder(color: bool | None) -> Callable[[np.ndarray], np.ndarray | None]:
 
     from pycaffe_dist.kernels.jpeg import plain_jpeg_channels
 
-    imdecode, flags = _cv2().imdecode, _flags()[color]
+    imdecode, flags, too_large = _cv2().imdecode, _flags()[color], _cv2().error
     decode_jpeg, upright = simplejpeg.decode_jpeg, color is not None
 
     def decode(encoded: np.ndarray) -> np.ndarray | None:
         # Most images are such that libjpeg-turbo alone makes the same of them, in less time.
         if channels := plain_jpeg_channels(encoded, upright):
-            with contextlib.suppress(ValueError):  # damaged: OpenCV may still save a part
+            # Damaged: OpenCV may still save a part.
+            with contextlib.suppress(ValueError, MemoryError):
                 if color or (color is None and channels == 3):
                     return decode_jpeg(encoded, "BGR")
                 return decode_jpeg(encoded, "GRAY")[:, :, 0]
-        return imdecode(encoded, flags) if encoded.size else None
+        try:
+            return imdecode(encoded, flags) if encoded.size else None
+        except too_large:  # for OpenCV, or for the memory
+            return None
 
     return decode
 
@@ -80,9 +84,18 @@ def read_image(path: str, color: bool, height: int = 0, width: int = 0) -> np.nd
 
 
 def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return a (C, H, W) uint8 image in another size, bilinearly, as Caffe does."""
+    """Return a (C, H, W) uint8 image in another size, bilinearly, as Caffe does.
+
+    Raises `DataError` when there is no memory for it.
+    """
+    cv2 = _cv2()
     planes_last = np.ascontiguousarray(image.transpose(1, 2, 0))
-    resized = _cv2().resize(planes_last, (width, height))
+    try:
+        resized = cv2.resize(planes_last, (width, height))
+    except cv2.error as error:
+        raise DataError(
+            f"no image can be made {width} wide and {height} high: {error.err}"
+        ) from error
     return resized[None] if resized.ndim == 2 else resized.transpose(2, 0, 1)
 
 

@@ -12,15 +12,24 @@ from pycaffe_dist.kernels.compiling import jit
 _FRAMES, _FIRST_FRAME, _LAST_FRAME = (0xC0, 0xC1, 0xC2), 0xC0, 0xCF
 _TABLES = (0xC4, 0xC8, 0xCC)
 _EXIF_DATA = 0xE1
-_HEADLESS = (0x00, 0x01, 0xD8, 0xD9, 0xDA)
+_HEADLESS = (0x00, 0x01, 0xD8, 0xD9, 0xDA, 0xFF)
+# OpenCV takes no more; libjpeg-turbo would, from a file of any length.
+_MOST_PIXELS = 1 << 30
+
+
+@jit
+def _pixels(file: np.ndarray, at: int) -> int:
+    """Return the number of pixels that the frame at ``at`` has."""
+    height = (np.int64(file[at + 5]) << 8) | np.int64(file[at + 6])
+    return height * ((np.int64(file[at + 7]) << 8) | np.int64(file[at + 8]))
 
 
 @jit
 def plain_jpeg_channels(file: np.ndarray, upright: bool) -> int:
     """Return how many channels a JPEG file has that all decoders read alike: 1, 3, or 0 if not so.
 
-    That is one of 8 bits, with Huffman codes, gray or colored, not with four inks.  With
-    ``upright`` it must not carry Exif data either, by which some decoders turn an image.
+    That is one of 8 bits, with Huffman codes, gray or colored, not with four inks, and not too
+    large.  With ``upright`` it must not carry Exif data either, by which some decoders turn it.
     """
     at, channels = 2, 0
     if len(file) < 4 or file[0] != 0xFF or file[1] != 0xD8:
@@ -35,7 +44,7 @@ def plain_jpeg_channels(file: np.ndarray, upright: bool) -> int:
             if size < 8 or file[at + 4] != 8 or channels:
                 return 0
             channels = np.int64(file[at + 9])
-            if channels != 1 and channels != 3:
+            if (channels != 1 and channels != 3) or _pixels(file, at) > _MOST_PIXELS:
                 return 0
         elif _FIRST_FRAME <= marker <= _LAST_FRAME and marker not in _TABLES:
             return 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import cv2
 import numpy as np
 import pytest
 
-from pycaffe_dist.data.image import decode_image, decoder
+from pycaffe_dist.data.image import decode_image, decoder, resize
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.jpeg import plain_jpeg_channels
 
@@ -107,6 +108,22 @@ def test_heads_that_are_not_plain():
     assert plain_jpeg_channels(_jpeg((9, 9)), True) == 1
     for end in range(frame + 20):
         assert plain_jpeg_channels(file[:end], True) == 0
+    filled = np.insert(file, frame, 0xFF)
+    assert plain_jpeg_channels(filled, True) == 0
+
+
+def test_images_that_are_too_large():
+    jpeg = _jpeg()
+    frame = int(np.flatnonzero((jpeg[:-1] == 0xFF) & (jpeg[1:] == 0xC0))[0])
+    jpeg[frame + 5 : frame + 9] = 0xFF
+    png = cv2.imencode(".png", np.zeros((1, 1), np.uint8))[1].ravel()
+    png[16:24] = list(struct.pack(">II", 1 << 17, 1 << 17))
+    png[29:33] = list(struct.pack(">I", zlib.crc32(png[12:29].tobytes())))
+    for file in (jpeg, png):
+        with pytest.raises(DataError, match=r"image .x. cannot .* at most 2\^30 pixels"):
+            decode_image(file, True, lambda: "image 'x'")
+    with pytest.raises(DataError, match="no image can be made 1000000 wide and 1000000 high"):
+        resize(np.zeros((3, 2, 2), np.uint8), 1_000_000, 1_000_000)
 
 
 def test_plain_files_do_not_take_the_slow_way(monkeypatch):
