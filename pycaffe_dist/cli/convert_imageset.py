@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.cli.flags import FlagParser, add_flag, require_not_negative
 from pycaffe_dist.cli.reading import add_backend_flag
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import logger
@@ -71,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.data.imageset import Conversion, convert
     from pycaffe_dist.data.writers import check_new, create_database
 
+    require_not_negative(options, ("seed", "decoders"))
     size = max(0, options.resize_height), max(0, options.resize_width)
     if bool(size[0]) != bool(size[1]):
         raise UsageError("give both --resize_height and --resize_width, or neither")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.cli.flags import FlagParser, add_flag, require_not_negative
 from pycaffe_dist.cli.reading import add_backend_flag
 from pycaffe_dist.log import logger
 
@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.data.idx import read_pair
     from pycaffe_dist.data.writers import check_new, create_database
 
+    require_not_negative(options, ("seed",))
     check_new(options.database, options.backend)
     images, labels = read_pair(options.images, options.labels)
     logger.info("A total of %d items.", len(images))

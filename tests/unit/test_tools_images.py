@@ -89,6 +89,7 @@ def test_bad_use_of_convert_imageset(tmp_path, capsys):
     root, names, out = f"{GOLDEN}/", GOLDEN / "list.txt", tmp_path / "db"
     fails(capsys, convert_imageset, root, tmp_path / "no", out, words=("cannot read", "no"))
     fails(capsys, convert_imageset, root, names, out, "--resize_width=3", words=("both",))
+    fails(capsys, convert_imageset, root, names, out, "--seed=-1", words=("--seed", "not -1"))
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((3, 4, 3), np.uint8))
     cv2.imwrite(str(tmp_path / "b.png"), np.zeros((3, 5, 3), np.uint8))
     (tmp_path / "list").write_text("a.png 0\nb.png 0\n")
