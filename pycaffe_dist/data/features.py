@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.data.writers import Writer, create_database
+from pycaffe_dist.data.writers import Writer, create_database, unwinding_when_killed
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot.atomic import replacing
@@ -79,13 +79,14 @@ def append_rows(file: Any, name: str, rows: np.ndarray) -> None:
 def create_features(path: str, kind: str, blob_name: str) -> Iterator[FeatureSink]:
     """Create ``path``, a "lmdb", "leveldb" or "hdf5", filled by the body of a ``with``.
 
-    An HDF5 file has a data set named like the blob.  An exception leaves nothing behind.
+    An HDF5 file has a data set named like the blob.  An exception, SIGTERM
+    or SIGHUP leaves nothing behind.
     """
     if kind != "hdf5":
         with create_database(path, kind) as writer:
             yield _Datums(writer)
         return
-    with replacing(path) as new:
+    with unwinding_when_killed(), replacing(path) as new:
         try:
             with filling(new) as file:
                 yield _Rows(file, blob_name)

@@ -32,8 +32,12 @@ class Writer(ABC):
         """Add a record; a second one with the same key replaces the first."""
 
     @abstractmethod
-    def close(self) -> None:
+    def finish(self) -> None:
         """Write what is still to be written."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the files; without `finish` records may be missing."""
 
 
 class _LmdbWriter(Writer):
@@ -50,9 +54,11 @@ class _LmdbWriter(Writer):
         if len(self._waiting) == _TRANSACTION:
             self._commit()
 
-    def close(self) -> None:
+    def finish(self) -> None:
         self._commit()
         self._env.sync(True)
+
+    def close(self) -> None:
         self._env.close()
 
     def _commit(self) -> None:
@@ -90,8 +96,10 @@ class _LevelDBWriter(Writer):
         if self._waiting == _TRANSACTION:
             self._commit()
 
-    def close(self) -> None:
+    def finish(self) -> None:
         self._commit()
+
+    def close(self) -> None:
         self._db.close()
 
     def _commit(self) -> None:
@@ -142,8 +150,8 @@ def write_file(path: str, data: bytes, kind: str) -> None:
 def create_database(path: str, backend: str) -> Iterator[Writer]:
     """Create the database ``path`` ("lmdb" or "leveldb"), filled by the body of a ``with``.
 
-    It appears under its name when the body has ended; an exception or SIGTERM leaves nothing
-    behind.  Raises `DataError` when something is there already or it cannot be written.
+    It appears under its name when the body has ended; an exception, SIGTERM or SIGHUP leaves
+    nothing behind.  Raises `DataError` when something is there already or it cannot be written.
     """
     check_new(path, backend)
     import lmdb
@@ -151,11 +159,12 @@ def create_database(path: str, backend: str) -> Iterator[Writer]:
 
     folder = ""
     try:
-        with _unwinding_at_sigterm():
+        with unwinding_when_killed():
             folder = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=_parent(path))
             writer = _LmdbWriter(folder) if backend == "lmdb" else _LevelDBWriter(folder)
             try:
                 yield writer
+                writer.finish()
             finally:
                 writer.close()
             os.chmod(folder, 0o755)
@@ -168,18 +177,19 @@ def create_database(path: str, backend: str) -> Iterator[Writer]:
 
 
 @contextlib.contextmanager
-def _unwinding_at_sigterm() -> Iterator[None]:
-    """Let SIGTERM, where nobody else handles it, end the process by way of an exception."""
-    number, usual = signal.SIGTERM, signal.SIG_DFL
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(number) != usual:
-        yield
-        return
-    signal.signal(number, lambda *_: sys.exit(128 + number))
+def unwinding_when_killed() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP, where nobody else handles them, end the process by an exception."""
+    numbers = []
+    if threading.current_thread() is threading.main_thread():
+        kills = (signal.SIGTERM, signal.SIGHUP)
+        numbers = [number for number in kills if signal.getsignal(number) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
     finally:
-        signal.signal(number, usual)
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _check_parent(path: str) -> None:

@@ -76,12 +76,14 @@ def test_error_in_the_body_leaves_nothing_behind(tmp_path, backend):
     assert os.listdir(tmp_path) == []
 
 
-def test_sigterm_leaves_nothing_behind(tmp_path):
-    with pytest.raises(SystemExit) as caught, create_database(str(tmp_path / "db"), "lmdb"):
-        os.kill(os.getpid(), signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("kind", ["lmdb", "hdf5"])
+def test_signals_that_kill_leave_nothing_behind(tmp_path, number, kind):
+    with pytest.raises(SystemExit) as caught, create_features(str(tmp_path / "x"), kind, "x"):
+        os.kill(os.getpid(), number)
         time.sleep(5)
-    assert caught.value.code == 143 and os.listdir(tmp_path) == []
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert caught.value.code == 128 + number and os.listdir(tmp_path) == []
+    assert signal.getsignal(number) == signal.SIG_DFL
 
 
 def test_file_is_written_whole_or_not_at_all(tmp_path, small_files):
