@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pycaffe_dist.data.options import options
 from pycaffe_dist.data.partition import partition_name
 from pycaffe_dist.layers.base import register
@@ -65,6 +67,14 @@ class Data(PrefetchingLayer):
         packer = self.packer(transformer)
         return [DatumLoader(source, transformer, *wanted, packer) for _ in range(readers)]
 
+    def rank_key(self) -> int:
+        # Records of databases of their own have the same places on all ranks, which should not
+        # crop, mirror and order them alike.
+        if options().shared_file_system or self.shard.size == 1:
+            return self.key
+        rng = np.random.default_rng([self.key, self.shard.rank])
+        return int(rng.integers(2**64, dtype="uint64"))
+
     def close(self) -> None:
         super().close()
         if self._cache is not None:
@@ -91,8 +101,8 @@ class Data(PrefetchingLayer):
                 transformer.color,
                 decoders,
             )
-            order = Order(self._cache.count, param.shuffle, self.key)
+            order = Order(self._cache.count, param.shuffle, self.rank_key())
             return CachedSource(self._cache, order)
         source = open_source(path, backend)
         logger.info("Opened %s %s", backend, path)
-        return ShuffledSource(source, self.key) if param.shuffle else source
+        return ShuffledSource(source, self.rank_key()) if param.shuffle else source

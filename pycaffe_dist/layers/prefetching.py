@@ -126,7 +126,11 @@ class PrefetchingLayer(Layer):
         param = self.param.transform_param
         if param.mean_file:
             logger.info("Loading mean file from: %s", param.mean_file)
-        return Transformer(param, self.phase, self.context.dtype, self.key)
+        return Transformer(param, self.phase, self.context.dtype, self.rank_key())
+
+    def rank_key(self) -> int:
+        """Return what decides on this rank's crops, mirrors and order, given their places."""
+        return self.key
 
     def packer(self, transformer: Transformer) -> Packer | None:
         """Return what packs images for the GPU to transform, if there is one; for all loaders."""

@@ -382,6 +382,23 @@ def test_partitions_of_ranks_without_a_shared_file_system(tmp_path, _options):
     _fails(_param(tmp_path / "other", 1), "other_0", "does not exist")
 
 
+@pytest.mark.parametrize("cache", ["none", "records"])
+def test_ranks_with_databases_of_their_own_draw_each_for_itself(tmp_path, cache, _options):
+    for rank in range(2):
+        _write(tmp_path / f"db_{rank}", [_image(i) for i in range(8)])
+    set_options(ReadingOptions(shared_file_system=False, cache=cache))
+    cropped = _param(tmp_path / "db", 8, crop_size=2, mirror=True)
+    shuffled = _param(tmp_path / "db", 8)
+    shuffled.data_param.shuffle = True
+    for param, top in ((cropped, 0), (shuffled, 1)):
+        runs = [_Run(param, shard=Shard(rank, 2), phase=TRAIN) for rank in range(2)]
+        mine, others = (run.batch()[top] for run in runs)
+        assert not np.array_equal(mine, others)
+        again = _Run(param, shard=Shard(1, 2), phase=TRAIN, seed=2)
+        again.layer.restore([run.layer.state() for run in runs])
+        assert np.array_equal(again.batch()[top], runs[1].batch()[top])
+
+
 def test_bad_images_of_a_database_can_be_skipped(tmp_path, caplog, _options):
     datums = [_encoded(i, 6, 5)[0] for i in range(5)]
     datums[2] = caffe_pb2.Datum(data=b"no image", encoded=True, label=2)
