@@ -397,6 +397,8 @@ def test_ranks_with_databases_of_their_own_draw_each_for_itself(tmp_path, cache,
         again = _Run(param, shard=Shard(1, 2), phase=TRAIN, seed=2)
         again.layer.restore([run.layer.state() for run in runs])
         assert np.array_equal(again.batch()[top], runs[1].batch()[top])
+        for run in (*runs, again):
+            run.layer.close()
 
 
 def test_bad_images_of_a_database_can_be_skipped(tmp_path, caplog, _options):

@@ -67,6 +67,18 @@ def test_closing_removes_the_view(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+def test_what_killed_readers_leave_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "pcaffe-leveldb-left").mkdir()
+    (tmp_path / "pcaffe-leveldb-left" / "LOG").write_text("")
+    sources = [open_source(str(GOLDEN / "imgs_leveldb"), "leveldb") for _ in range(2)]
+    assert len(os.listdir(tmp_path)) == 2
+    for source in sources:
+        assert source.cursor().read(1)
+        source.close()
+    assert os.listdir(tmp_path) == []
+
+
 def _fails(path: Path, *words: str) -> None:
     with pytest.raises(DataError) as caught:
         source = open_source(str(path), "leveldb")

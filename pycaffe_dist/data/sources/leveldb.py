@@ -3,18 +3,21 @@
 LevelDB writes to a database even when it is only read (it takes a lock, rotates its log and starts
 a new manifest), so two ranks on one host could not read the same one, and nobody could read one on
 a read-only file system.  Each reader therefore opens a view of its own: a temporary folder with
-links to the tables and copies of the few small files that say which tables belong together.
+links to the tables and copies of the few small files that say which tables belong together.  What
+killed processes leave of theirs, the next view removes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import plyvel
 
@@ -22,6 +25,8 @@ from pycaffe_dist.data.sources import Cursor, Database, Records, file_of
 from pycaffe_dist.data.sources.leveldb_files import check_files, damage
 from pycaffe_dist.errors import DataError
 
+# Names of views' folders begin so.
+_VIEW = "pcaffe-leveldb-"
 _LEFT_OUT = ("LOCK", "LOG", "LOG.old")
 _COPIED = ("CURRENT", "MANIFEST-")
 # Further away than this, it is worth counting the records to leave out whole laps.
@@ -39,12 +44,13 @@ class _View:
 
     def __init__(self, path: str):
         self._iterators: list[plyvel.RawIterator] = []
-        self._folder = tempfile.mkdtemp(prefix="pcaffe-leveldb-")
+        _remove_leftovers()
+        self._folder, self._lock = _locked_folder()
         try:
             self._link(path)
             self._db = plyvel.DB(self._folder, max_open_files=_MAX_OPEN_FILES, paranoid_checks=True)
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._remove()
             raise
 
     def iterator(self) -> plyvel.RawIterator:
@@ -65,7 +71,11 @@ class _View:
         for iterator in self._iterators:
             iterator.close()
         self._db.close()
+        self._remove()
+
+    def _remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._lock)
 
     def _link(self, path: str) -> None:
         for name in os.listdir(path):
@@ -74,6 +84,30 @@ class _View:
                 shutil.copyfile(file, os.path.join(self._folder, name))
             elif name not in _LEFT_OUT:
                 os.symlink(file, os.path.join(self._folder, name))
+
+
+def _locked_folder() -> tuple[str, int]:
+    """Create a view's folder; it is locked until the descriptor is closed or the process ends."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=_VIEW)
+        with contextlib.suppress(FileNotFoundError):  # taken for a leftover before it was locked
+            lock = os.open(folder, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.isdir(folder):
+                return folder, lock
+            os.close(lock)
+
+
+def _remove_leftovers() -> None:
+    """Remove the folders of views that nobody has locked: MPI kills ranks when one has failed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_VIEW}*"):
+        with contextlib.suppress(OSError):  # another user's, or just removed
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 class LevelDBSource(Database):
@@ -213,4 +247,4 @@ def _words(error: plyvel.Error, path: str) -> str:
     """Return LevelDB's words, which come as bytes and with the view's paths."""
     words = error.args[0] if error.args else ""
     text = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
-    return re.sub(r"\S*pcaffe-leveldb-[^/]*", path, text)
+    return re.sub(rf"\S*{_VIEW}[^/]*", path, text)
