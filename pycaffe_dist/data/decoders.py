@@ -32,6 +32,7 @@ class Decoders:
     def __init__(self, threads: int = 1, skip: bool = False):
         self.skipped = 0
         self.skip = skip
+        self._named: set[str] = set()
         self._lock = threading.Lock()
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "pcaffe-decoder") if threads > 1 else None
@@ -82,11 +83,13 @@ class Decoders:
         if self._pool is not None:
             self._pool.shutdown()
         if self.skipped:
-            logger.warning("Skipped %d image(s) that cannot be read", self.skipped)
+            logger.warning("Skipped image(s) that cannot be read %d time(s)", self.skipped)
             self.skipped = 0
 
     def _count(self, error: DataError) -> None:
         with self._lock:
             self.skipped += 1
-            if self.skipped <= _NAMED:
-                logger.warning("Skipping: %s", error)
+            what = str(error)
+            if len(self._named) < _NAMED and what not in self._named:
+                self._named.add(what)
+                logger.warning("Skipping: %s", what)
