@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser, split_list
@@ -76,6 +77,8 @@ def _check(options: argparse.Namespace, names: tuple[str, ...], targets: tuple[s
         raise UsageError(
             f"needs as many targets as blobs, found {len(targets)} for {len(names)} blob(s)"
         )
+    if len({os.path.abspath(target) for target in targets}) < len(targets):
+        raise UsageError(f"needs a target of its own for each blob, found '{options.targets}'")
     if options.batches < 1:
         raise UsageError(f"needs 1 batch or more, not {options.batches}")
     if options.device not in ("CPU", "GPU"):

@@ -30,7 +30,7 @@ class FeatureSink(ABC):
 
     @abstractmethod
     def add(self, blob: Blob) -> None:
-        """Append a batch; the blob's first axis counts samples."""
+        """Append a batch; the blob's first axis counts samples, a scalar is one."""
 
 
 class _Datums(FeatureSink):
@@ -40,7 +40,7 @@ class _Datums(FeatureSink):
 
     def add(self, blob: Blob) -> None:
         datum = caffe_pb2.Datum(channels=blob.channels, height=blob.height, width=blob.width)
-        for sample in blob.data.reshape(blob.shape[0], -1):
+        for sample in blob.data.reshape(blob.num, -1):
             del datum.float_data[:]
             datum.float_data.extend(sample.tolist())
             self._writer.put(f"{self.count:010d}".encode(), datum.SerializeToString())
@@ -53,8 +53,9 @@ class _Rows(FeatureSink):
         self._file, self._name = file, name
 
     def add(self, blob: Blob) -> None:
-        append_rows(self._file, self._name, blob.data)
-        self.count += blob.shape[0]
+        rows = np.atleast_1d(blob.data)
+        append_rows(self._file, self._name, rows)
+        self.count += len(rows)
 
 
 def append_rows(file: Any, name: str, rows: np.ndarray) -> None:

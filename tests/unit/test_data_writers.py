@@ -7,6 +7,7 @@ import resource
 import signal
 import time
 
+import h5py
 import pytest
 
 from pycaffe_dist.blob import Blob
@@ -14,6 +15,7 @@ from pycaffe_dist.data.features import create_features
 from pycaffe_dist.data.sources import open_source
 from pycaffe_dist.data.writers import create_database, write_file
 from pycaffe_dist.errors import DataError, SnapshotError
+from pycaffe_dist.schema import caffe_pb2
 
 BACKENDS = ("lmdb", "leveldb")
 
@@ -74,6 +76,25 @@ def test_error_in_the_body_leaves_nothing_behind(tmp_path, backend):
         writer.put(b"k", b"v")
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", [*BACKENDS, "hdf5"])
+def test_features_of_a_scalar_are_one_for_each_batch(tmp_path, kind):
+    path, blob = str(tmp_path / "x"), Blob(())
+    with create_features(path, kind, "x") as sink:
+        for value in (1.5, 2.5):
+            blob.data[...] = value
+            sink.add(blob)
+    assert sink.count == 2
+    if kind == "hdf5":
+        with h5py.File(path) as file:
+            assert file["x"][...].tolist() == [1.5, 2.5]
+        return
+    datums = [caffe_pb2.Datum.FromString(value) for _, value in open_source(path, kind).items()]
+    assert [(d.channels, d.height, d.width, *d.float_data) for d in datums] == [
+        (1, 1, 1, 1.5),
+        (1, 1, 1, 2.5),
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

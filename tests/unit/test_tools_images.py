@@ -173,6 +173,7 @@ def test_bad_use_of_extract_features(trained, capsys):
         (("ip", f"{folder}/a", 3, "lmbd"), ("lmbd",)),
         (("ip", f"{folder}/a", 0, "lmdb"), ("1 batch",)),
         (("ip", f"{folder}/no/a", 1, "hdf5"), ("no",)),
+        (("ip,data", f"{folder}/a,{folder}/./a", 1, "hdf5"), ("a target of its own",)),
     ]:
         fails(capsys, extract_features, *model, *args, words=words)
         assert sorted(os.listdir(folder)) == before
