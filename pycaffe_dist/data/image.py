@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pycaffe_dist.data.jpeg import plain_jpeg_channels
 from pycaffe_dist.errors import DataError
 
 _BYTES = np.dtype(np.uint8)
@@ -43,8 +44,6 @@ def decoder(color: bool | None) -> Callable[[np.ndarray], np.ndarray | None]:
     It is the image that OpenCV makes of them; ``color`` as for `decode_image`.
     """
     import simplejpeg
-
-    from pycaffe_dist.kernels.jpeg import plain_jpeg_channels
 
     imdecode, flags, too_large = _cv2().imdecode, _flags()[color], _cv2().error
     decode_jpeg, upright = simplejpeg.decode_jpeg, color is not None

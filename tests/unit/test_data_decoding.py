@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pycaffe_dist.data.image import decode_image, decoder, resize
+from pycaffe_dist.data.jpeg import plain_jpeg_channels
 from pycaffe_dist.errors import DataError
-from pycaffe_dist.kernels.jpeg import plain_jpeg_channels
 
 FLAGS = {True: cv2.IMREAD_COLOR, False: cv2.IMREAD_GRAYSCALE, None: cv2.IMREAD_UNCHANGED}
 SAMPLINGS = ("411", "420", "422", "440", "444")
