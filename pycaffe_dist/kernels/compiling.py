@@ -129,7 +129,8 @@ def jit(function: Callable[..., Any] | None = None, *, fast: bool = False) -> An
     ``fast=True`` lets the compiler reorder sums and contract multiply-adds; NaN and infinity keep
     their meaning.  Used as ``@jit`` or ``@jit(fast=True)``.
     """
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    # Nobody calls kernels from C: a wrapper for that would only take time to compile.
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     if fast:
         options["fastmath"] = SAFE_FASTMATH
 

@@ -114,8 +114,8 @@ def unfold(plane, columns, rows, last) -> None:
                 out[:low] = 0
                 out[high:] = 0
                 if stride == 1:
-                    first = start + offset
-                    out[low:high] = plane[first + low : first + high]
+                    for o in range(low, high):
+                        out[o] = plane[start + offset + o]
                 else:
                     for o in range(low, high):
                         out[o] = plane[start + offset + o * stride]

@@ -48,10 +48,11 @@ def _across_forward(begin, end, x, y, scale, half, factor, beta, k):
                 _add_squares(total, x[n, c + half, start:stop], factor)
             if c - half - 1 >= 0:
                 _add_squares(total, x[n, c - half - 1, start:stop], -factor)
-            scale[n, c, start:stop] = total
             _power(total, beta, factors)
             row, out = x[n, c, start:stop], y[n, c, start:stop]
+            kept = scale[n, c, start:stop]
             for i in range(total.size):
+                kept[i] = total[i]
                 out[i] = row[i] * factors[i]
 
 

@@ -35,7 +35,8 @@ def _forward(begin, end, c_old, gates, keep, activations, c, h):
     hidden = c.shape[1]
     for n in range(begin, end):
         active, cell, old, out = activations[n], c[n], c_old[n], h[n]
-        active[:] = gates[n]
+        for d in range(active.size):
+            active[d] = gates[n, d]
         _squash(active[: 3 * hidden])
         _flatten(active[3 * hidden :])
         i, f = active[:hidden], active[hidden : 2 * hidden]
@@ -50,7 +51,8 @@ def _forward(begin, end, c_old, gates, keep, activations, c, h):
                 f[d] *= keep[n]
             for d in range(hidden):
                 cell[d] += f[d] * old[d]
-        out[:] = cell
+        for d in range(hidden):
+            out[d] = cell[d]
         _flatten(out)
         for d in range(hidden):
             out[d] *= o[d]
@@ -62,7 +64,8 @@ def _backward(begin, end, c_old, activations, c, dc, dh, dc_old, dgates):
     one = c.dtype.type(1)
     flat = np.empty(hidden, c.dtype)
     for n in range(begin, end):
-        flat[:] = c[n]
+        for d in range(hidden):
+            flat[d] = c[n, d]
         _flatten(flat)
         for d in range(hidden):
             i, f = activations[n, d], activations[n, hidden + d]

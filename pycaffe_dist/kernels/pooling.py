@@ -256,7 +256,8 @@ def _average_pool(begin, end, x, y, geometry):
             bottom = min(height, oy * stride_h - pad_h + kernel_h)
             if bottom <= top:
                 continue
-            sums[:] = x[i, top]
+            for j in range(width):
+                sums[j] = x[i, top, j]
             for h in range(top + 1, bottom):
                 row = x[i, h]
                 for j in range(width):

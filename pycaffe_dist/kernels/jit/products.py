@@ -238,7 +238,8 @@ def _pack_lanes(begin, end, a, packed, bands, m, k, scale, lanes, transpose):
                     )
         if scale != 1:
             first = band[1] * k + k0 * width
-            packed[first : first + steps * width] *= scale
+            for i in range(first, first + steps * width):
+                packed[i] *= scale
 
 
 @jit

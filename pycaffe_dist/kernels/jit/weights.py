@@ -208,7 +208,9 @@ def _pad_rows(x, padded, first, rows, width, padding):
     pitch = width + 2 * padding
     for r in range(rows):
         target = padded[r * pitch + padding : r * pitch + padding + width]
-        target[:] = x[first + r * width : first + (r + 1) * width]
+        source = x[first + r * width : first + (r + 1) * width]
+        for i in range(width):
+            target[i] = source[i]
 
 
 @jit
