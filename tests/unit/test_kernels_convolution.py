@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from kernel_reference import (
     FILTERING_LOSS,
-    UNITS,
     close,
     convolution,
     convolution_backward,
     golden,
-    use_unit,
 )
 
 from pycaffe_dist import device
@@ -26,20 +24,7 @@ from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
 from pycaffe_dist.kernels.jit.target import target
 from pycaffe_dist.kernels.jit.winograd_costs import best_phase_tile, best_tile
 
-
-@pytest.fixture(autouse=True)
-def two_threads():
-    """Use two threads, whatever the machine has."""
-    before = device.threads()
-    device.set_threads(2)
-    yield
-    device.set_threads(before)
-
-
-@pytest.fixture(params=UNITS)
-def dtype(request, monkeypatch):
-    """Run a test with every vector unit in float32, and in float64."""
-    return use_unit(request.param, monkeypatch)
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 def geometry(axes, kernel, stride=1, pad=0, dilation=1, group=1):

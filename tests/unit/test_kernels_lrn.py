@@ -6,17 +6,9 @@ import numpy as np
 import pytest
 from kernel_reference import golden
 
-from pycaffe_dist import device
 from pycaffe_dist.kernels import lrn
 
-
-@pytest.fixture(autouse=True)
-def two_threads():
-    """Use two threads, whatever the machine has."""
-    before = device.threads()
-    device.set_threads(2)
-    yield
-    device.set_threads(before)
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 def windows(values, size, axes):

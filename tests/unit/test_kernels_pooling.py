@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_reference import UNITS, golden, use_unit
+from kernel_reference import golden
 
-from pycaffe_dist import device
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.kernels import pooling
 from pycaffe_dist.kernels.pooling import PoolingGeometry
 
-
-@pytest.fixture(autouse=True)
-def two_threads():
-    """Use two threads, whatever the machine has."""
-    before = device.threads()
-    device.set_threads(2)
-    yield
-    device.set_threads(before)
-
-
-@pytest.fixture(params=UNITS)
-def dtype(request, monkeypatch):
-    """Run a test with every vector unit in float32, and in float64."""
-    return use_unit(request.param, monkeypatch)
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 CASES = {
