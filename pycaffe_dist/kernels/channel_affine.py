@@ -19,12 +19,13 @@ ELEMENTS_PER_CHUNK = 1 << 15
 
 
 @jit(fast=True)
-def _affine(begin, end, x, y, shift, scale, bias, in_place):
+def _affine(begin, end, x, y, shift, scale, bias, slope, one, in_place):
     channels, inner = x.shape[1], x.shape[2]
     if inner == 1:
         for n in range(begin, end):
             for c in range(channels):
-                y[n, c, 0] = (x[n, c, 0] - shift[c]) * scale[c] + bias[c]
+                result = (x[n, c, 0] - shift[c]) * scale[c] + bias[c]
+                y[n, c, 0] = result * (one if result > 0 else slope)
         return
     for row in range(begin, end):
         n, c = row // channels, row % channels
@@ -32,20 +33,23 @@ def _affine(begin, end, x, y, shift, scale, bias, in_place):
         a, s, b = shift[c], scale[c], bias[c]
         if in_place:
             for i in range(inner):
-                target[i] = (target[i] - a) * s + b
+                result = (target[i] - a) * s + b
+                target[i] = result * (one if result > 0 else slope)
         else:
             for i in range(inner):
-                target[i] = (source[i] - a) * s + b
+                result = (source[i] - a) * s + b
+                target[i] = result * (one if result > 0 else slope)
 
 
 @jit(fast=True)
-def _affine_in_place(begin, end, x, kept, shift, scale, bias):
+def _affine_in_place(begin, end, x, kept, shift, scale, bias, slope, one):
     channels, inner = x.shape[1], x.shape[2]
     if inner == 1:
         for n in range(begin, end):
             for c in range(channels):
                 kept[n, c, 0] = x[n, c, 0]
-                x[n, c, 0] = (x[n, c, 0] - shift[c]) * scale[c] + bias[c]
+                result = (x[n, c, 0] - shift[c]) * scale[c] + bias[c]
+                x[n, c, 0] = result * (one if result > 0 else slope)
         return
     for row in range(begin, end):
         n, c = row // channels, row % channels
@@ -54,7 +58,8 @@ def _affine_in_place(begin, end, x, kept, shift, scale, bias):
         for i in range(inner):
             value = target[i]
             copy[i] = value
-            target[i] = (value - a) * s + b
+            result = (value - a) * s + b
+            target[i] = result * (one if result > 0 else slope)
 
 
 @jit(fast=True)
@@ -76,6 +81,32 @@ def _sums(begin, end, x, dy, shift, sum_dy, sum_dyx):
             for i in range(inner):
                 part_dy += gradient[i]
                 part_dyx += gradient[i] * (value[i] - a)
+            sum_dy[c] += part_dy
+            sum_dyx[c] += part_dyx
+
+
+@jit(fast=True)
+def _rectified_sums(begin, end, sign, x, dy, shift, slope, one, sum_dy, sum_dyx):
+    outer, inner = dy.shape[0], dy.shape[2]
+    for c in range(begin, end):
+        sum_dy[c] = sum_dyx[c] = 0
+    if inner == 1:
+        for n in range(outer):
+            for c in range(begin, end):
+                dy[n, c, 0] *= one if sign[n, c, 0] > 0 else slope
+                sum_dy[c] += dy[n, c, 0]
+                sum_dyx[c] += dy[n, c, 0] * (x[n, c, 0] - shift[c])
+        return
+    for c in range(begin, end):
+        a = shift[c]
+        for n in range(outer):
+            gradient, value, signs = dy[n, c], x[n, c], sign[n, c]
+            part_dy = part_dyx = x.dtype.type(0)
+            for i in range(inner):
+                rectified = gradient[i] * (one if signs[i] > 0 else slope)
+                gradient[i] = rectified
+                part_dy += rectified
+                part_dyx += rectified * (value[i] - a)
             sum_dy[c] += part_dy
             sum_dyx[c] += part_dyx
 
@@ -139,27 +170,45 @@ def _rows(x: np.ndarray) -> int:
     return x.shape[0] if x.shape[2] == 1 else x.shape[0] * x.shape[1]
 
 
+def _factors(slope: float | None, dtype: np.dtype) -> tuple[np.floating, np.floating]:
+    """Return what multiplies values that are not positive, and those that are."""
+    return dtype.type(1 if slope is None else slope), dtype.type(1)
+
+
 def _grain(x: np.ndarray, units: int) -> int:
     return max(1, ELEMENTS_PER_CHUNK * units // max(1, x.size))
 
 
 @kernel
 def affine(
-    x: np.ndarray, y: np.ndarray, shift: np.ndarray, scale: np.ndarray, bias: np.ndarray
+    x: np.ndarray,
+    y: np.ndarray,
+    shift: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    slope: float | None = None,
 ) -> None:
-    """Set y to (x - shift)·scale + bias, per channel; y may be x."""
-    args = x, y, shift, scale, bias, x is y
+    """Set y to (x - shift)·scale + bias, per channel; y may be x.
+
+    With a ``slope``, multiply what is not positive by it.
+    """
+    args = x, y, shift, scale, bias, *_factors(slope, x.dtype), x is y
     rows = _rows(x)
     parallel_for(_affine, rows, *args, grain=_grain(x, rows))
 
 
 @kernel
 def affine_in_place(
-    x: np.ndarray, kept: np.ndarray, shift: np.ndarray, scale: np.ndarray, bias: np.ndarray
+    x: np.ndarray,
+    kept: np.ndarray,
+    shift: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    slope: float | None = None,
 ) -> None:
-    """Set kept to x, and x to (x - shift)·scale + bias, per channel."""
+    """Set kept to x, and x to what `affine` makes of it."""
     rows = _rows(x)
-    args = x, kept, shift, scale, bias
+    args = x, kept, shift, scale, bias, *_factors(slope, x.dtype)
     parallel_for(_affine_in_place, rows, *args, grain=_grain(x, rows))
 
 
@@ -169,6 +218,21 @@ def gradient_sums(
 ) -> None:
     """Set the channels' sums of dy and of dy·(x - shift)."""
     parallel_for(_sums, x.shape[1], x, dy, shift, sum_dy, sum_dyx, grain=_grain(x, x.shape[1]))
+
+
+@kernel
+def rectified_gradient_sums(
+    sign: np.ndarray,
+    x: np.ndarray,
+    dy: np.ndarray,
+    shift: np.ndarray,
+    slope: float,
+    sum_dy: np.ndarray,
+    sum_dyx: np.ndarray,
+) -> None:
+    """Multiply dy by ``slope`` where sign is not positive; then do as `gradient_sums`."""
+    args = sign, x, dy, shift, *_factors(slope, x.dtype), sum_dy, sum_dyx
+    parallel_for(_rectified_sums, x.shape[1], *args, grain=_grain(x, x.shape[1]))
 
 
 @kernel

@@ -6,7 +6,7 @@ import enum
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from pycaffe_dist.errors import LayerError
 from pycaffe_dist.precision import wide
 from pycaffe_dist.registry import Registry
 from pycaffe_dist.schema import caffe_pb2
+
+if TYPE_CHECKING:
+    from pycaffe_dist.layers.joined import Joined
 
 LayerParameter = Any  # caffe_pb2.LayerParameter, a class made at run time
 
@@ -99,8 +102,6 @@ class Layer:
     reshape_every_forward: ClassVar[bool] = False
     # Is there no way to run it on a GPU?  Then the net runs it on the host, and its blobs move.
     host_only: ClassVar[bool] = False
-    # Does the layer define forward_rectified?
-    can_rectify: ClassVar[bool] = False
     # Does backward alone look at diffs, so that they need no memory of their own before and after?
     shares_diffs: ClassVar[bool] = True
     # Does backward add up the tops' diffs, and may the bottom's diff be that of the first top?
@@ -129,9 +130,12 @@ class Layer:
         """Compute the tops' data."""
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
-    def forward_rectified(self, bottom: list[Blob], top: list[Blob], slope: float) -> None:
-        """Compute the tops' data, and multiply what is not positive of it by ``slope``."""
-        raise NotImplementedError(f"{type(self).__name__}.forward_rectified")
+    def joined(self, following: Sequence[Layer]) -> Joined | None:
+        """Return what runs this layer and some of ``following`` as one, if anything does.
+
+        Those are the next ones, one or more, which all work in place on this layer's only top.
+        """
+        return None
 
     @property
     def rectifier_slope(self) -> float | None:

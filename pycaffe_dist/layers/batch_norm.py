@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pycaffe_dist.blob import Blob
@@ -21,7 +23,10 @@ from pycaffe_dist.kernels.normalization import (
 )
 from pycaffe_dist.layers.base import Layer, is_test, register
 from pycaffe_dist.layers.checking import describe
+from pycaffe_dist.layers.joined import Joined
 from pycaffe_dist.layers.parameters import constant, make_parameters
+from pycaffe_dist.layers.scale import Scale
+from pycaffe_dist.layers.scaled_batch_norm import ScaledBatchNorm
 
 
 class Normalization:
@@ -54,21 +59,36 @@ class Normalization:
         target = source if x is y else y.reshape(self.shape)
         affine(source, target, self.shift, self.scale, self._zero)
 
-    def backward_fixed(self, dy: np.ndarray, dx: np.ndarray) -> None:
-        """Set dx to dy·scale, for a shift and scale that do not depend on x."""
+    def backward_fixed(self, dy: np.ndarray, dx: np.ndarray, factor: np.ndarray) -> None:
+        """Set dx to dy·factor, where shift and scale do not depend on x; dx may be dy."""
         source = dy.reshape(self.shape)
         target = source if dx is dy else dx.reshape(self.shape)
-        affine(source, target, self._zero, self.scale, self._zero)
+        affine(source, target, self._zero, factor, self._zero)
 
     def backward(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, spread: bool = True) -> None:
         """Set dx where the shift is the mean of x and, if ``spread``, the scale 1/its deviation."""
         values, source = x.reshape(self.shape), dy.reshape(self.shape)
         target = source if dx is dy else dx.reshape(self.shape)
         gradient_sums(values, source, self.shift, *self._sums)
+        self.set_gradient(values, source, target, self._sums, self.scale, spread)
+
+    def set_gradient(
+        self,
+        x: np.ndarray,
+        dy: np.ndarray,
+        dx: np.ndarray,
+        sums: tuple[np.ndarray, np.ndarray],
+        factor: np.ndarray,
+        spread: bool = True,
+    ) -> None:
+        """Set dx of y = (x - shift)·factor, a multiple of the scale, from `gradient_sums` of dy.
+
+        The arrays have this normalization's shape; dx may be dy.
+        """
         count = max(1, self.shape[0] * self.shape[2])
         terms = self._offset, self._slope
-        gradient_terms(*self._sums, count, self.scale, spread, *terms)
-        normalize_gradient(values, source, target, self.shift, self.scale, *terms)
+        gradient_terms(*sums, count, self.scale, spread, *terms)
+        normalize_gradient(x, dy, dx, self.shift, factor, *terms)
 
 
 @register("BatchNorm")
@@ -98,8 +118,9 @@ class BatchNorm(Layer):
                 )
         while len(self.param.param) < len(self.blobs):
             self.param.param.add(lr_mult=0)
-        self._normalization = Normalization((0, 0, 0), self.context.parameter_dtype)
-        self._copy: Blob | None = None
+        self.normalization = Normalization((0, 0, 0), self.context.parameter_dtype)
+        # The bottom's data as they were, if the layer works in place.
+        self.copy: Blob | None = None
 
     def _channels_of(self, bottom: list[Blob]) -> int:
         return bottom[0].shape[1] if bottom[0].ndim > 1 else 1
@@ -116,21 +137,30 @@ class BatchNorm(Layer):
             )
         top[0].reshape_like(bottom[0])
         shape = bottom[0].shape[0], self._channels, bottom[0].count_of(2)
-        if self._normalization.shape != shape:
-            self._normalization = Normalization(shape, self.context.parameter_dtype)
+        if self.normalization.shape != shape:
+            self.normalization = Normalization(shape, self.context.parameter_dtype)
         if bottom[0] is top[0]:
-            self._copy = self._copy or self.new_blob()
-            self._copy.reshape_like(bottom[0])
+            self.copy = self.copy or self.new_blob()
+            self.copy.reshape_like(bottom[0])
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        normalization, x = self._normalization, bottom[0].data
+    def joined(self, following: Sequence[Layer]) -> Joined | None:
+        """Join a Scale of the same channels, and a rectifier behind that."""
+        scale = following[0]
+        if not (isinstance(scale, Scale) and scale.scales_channels(self.normalization.shape)):
+            return None
+        rectifies = len(following) > 1 and following[1].rectifier_slope is not None
+        return ScaledBatchNorm(self, scale, following[1] if rectifies else None)
+
+    def measure(self, bottom: Blob) -> Normalization:
+        """Return the normalization with the statistics of ``bottom``, or with the running ones."""
+        normalization = self.normalization
         statistics = normalization.mean, normalization.variance
         means, variances, weight = (blob.data for blob in self.blobs)
         if self._global:
             mean, variance = statistics
             running_statistics(means, variances, weight, mean, variance)
         else:
-            normalization.measure(x)
+            normalization.measure(bottom.data)
             keep = self.param.batch_norm_param.moving_average_fraction
             outer, _, inner = normalization.shape
             count = outer * inner
@@ -138,18 +168,39 @@ class BatchNorm(Layer):
             add_to_running_sums(*statistics, keep, unbiased, means, variances, weight)
         eps = self.param.batch_norm_param.eps
         shift_and_scale(*statistics, eps, normalization.shift, normalization.scale)
-        kept = None if self._global or self._copy is None else self._copy.data
-        normalization.forward(x, top[0].data, kept)
+        return normalization
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        normalization = self.measure(bottom[0])
+        kept = None if self._global or self.copy is None else self.copy.data
+        normalization.forward(bottom[0].data, top[0].data, kept)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
             return
         dy, dx = top[0].diff, bottom[0].diff
         if self._global:
-            self._normalization.backward_fixed(dy, dx)
+            self.normalization.backward_fixed(dy, dx, self.normalization.scale)
         else:
-            x = bottom[0].data if self._copy is None else self._copy.data
-            self._normalization.backward(x, dy, dx)
+            x = bottom[0].data if self.copy is None else self.copy.data
+            self.normalization.backward(x, dy, dx)
+
+    def set_gradient(
+        self,
+        x: np.ndarray,
+        dy: np.ndarray,
+        dx: np.ndarray,
+        sums: tuple[np.ndarray, np.ndarray],
+        factor: np.ndarray,
+    ) -> None:
+        """Set dx where ``factor`` took the place of the scale in forward; see `Normalization`."""
+        if self._global:
+            self.normalization.backward_fixed(dy, dx, factor)
+            return
+        shape = self.normalization.shape
+        source = dy.reshape(shape)
+        target = source if dx is dy else dx.reshape(shape)
+        self.normalization.set_gradient(x.reshape(shape), source, target, sums, factor)
 
 
 @register("MVN")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from pycaffe_dist.blob import Blob
@@ -12,6 +13,7 @@ from pycaffe_dist.kernels.convolution import ConvolutionGeometry, LibraryConvolu
 from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe, output_of, require_same_shape
+from pycaffe_dist.layers.joined import Joined, Rectified
 from pycaffe_dist.layers.parameters import Spec, make_parameters
 from pycaffe_dist.schema import caffe_pb2
 
@@ -136,17 +138,17 @@ class ConvolutionBase(Layer):
 class Convolution(ConvolutionBase):
     """y = x * W + b, as a cross-correlation."""
 
-    can_rectify = True
-
     def _output(self, bottom: list[Blob], spatial: tuple[int, ...]) -> tuple[int, ...]:
         return output_of(self, bottom, self._geometry, spatial)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self._convolve(bottom, top, None)
 
-    def forward_rectified(self, bottom: list[Blob], top: list[Blob], slope: float) -> None:
-        """Multiply negative sums by ``slope`` before they are stored."""
-        self._convolve(bottom, top, slope)
+    def joined(self, following: Sequence[Layer]) -> Joined | None:
+        """Join a rectifier."""
+        if following[0].rectifier_slope is None:
+            return None
+        return Rectified(self, following[0], self._convolve)
 
     def _convolve(self, bottom: list[Blob], top: list[Blob], slope: float | None) -> None:
         bias = self.blobs[1].data if len(self.blobs) > 1 else None

@@ -68,46 +68,58 @@ class Scale(Broadcast):
             specs.append((shape, param.bias_filler))
         if specs:
             make_parameters(self, *specs)
-        self._copy: Blob | None = None
+        # The bottom's data as they were, if the layer works in place.
+        self.copy: Blob | None = None
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         scale = bottom[1] if len(bottom) > 1 else self.blobs[0]
         self._shape = self._lay_out(bottom, scale, self.param.scale_param.axis)
         if bottom[0] is top[0]:
-            self._copy = self._copy or self.new_blob()
-            self._copy.reshape_like(bottom[0])
+            self.copy = self.copy or self.new_blob()
+            self.copy.reshape_like(bottom[0])
         else:
             top[0].reshape_like(bottom[0])
         self._zero = xp().zeros(scale.count, scale.dtype)
         self._sums = xp().zeros(scale.count), xp().zeros(scale.count)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, operands = bottom[0].data.reshape(self._shape), (self._zero, *self.operands(bottom))
+        if self.copy is not None:
+            affine_in_place(x, self.copy.data.reshape(self._shape), *operands)
+        else:
+            affine(x, top[0].data.reshape(self._shape), *operands)
+
+    def scales_channels(self, shape: tuple[int, int, int]) -> bool:
+        """Tell whether it has parameters for the channels of bottoms (outer, channels, inner)."""
+        return len(self.param.bottom) == 1 and self._shape == shape
+
+    def operands(self, bottom: list[Blob]) -> tuple[np.ndarray, np.ndarray]:
+        """Return s and b, zero without bias_term, as vectors."""
         scale = (bottom[1] if len(bottom) > 1 else self.blobs[0]).data.reshape(-1)
         has_bias = self.param.scale_param.bias_term
-        bias = self.blobs[-1].data.reshape(-1) if has_bias else self._zero
-        x, factors = bottom[0].data.reshape(self._shape), (self._zero, scale, bias)
-        if self._copy is not None:
-            affine_in_place(x, self._copy.data.reshape(self._shape), *factors)
-        else:
-            affine(x, top[0].data.reshape(self._shape), *factors)
+        return scale, self.blobs[-1].data.reshape(-1) if has_bias else self._zero
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         shape, learnt = self._shape, len(bottom) == 1
         dy = top[0].diff.reshape(shape)
-        bias_wanted = self.param.scale_param.bias_term and self.param_propagate_down[-1]
-        if bias_wanted or (self.param_propagate_down[0] if learnt else propagate_down[1]):
-            x = (self._copy or bottom[0]).data.reshape(shape)
+        if any(self.param_propagate_down) or (not learnt and propagate_down[1]):
+            x = (self.copy or bottom[0]).data.reshape(shape)
             gradient_sums(x, dy, self._zero, *self._sums)
-        if bias_wanted:
-            self.blobs[-1].diff.reshape(-1)[...] += self._sums[0]
-        if learnt and self.param_propagate_down[0]:
-            self.blobs[0].diff.reshape(-1)[...] += self._sums[1]
+        self.add_gradients(*self._sums)
         if not learnt and propagate_down[1]:
             bottom[1].diff.reshape(-1)[...] = self._sums[1]
         if propagate_down[0]:
             scale = (self.blobs[0] if learnt else bottom[1]).data.reshape(-1)
             dx = dy if bottom[0] is top[0] else bottom[0].diff.reshape(shape)
             affine(dy, dx, self._zero, scale, self._zero)
+
+    def add_gradients(self, sum_dy: np.ndarray, sum_dyx: np.ndarray) -> None:
+        """Add sums of dy and of dy·x to the diffs of b and s, as far as they are learnt."""
+        learnt = len(self.param.bottom) == 1
+        if self.param.scale_param.bias_term and self.param_propagate_down[-1]:
+            self.blobs[-1].diff.reshape(-1)[...] += sum_dy
+        if learnt and self.param_propagate_down[0]:
+            self.blobs[0].diff.reshape(-1)[...] += sum_dyx
 
 
 @register("Bias")

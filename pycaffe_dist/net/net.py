@@ -13,11 +13,12 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.layers import Layer, LayerContext
+from pycaffe_dist.layers.joined import Joined
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import debug, weights
 from pycaffe_dist.net.build import Builder
 from pycaffe_dist.net.diff_sharing import Turns, share_diffs
-from pycaffe_dist.net.fusing import rectified_layers
+from pycaffe_dist.net.fusing import Fusing
 from pycaffe_dist.net.in_place import check_in_place
 from pycaffe_dist.net.parameter import Parameter
 from pycaffe_dist.net.pending import PendingLoss
@@ -92,8 +93,8 @@ class Net:
             [(top, weight) for top, weight in zip(node.top, node.layer.loss_weights) if weight]
             for node in self.nodes
         ]
-        self._rectified = rectified_layers(self.nodes)
         with devices.use(self.device):
+            self._fusing = Fusing(self.nodes)
             self._turns = Turns() if keep_diffs else share_diffs(self.nodes)
         self._ready_after: dict[int, list[Parameter]] = {}
         for parameter in reversed(self.parameters):
@@ -138,27 +139,30 @@ class Net:
     ) -> PendingLoss:
         """Do as `forward` does, but do not wait for a GPU to know the loss."""
         last = len(self.nodes) - 1 if end is None else end
-        # Who looks between the layers is to find what each of them made.
-        observed = self.before_forward or self.after_forward or self.debug_info
-        rectified = {} if observed else self._rectified
-        loss, done = PendingLoss(), -1
+        loss, index = PendingLoss(), start
         with devices.use(self.device):
-            for index in range(start, last + 1):
-                if index == done:
-                    continue
-                if before_layer is not None and self.nodes[index].layer.blobs:
-                    _on_host([before_layer], index)
+            while index <= last:
+                joined = None if self._observed else self._fusing.starting_at(index, last)
+                count = len(joined.layers) if joined else 1
+                if before_layer is not None:
+                    for other in range(index, index + count):
+                        if self.nodes[other].layer.blobs:
+                            _on_host([before_layer], other)
                 _on_host(self.before_forward, index)
-                slope = rectified.get(index) if index < last else None
                 started = perf_counter()
-                self._forward_layer(index, loss, slope)
+                self._forward_layer(index, loss, joined)
                 if self.record is not None:
                     self.record(Kind.FORWARD, self.nodes[index].name, started, perf_counter())
-                if slope is not None:
-                    done = index + 1
                 _on_host(self.after_forward, index)
+                index += count
             loss.start_reading()
         return loss
+
+    @property
+    def _observed(self) -> bool:
+        """Whether somebody looks between the layers, and is to find what each of them made."""
+        hooks = self.before_forward, self.after_forward, self.before_backward, self.after_backward
+        return self.debug_info or any(hooks)
 
     def forward_layer(self, index: int) -> float:
         """Run one layer forward, reshaped if its bottoms' shapes changed; return its loss."""
@@ -168,13 +172,13 @@ class Net:
             loss.start_reading()
         return loss.value()
 
-    def _forward_layer(self, index: int, loss: PendingLoss, slope: float | None = None) -> None:
-        """Run one layer forward, with a ``slope`` also the rectifier behind it."""
+    def _forward_layer(self, index: int, loss: PendingLoss, joined: Joined | None = None) -> None:
+        """Run one layer forward, or all that are ``joined`` to it."""
         if self.device.is_gpu and self.nodes[index].layer.host_only:
             with devices.use(devices.HOST):
-                self._run_layer(index, slope)
+                self._run_layer(index, joined)
         else:
-            self._run_layer(index, slope)
+            self._run_layer(index, joined)
         for top, weight in self._weighted[index]:
             # Backward of a loss layer reads its weight here, as in Caffe.
             with devices.use(devices.HOST):
@@ -183,7 +187,7 @@ class Net:
         if self.debug_info:
             debug.log_forward(self, index)
 
-    def _run_layer(self, index: int, rectifier_slope: float | None) -> None:
+    def _run_layer(self, index: int, joined: Joined | None) -> None:
         node = self.nodes[index]
         layer, bottom = node.layer, node.bottom
         changed = layer.reshape_every_forward
@@ -193,10 +197,12 @@ class Net:
         if changed:
             layer.reshape(bottom, node.top)
             self._seen[index] = _shapes(bottom)
-        if rectifier_slope is None:
+        if joined is None:
+            self._fusing.part(index)
             layer.forward(bottom, node.top)
         else:
-            layer.forward_rectified(bottom, node.top, rectifier_slope)
+            joined.forward(bottom, node.top)
+            self._fusing.ran(joined, index)
 
     def backward(
         self,
@@ -213,6 +219,9 @@ class Net:
         self._spare_products(on_gradient_ready is not None)
         first = len(self.nodes) - 1 if start is None else start
         with devices.use(self.device):
+            if self._observed:
+                self._fusing.part_all()
+            self._fusing.part_unless_within(end, first)
             for index in range(first, end - 1, -1):
                 _on_host(self.before_backward, index)
                 started = perf_counter()
@@ -240,7 +249,7 @@ class Net:
         if node.need_backward:
             self._turns.begin(index)
             with devices.use(devices.HOST if node.layer.host_only else self.device):
-                node.layer.backward(node.top, node.propagate_down, node.bottom)
+                self._fusing.backward(index)
             self._turns.end(index)
             if self.debug_info:
                 debug.log_backward(self, index)

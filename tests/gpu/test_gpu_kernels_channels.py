@@ -7,8 +7,10 @@ import pytest
 
 from pycaffe_dist.kernels.channel_affine import (
     affine,
+    affine_in_place,
     gradient_sums,
     normalize_gradient,
+    rectified_gradient_sums,
     statistics,
 )
 from pycaffe_dist.kernels.cuda.division import division
@@ -73,6 +75,30 @@ def test_channels_on_a_gpu(shape, dtype, parameter, on_gpu):
         on_gpu.to_device(x), on_gpu.to_device(dy), out, *map(on_gpu.to_device, vectors)
     )
     assert_equal([(on_gpu.to_host(out), (dy - o - (x - a) * k) * s)], dtype)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("dtype", "parameter"), TYPES, ids=lambda t: t.__name__)
+def test_rectified_channels_on_a_gpu(shape, dtype, parameter, on_gpu):
+    channels, count = shape[1], shape[0] * shape[2]
+    x, dy, sign = data(shape, dtype), data(shape, dtype, 1), data(shape, dtype, 2) - dtype(3)
+    vectors = [data(channels, parameter, seed) for seed in range(3, 6)]
+    vectors[2] -= parameter(6)
+
+    def forward(shift, scale, bias, values, kept):
+        affine_in_place(values, kept, shift, scale, bias, 0.5)
+
+    results = both(on_gpu, forward, vectors, [x.copy(), np.empty_like(x)])
+    assert_equal(results, dtype)
+    assert count < 10 or ((results[0][1] < 0).any() and (results[0][1] > 0).any())
+
+    def backward(sign, x, shift, gradient, *sums):
+        rectified_gradient_sums(sign, x, gradient, shift, 0.5, *sums)
+
+    pair = [np.empty(channels), np.empty(channels)]
+    rectified, *sums = both(on_gpu, backward, [sign, x, vectors[0]], [dy.copy(), *pair])
+    assert_equal([rectified, (rectified[1], dy * np.where(sign > 0, 1, 0.5))], dtype)
+    assert_equal([(found / count, expected / count) for found, expected in sums], dtype)
 
 
 def test_the_variance_of_a_channel_far_from_zero_does_not_cancel(on_gpu):

@@ -6,6 +6,7 @@ from typing import Any
 
 from pycaffe_dist import device
 from pycaffe_dist.kernels.cuda import kernels
+from pycaffe_dist.kernels.cuda.activation import relu_backward, relu_forward
 from pycaffe_dist.kernels.cuda.division import division
 
 _cu = kernels("channel_affine")
@@ -18,15 +19,19 @@ _ROWS_PER_BLOCK = 256
 _JOINING_THREADS = 64
 
 
-def affine(x: Any, y: Any, shift: Any, scale: Any, bias: Any) -> None:
+def affine(x: Any, y: Any, shift: Any, scale: Any, bias: Any, slope: float | None = None) -> None:
     """See `pycaffe_dist.kernels.channel_affine.affine`."""
     _cu.affine(x.size, x, y, shift, scale, bias, *_layout(x))
+    if slope is not None:
+        relu_forward(y, y, slope)
 
 
-def affine_in_place(x: Any, kept: Any, shift: Any, scale: Any, bias: Any) -> None:
+def affine_in_place(
+    x: Any, kept: Any, shift: Any, scale: Any, bias: Any, slope: float | None = None
+) -> None:
     """See `pycaffe_dist.kernels.channel_affine.affine_in_place`."""
     kept[...] = x
-    affine(kept, x, shift, scale, bias)
+    affine(kept, x, shift, scale, bias, slope)
 
 
 def gradient_sums(x: Any, dy: Any, shift: Any, sum_dy: Any, sum_dyx: Any) -> None:
@@ -40,6 +45,14 @@ def gradient_sums(x: Any, dy: Any, shift: Any, sum_dy: Any, sum_dyx: Any) -> Non
     _sums(x, dy, shift, first, second, parts, stretch)
     totals = first, second, sum_dy, sum_dyx, channels, parts
     _cu.total_sums.blocks(channels, *totals, threads=_JOINING_THREADS)
+
+
+def rectified_gradient_sums(
+    sign: Any, x: Any, dy: Any, shift: Any, slope: float, sum_dy: Any, sum_dyx: Any
+) -> None:
+    """See `pycaffe_dist.kernels.channel_affine.rectified_gradient_sums`."""
+    relu_backward(sign, dy, dy, slope)
+    gradient_sums(x, dy, shift, sum_dy, sum_dyx)
 
 
 def statistics(x: Any, mean: Any, variance: Any) -> None:

@@ -1,0 +1,175 @@
+"""BatchNorm, Scale and ReLU that run as one give what they give one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from nets import build, input_layer
+
+from pycaffe_dist.blob import Blob
+
+CHAIN = """
+force_backward: true
+layer {{ name: 'first' type: 'Power' bottom: 'data' top: 'first' power_param {{ scale: 2 }} }}
+layer {{ name: 'bn' type: 'BatchNorm' bottom: 'first' top: '{norm}' {norm_param} }}
+layer {{ name: 'scale' type: 'Scale' bottom: '{norm}' top: '{norm}' {scale_param} }}
+layer {{ name: 'relu' type: '{behind}' bottom: '{norm}' top: '{norm}' }}
+"""
+BIAS = "bias_term: true bias_filler { type: 'gaussian' std: 1 }"
+SCALE = "scale_param { filler { type: 'gaussian' std: 1 } %s }"
+GLOBAL = "batch_norm_param { use_global_stats: true }"
+IMAGES, VECTORS = (6, 5, 4, 7), (9, 5)
+
+
+def make(
+    shape=IMAGES, norm="first", norm_param="", bias=BIAS, behind="ReLU", forced=True, **options
+):
+    text = CHAIN.format(norm=norm, norm_param=norm_param, scale_param=SCALE % bias, behind=behind)
+    net = build(input_layer("data", *shape) + text, seed=1, **options)
+    rng = np.random.default_rng(0)
+    net.blobs["data"].data[...] = rng.standard_normal(shape)
+    for blob in net.layers[2].blobs:
+        blob.data[...] = rng.random(blob.shape) + 0.5
+    return net
+
+
+def alone(net):
+    """Have the layers of a net run one by one."""
+    net.before_backward.append(lambda index: None)
+    return net
+
+
+def passes(net, norm="first"):
+    """Return what two iterations leave in the blobs."""
+    found = []
+    for seed in range(2):
+        net.clear_parameter_diffs()
+        net.forward()
+        found.append(net.blobs[norm].data.copy())
+        top = net.blobs[norm]
+        top.diff[...] = np.random.default_rng(seed).standard_normal(top.shape)
+        net.backward()
+        found += [blob.diff.copy() for blob in net.layers[3].blobs]
+        found += [blob.data.copy() for blob in net.layers[2].blobs]
+        found.append(net.blobs["data"].diff.copy())
+    return found
+
+
+def ran_alone(net):
+    """Return the types of the layers whose own forward is called."""
+    called = []
+    for layer in net.layers:
+        layer.forward = lambda *args, of=layer, own=layer.forward: (
+            called.append(of.type) or own(*args)
+        )
+    return called
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [IMAGES, VECTORS])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm": "bn"},
+        {"behind": "Sigmoid"},
+        {"bias": ""},
+        {"norm_param": GLOBAL},
+        {"norm": "bn", "norm_param": GLOBAL, "behind": "Sigmoid"},
+    ],
+    ids=str,
+)
+def test_results_are_those_of_the_layers_one_by_one(options, shape, dtype):
+    net = make(shape, **options, dtype=dtype)
+    called, norm = ran_alone(net), options.get("norm", "first")
+    together = passes(net, norm)
+    assert "BatchNorm" not in called and "Scale" not in called
+    assert ("Sigmoid" in called) == (options.get("behind") == "Sigmoid")
+    for ours, theirs in zip(together, passes(alone(make(shape, **options, dtype=dtype)), norm)):
+        tolerance = 1e-12 if dtype == np.float64 else 2e-5
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("start", "end"), [(4, 3), (3, 3), (3, 0), (2, 0), (4, 4), (4, 2)])
+def test_a_backward_of_some_of_the_layers_is_theirs(start, end):
+    net, reference = make(dtype=np.float64), alone(make(dtype=np.float64))
+    for each in (net, reference):
+        each.forward()
+        top = each.blobs["first"]
+        top.diff[...] = np.random.default_rng(0).standard_normal(top.shape)
+        each.backward(start, end)
+    np.testing.assert_allclose(net.blobs["first"].diff, reference.blobs["first"].diff, 1e-10)
+    for ours, theirs in zip(net.layers[3].blobs, reference.layers[3].blobs):
+        np.testing.assert_allclose(ours.diff, theirs.diff, 1e-10)
+
+
+def test_a_scale_that_runs_again_has_a_backward_of_its_own():
+    net, reference = make(dtype=np.float64), alone(make(dtype=np.float64))
+    for each in (net, reference):
+        each.forward()
+        each.forward(3, 3)
+        each.blobs["first"].diff[...] = 1
+        each.backward()
+    np.testing.assert_allclose(net.blobs["data"].diff, reference.blobs["data"].diff, 1e-9, 1e-12)
+
+
+def test_batches_of_another_size():
+    net, reference = make(dtype=np.float64), alone(make(dtype=np.float64))
+    for each in (net, reference):
+        passes(each)
+        each.blobs["data"].reshape(3, 5, 2, 2)
+        each.blobs["data"].data[...] = np.random.default_rng(5).standard_normal((3, 5, 2, 2))
+    for ours, theirs in zip(passes(net), passes(reference)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_frozen_parameters_get_no_gradient():
+    nets = make(), alone(make())
+    for net in nets:
+        net.layers[3].param_propagate_down[0] = False
+    ours, theirs = map(passes, nets)
+    assert not ours[1].any()
+    for one, other in zip(ours, theirs):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "scale_param",
+    [SCALE % "axis: 0 num_axes: 2", SCALE % "axis: 2", SCALE % BIAS + " loss_weight: 1"],
+)
+def test_other_scales_run_on_their_own(scale_param):
+    text = CHAIN.format(norm="first", norm_param="", scale_param=scale_param, behind="ReLU")
+    if "loss_weight" in scale_param:  # which gives the layers behind it another blob
+        text = text[: text.index("layer { name: 'relu'")]
+    net = build(input_layer("data", *IMAGES) + text)
+    called = ran_alone(net)
+    net.forward()
+    assert {"BatchNorm", "Scale"} <= set(called)
+
+
+def test_a_scale_with_a_top_of_its_own_runs_on_its_own():
+    text = CHAIN.format(norm="first", norm_param="", scale_param=SCALE % BIAS, behind="ReLU")
+    head, name, tail = text.partition("name: 'scale'")
+    tail = tail.replace("top: 'first'", "top: 'own'", 1).replace(
+        "bottom: 'first' top: 'first'", "bottom: 'own' top: 'own'"
+    )
+    net = build(input_layer("data", *IMAGES) + head + name + tail)
+    called = ran_alone(net)
+    net.forward()
+    assert {"BatchNorm", "Scale"} <= set(called)
+
+
+def test_the_scale_keeps_no_copy(monkeypatch):
+    net = make()
+    monkeypatch.setattr(type(net.layers[3].copy), "data", property(_of_a_kept_blob(net)))
+    passes(net)
+
+
+def _of_a_kept_blob(net):
+    kept, data = net.layers[3].copy, Blob.data.fget
+
+    def found(blob):
+        assert blob is not kept
+        return data(blob)
+
+    return found
