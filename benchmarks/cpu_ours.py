@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +23,7 @@ from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.layers import layer_types
 from pycaffe_dist.net import Net
 from pycaffe_dist.net.build import Node
+from pycaffe_dist.runtime.recording import Kind
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.solvers.solver import Solver
 
@@ -58,40 +60,36 @@ def traffic_of(node: Node) -> float:
 
 
 def layer_times(solver: Solver, rounds: int) -> list[dict[str, Any]]:
-    """Return, for each layer and pass, the median seconds, operations and bytes."""
+    """Return, for each layer and pass, the median seconds, operations and bytes.
+
+    What runs as one with the layer before it has no forward of its own.
+    """
     net = solver.net
-    forward: list[list[float]] = [[] for _ in net.nodes]
-    backward: list[list[float]] = [[] for _ in net.nodes]
+    spans: dict[tuple[Kind, str], list[float]] = defaultdict(list)
+    net.record = lambda kind, name, start, end: spans[kind, name].append(end - start)
     for _ in range(rounds):
         net.clear_parameter_diffs()
-        for index in range(len(net.nodes)):
-            _time(forward[index], net.forward_layer, index)
-        for index in reversed(range(len(net.nodes))):
-            _time(backward[index], net.backward_layer, index)
+        net.forward()
+        net.backward()
         solver.apply_update()
+    net.record = None
     rows = []
-    for index, node in enumerate(net.nodes):
-        if node.layer.type == "Input":
-            continue
-        flops, seconds = work_of(node), (median(forward[index]), median(backward[index]))
-        for direction in (0, 1) if node.need_backward else (0,):
-            rows.append(
-                {
-                    "layer": node.name,
-                    "type": node.layer.type,
-                    "pass": ("forward", "backward")[direction],
-                    "seconds": seconds[direction],
-                    "flops": flops[direction],
-                    "bytes": traffic_of(node),
-                }
-            )
+    for node in net.nodes:
+        directions = Kind.FORWARD, Kind.BACKWARD
+        for kind, flops in zip(directions[: 1 + node.need_backward], work_of(node)):
+            seconds = spans[kind, node.name]
+            if seconds and node.layer.type != "Input":
+                rows.append(
+                    {
+                        "layer": node.name,
+                        "type": node.layer.type,
+                        "pass": kind.value,
+                        "seconds": median(seconds),
+                        "flops": flops,
+                        "bytes": traffic_of(node),
+                    }
+                )
     return rows
-
-
-def _time(times: list[float], run: Any, index: int) -> None:
-    start = time.perf_counter()
-    run(index)
-    times.append(time.perf_counter() - start)
 
 
 def scratch_bytes(net: Net) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +16,11 @@ from pycaffe_dist.runtime.choosing import Times, Workload, predicted
 from pycaffe_dist.runtime.cluster import LocalCluster
 from pycaffe_dist.runtime.link import Link
 from pycaffe_dist.runtime.plan import describe, make_plan
+from pycaffe_dist.runtime.recording import Kind
 from pycaffe_dist.runtime.simulation import Iteration
 from pycaffe_dist.schema import text
 from pycaffe_dist.solvers import nets
+from pycaffe_dist.solvers.layer_times import LayerTimes
 from pycaffe_dist.solvers.method import Regularization, method_class
 
 UPDATE = "update"
@@ -64,21 +65,19 @@ def open_net(path: str) -> tuple[Net, Any]:
 def measure_times(net: Net, param: Any, iterations: int) -> Times:
     """Return the median times of so many iterations on this machine, after one that compiles."""
     method = method_class(param.type)(param, net.parameters)
-    layers = range(len(net.nodes))
-    rows = []
+    net.record = spans = LayerTimes()
     for number in range(1 + iterations):
         net.clear_parameter_diffs()
-        forward = [_timed(net.forward_layer, layer) for layer in layers]
-        backward = [_timed(net.backward_layer, layer) for layer in reversed(layers)][::-1]
-        # Without a step, so that no weight can overflow however long this goes on.
-        update = sum(
-            _timed(method.update, index, 0.0, Regularization(1.0, 0.0, 0.0), number)
-            for index in range(len(net.parameters))
-        )
-        rows.append([*forward, *backward, update])
-    medians = [statistics.median(column) for column in zip(*rows[1:])]
-    count = len(net.nodes)
-    return Times(tuple(medians[:count]), tuple(medians[count : 2 * count]), medians[-1])
+        net.forward()
+        net.backward()
+        for index, parameter in enumerate(net.parameters):
+            started = perf_counter()
+            # Without a step, so that no weight can overflow however long this goes on.
+            method.update(index, 0.0, Regularization(1.0, 0.0, 0.0), number)
+            spans(Kind.UPDATE, parameter.key, started, perf_counter())
+        spans.end_iteration()
+    net.record = None
+    return spans.times(net, LocalCluster())
 
 
 def read_times(path: str, net: Net) -> Times:
@@ -159,9 +158,3 @@ def curve_table(iterations: Sequence[tuple[int, Iteration]]) -> str:
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines
     )
-
-
-def _timed(function: Any, *arguments: Any) -> float:
-    started = perf_counter()
-    function(*arguments)
-    return perf_counter() - started
