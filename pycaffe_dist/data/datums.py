@@ -154,10 +154,11 @@ class DatumReader:
         buffer, places = datums.records.buffer, datums.table[:, DATA : SIZE + 1]
         files = [buffer[begin : begin + size] for begin, size in places.tolist()]
         interleaved = *shape[1:], shape[0]
-        decode = decoder(self._color)
+        images = decoder(self._color)
+        decode, plain = images.decode, [images.plain_channels(file) for file in files]
 
         def fill(i: int) -> bool:
-            image = decode(files[i])
+            image = decode(files[i], plain[i])
             if image is None or image.shape != interleaved or image.dtype != _BYTES:
                 return False
             write(image, i)

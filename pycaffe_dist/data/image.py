@@ -37,31 +37,45 @@ def decode_image(
     return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
 
 
-@functools.cache
-def decoder(color: bool | None) -> Callable[[np.ndarray], np.ndarray | None]:
-    """Return what makes an array of an image file's bytes a (H, W) or (H, W, C) image, or None.
+class Decoder:
+    """Makes image files what OpenCV makes of them; ``color`` as for `decode_image`."""
 
-    It is the image that OpenCV makes of them; ``color`` as for `decode_image`.
-    """
-    import simplejpeg
+    def __init__(self, color: bool | None):
+        import simplejpeg
 
-    imdecode, flags, too_large = _cv2().imdecode, _flags()[color], _cv2().error
-    decode_jpeg, upright = simplejpeg.decode_jpeg, color is not None
+        cv2 = _cv2()
+        self._imdecode, self._flags, self._too_large = cv2.imdecode, _flags()[color], cv2.error
+        self._decode_jpeg, self._color = simplejpeg.decode_jpeg, color
 
-    def decode(encoded: np.ndarray) -> np.ndarray | None:
-        # Most images are such that libjpeg-turbo alone makes the same of them, in less time.
-        if channels := plain_jpeg_channels(encoded, upright):
+    def plain_channels(self, encoded: np.ndarray) -> int:
+        """Return the channels of a file that `decode` has libjpeg-turbo decode, 0 for others."""
+        return plain_jpeg_channels(encoded, upright=self._color is not None)
+
+    def decode(self, encoded: np.ndarray, plain_channels: int) -> np.ndarray | None:
+        """Return the (H, W) or (H, W, C) image of an array of a file's bytes, None if it has none.
+
+        Most are such that libjpeg-turbo alone makes the same of them as OpenCV, in less time.
+        """
+        if plain_channels:
             # Damaged: OpenCV may still save a part.
             with contextlib.suppress(ValueError, MemoryError):
-                if color or (color is None and channels == 3):
-                    return decode_jpeg(encoded, "BGR")
-                return decode_jpeg(encoded, "GRAY")[:, :, 0]
+                if self._color or (self._color is None and plain_channels == 3):
+                    return self._decode_jpeg(encoded, "BGR")
+                return self._decode_jpeg(encoded, "GRAY")[:, :, 0]
         try:
-            return imdecode(encoded, flags) if encoded.size else None
-        except too_large:  # for OpenCV, or for the memory
+            return self._imdecode(encoded, self._flags) if encoded.size else None
+        except self._too_large:  # for OpenCV, or for the memory
             return None
 
-    return decode
+    def __call__(self, encoded: np.ndarray) -> np.ndarray | None:
+        """Decode a file."""
+        return self.decode(encoded, self.plain_channels(encoded))
+
+
+@functools.cache
+def decoder(color: bool | None) -> Decoder:
+    """Return the `Decoder` of ``color``."""
+    return Decoder(color)
 
 
 def read_file(path: str) -> bytes:
