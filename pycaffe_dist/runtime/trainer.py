@@ -37,54 +37,65 @@ def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
         server_ranks=options.server_ranks,
         bandwidth_limit=options.bandwidth_limit,
     )
-    with clusters.detect(settings) as cluster:
+    # From the beginning: starting MPI takes seconds, and ranks that serve are sent signals, too,
+    # but leave acting on them to those that train.
+    with (
+        SignalActions(options.sigint_effect, options.sighup_effect) as actions,
+        clusters.detect(settings) as cluster,
+    ):
         set_threads(options.threads or cluster.threads)
         if cluster.serves:
             serve(cluster)
-            return 0
-        param = _solver_param(options)
-        chosen = choose_device(
-            options.gpu,
-            param.solver_mode == caffe_pb2.SolverParameter.GPU,
-            device_id=param.device_id if cluster.size == 1 else 0,
-            local_rank=cluster.local_rank,
-            local_size=cluster.local_size,
-        )
-        snapshot = _find_snapshot(options, param, cluster)
-        with SignalActions(options.sigint_effect, options.sighup_effect) as actions:
-            solver = make_solver(
-                param,
-                cluster,
-                exchange=options.exchange,
-                settings=ExchangeSettings(
-                    overlap=options.overlap,
-                    wire=options.wire,
-                    staleness=options.staleness,
-                    update_priority=options.update_priority,
-                ),
-                divide_batches=options.global_batch,
-                keep=options.keep,
-                stop_at_nan=options.stop_at_nan,
-                device=chosen,
-            )
-            try:
-                _log_ranks(cluster, solver)
-                if not snapshot:
-                    solver.load_weights(options.weights)
-                if options.check_interval and cluster.size > 1 and not options.staleness:
-                    solver.watchers.append(WeightCheck(options.check_interval))
-                solver.watchers.extend(callbacks)
-                solver.action_source = actions
-                timeline = Timeline(options.timeline, cluster) if options.timeline else None
-                if timeline is not None:
-                    solver.listen(timeline)
-                logger.info("Starting Optimization")
-                solver.solve(snapshot)
-                if timeline is not None:
-                    timeline.write()
-            finally:
-                solver.close()
+        else:
+            _train(options, cluster, actions, callbacks)
     return 0
+
+
+def _train(
+    options: TrainOptions, cluster: Cluster, actions: SignalActions, callbacks: Sequence[Callback]
+) -> None:
+    """Make the solver and run it."""
+    param = _solver_param(options)
+    chosen = choose_device(
+        options.gpu,
+        param.solver_mode == caffe_pb2.SolverParameter.GPU,
+        device_id=param.device_id if cluster.size == 1 else 0,
+        local_rank=cluster.local_rank,
+        local_size=cluster.local_size,
+    )
+    snapshot = _find_snapshot(options, param, cluster)
+    solver = make_solver(
+        param,
+        cluster,
+        exchange=options.exchange,
+        settings=ExchangeSettings(
+            overlap=options.overlap,
+            wire=options.wire,
+            staleness=options.staleness,
+            update_priority=options.update_priority,
+        ),
+        divide_batches=options.global_batch,
+        keep=options.keep,
+        stop_at_nan=options.stop_at_nan,
+        device=chosen,
+    )
+    try:
+        _log_ranks(cluster, solver)
+        if not snapshot:
+            solver.load_weights(options.weights)
+        if options.check_interval and cluster.size > 1 and not options.staleness:
+            solver.watchers.append(WeightCheck(options.check_interval))
+        solver.watchers.extend(callbacks)
+        solver.action_source = actions
+        timeline = Timeline(options.timeline, cluster) if options.timeline else None
+        if timeline is not None:
+            solver.listen(timeline)
+        logger.info("Starting Optimization")
+        solver.solve(snapshot)
+        if timeline is not None:
+            timeline.write()
+    finally:
+        solver.close()
 
 
 def _find_snapshot(options: TrainOptions, param: Any, cluster: Cluster) -> str:

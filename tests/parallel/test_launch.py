@@ -113,6 +113,14 @@ def test_ctrl_c_stops_all_ranks_with_one_snapshot(launch, tmp_path):
     catalog.check(catalog.place(f"{tmp_path}/run", iteration, hdf5=False))
 
 
+def test_ctrl_c_leaves_servers_to_the_ranks_that_train(launch, tmp_path):
+    running = launch(2, "--exchange=parameter_server", "--server_ranks=1")
+    running.read_until("Iteration 100 ")
+    running.process.send_signal(signal.SIGINT)
+    assert running.end() == 0, running.output
+    assert len(snapshots(tmp_path)) == 1
+
+
 def test_sighup_snapshots_and_sigterm_snapshots_and_stops(launch, tmp_path):
     running = launch(2, "--sigint_effect=none", fields="snapshot_after_train: false")
     running.read_until("Iteration 100 ")
