@@ -35,10 +35,12 @@ class Flag(NamedTuple):
         if self.kind is bool and text.lower() in _TRUE + _FALSE:
             return text.lower() in _TRUE
         try:
-            if self.kind is not bool:
-                return self.kind(text)
+            value = None if self.kind is bool else self.kind(text)
         except ValueError:
-            pass
+            value = None
+        # NaN is no number, and passes every comparison with a limit.
+        if value is not None and value == value:
+            return value
         raise UsageError(f"flag --{self.name} needs {_KIND_NAMES[self.kind]}, not '{text}'")
 
 

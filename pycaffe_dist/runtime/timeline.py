@@ -39,8 +39,8 @@ class Timeline:
     def __init__(self, path: str, cluster: Cluster, most: int = MOST_SPANS):
         self._path, self._cluster, self._most = path, cluster, most
         self._spans: list[Span] = []
-        if cluster.rank == 0 and not Path(path).absolute().parent.is_dir():
-            raise UsageError(f"cannot write the timeline {path}: there is no such folder")
+        if cluster.rank == 0:
+            _check_place(Path(path))
         self._began = cluster.clock_ahead()
 
     def __call__(self, kind: Kind, name: str, started: float, ended: float) -> None:
@@ -84,6 +84,14 @@ class Timeline:
             span._replace(started=moved(span.started), ended=moved(span.ended))
             for span in self._spans
         ]
+
+
+def _check_place(path: Path) -> None:
+    """Raise UsageError, before the run and not after it, where no file can be written."""
+    if path.is_dir():
+        raise UsageError(f"cannot write the timeline {path}: it is a folder")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"cannot write the timeline {path}: there is no such folder")
 
 
 def _events(rank: int, host: str, spans: list[Span], start: float) -> Iterator[dict[str, Any]]:

@@ -171,6 +171,8 @@ def test_exchanges_are_found_by_name():
     assert "naive" not in [kind.type for kind in candidates("auto")]
     with pytest.raises(ClusterError, match="unknown exchange 'alreduce'; did you mean 'allreduce'"):
         exchange_class("alreduce")
+    with pytest.raises(ClusterError, match="unknown exchange 'aut'; did you mean 'auto'"):
+        exchange_class("aut")
 
 
 def covered(groups) -> dict[str, list[tuple[int, int]]]:

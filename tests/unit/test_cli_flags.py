@@ -70,6 +70,7 @@ def test_defaults(parser):
         (["--iterations", "many"], "flag --iterations needs an integer, not 'many'"),
         (["--iterations=1.5"], "flag --iterations needs an integer, not '1.5'"),
         (["--ratio=half"], "flag --ratio needs a number, not 'half'"),
+        (["--ratio=nan"], "flag --ratio needs a number, not 'nan'"),
         (["--shuffle=maybe"], "flag --shuffle needs true or false, not 'maybe'"),
         (["--phase=VAL"], "flag --phase is one of TRAIN, TEST, not 'VAL'"),
         (["--solver"], "flag --solver needs a value"),
