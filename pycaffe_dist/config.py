@@ -63,8 +63,6 @@ class TrainOptions:
     gpu: str = ""
     level: int = 0
     stages: tuple[str, ...] = ()
-    sigint_effect: Action = Action.STOP
-    sighup_effect: Action = Action.SNAPSHOT
     exchange: str = "auto"
     overlap: Overlap = Overlap.BACKWARD
     timeline: str = ""

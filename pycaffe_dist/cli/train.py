@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     check_exchange_flags(options)
     use_reading_flags(options)
     from pycaffe_dist.cli.progress import Progress
-    from pycaffe_dist.runtime import trainer
+    from pycaffe_dist.runtime.signals import SignalActions
 
     wanted = TrainOptions(
         solver=options.solver,
@@ -95,8 +95,6 @@ def run(options: argparse.Namespace) -> int:
         gpu=options.gpu,
         level=options.level,
         stages=split_list(options.stage),
-        sigint_effect=Action(options.sigint_effect),
-        sighup_effect=Action(options.sighup_effect),
         **exchange_options(options),
         threads=options.threads,
         global_batch=options.global_batch,
@@ -105,5 +103,10 @@ def run(options: argparse.Namespace) -> int:
         stop_at_nan=options.nan == "stop",
         max_time=options.max_time,
     )
-    with Progress() as progress:
-        return trainer.train(wanted, [progress])
+    effects = Action(options.sigint_effect), Action(options.sighup_effect)
+    # First of all: a signal that comes while modules are imported and MPI starts, which takes
+    # seconds, would end the process, and the job with it.
+    with SignalActions(*effects) as actions, Progress() as progress:
+        from pycaffe_dist.runtime import trainer
+
+        return trainer.train(wanted, actions, [progress])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pycaffe_dist.config import ClusterSettings, ExchangeSettings, TrainOptions
+from pycaffe_dist.config import Action, ClusterSettings, ExchangeSettings, TrainOptions
 from pycaffe_dist.device import HOST, Device, set_threads, threads
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exchange.serving import serve
@@ -17,42 +17,43 @@ from pycaffe_dist.runtime.agreement import WeightCheck
 from pycaffe_dist.runtime.cluster import Cluster
 from pycaffe_dist.runtime.devices import choose_device
 from pycaffe_dist.runtime.engine import make_engine
-from pycaffe_dist.runtime.signals import SignalActions
 from pycaffe_dist.runtime.timeline import Timeline
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.snapshots import resolve
 
 Callback = Callable[[Solver], None]
+ActionSource = Callable[[], Action]
 
 
-def train(options: TrainOptions, callbacks: Sequence[Callback] = ()) -> int:
+def train(
+    options: TrainOptions, action_source: ActionSource, callbacks: Sequence[Callback] = ()
+) -> int:
     """Run the training that ``options`` describe, on this rank; return the exit status 0.
 
-    ``callbacks`` run after every iteration and do not look at parameters.  Raises PcaffeError; on
-    several ranks an exception ends the run on all of them.
+    ``action_source`` is asked between iterations what to do; a rank that serves parameters leaves
+    that to those that train.  ``callbacks`` run after every iteration and do not look at
+    parameters.  Raises PcaffeError; on several ranks an exception ends the run on all of them.
     """
     settings = ClusterSettings(
         stall_seconds=options.stall_seconds,
         server_ranks=options.server_ranks,
         bandwidth_limit=options.bandwidth_limit,
     )
-    # From the beginning: starting MPI takes seconds, and ranks that serve are sent signals, too,
-    # but leave acting on them to those that train.
-    with (
-        SignalActions(options.sigint_effect, options.sighup_effect) as actions,
-        clusters.detect(settings) as cluster,
-    ):
+    with clusters.detect(settings) as cluster:
         set_threads(options.threads or cluster.threads)
         if cluster.serves:
             serve(cluster)
         else:
-            _train(options, cluster, actions, callbacks)
+            _train(options, cluster, action_source, callbacks)
     return 0
 
 
 def _train(
-    options: TrainOptions, cluster: Cluster, actions: SignalActions, callbacks: Sequence[Callback]
+    options: TrainOptions,
+    cluster: Cluster,
+    action_source: ActionSource,
+    callbacks: Sequence[Callback],
 ) -> None:
     """Make the solver and run it."""
     param = _solver_param(options)
@@ -86,7 +87,7 @@ def _train(
         if options.check_interval and cluster.size > 1 and not options.staleness:
             solver.watchers.append(WeightCheck(options.check_interval))
         solver.watchers.extend(callbacks)
-        solver.action_source = actions
+        solver.action_source = action_source
         timeline = Timeline(options.timeline, cluster) if options.timeline else None
         if timeline is not None:
             solver.listen(timeline)
