@@ -13,7 +13,7 @@ from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exchange.serving import serve
 from pycaffe_dist.log import logger
 from pycaffe_dist.runtime import cluster as clusters
-from pycaffe_dist.runtime.agreement import WeightCheck
+from pycaffe_dist.runtime.agreement import WeightCheck, check_nets, check_solvers
 from pycaffe_dist.runtime.cluster import Cluster
 from pycaffe_dist.runtime.devices import choose_device
 from pycaffe_dist.runtime.engine import make_engine
@@ -129,8 +129,9 @@ def make_solver(
     settings = replace(
         settings, passes=max(1, param.iter_size), needs_gradients=_needs_gradients(param)
     )
+    check_solvers(cluster, param)
     engine = make_engine(cluster, exchange, settings)
-    return Solver(
+    solver = Solver(
         param,
         cluster=cluster,
         engine=engine,
@@ -140,6 +141,8 @@ def make_solver(
         keep_diffs=keep_diffs,
         device=device,
     )
+    check_nets(cluster, solver)
+    return solver
 
 
 def _needs_gradients(param: Any) -> str:

@@ -86,6 +86,12 @@ def test_ranks_that_wait_long_say_for_what_and_for_whom(mpirun):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
+        (
+            "solver",
+            "the solver of rank 1 of 2 differs from that of rank 0: it has max_iter: 5 instead of "
+            "max_iter: 8",
+        ),
+        ("net", "the net of rank 1 of 2 differs from that of rank 0: it has ip[0] of shape (5, 3)"),
         ("shape", "layer0[1] (5,) float32 instead of layer0[1] (4,) float32"),
         ("count", "this rank's net has 4 parameters, rank 0's has 3"),
         ("twice", "the gradient of layer0[0] is ready twice"),

@@ -1,4 +1,4 @@
-"""Usage: disagreeing.py HOW: the ranks' nets differ, or a gradient is announced wrongly."""
+"""Usage: disagreeing.py HOW: the ranks' solvers or nets differ, or a gradient is told wrongly."""
 
 from __future__ import annotations
 
@@ -8,10 +8,25 @@ from fake_parameters import parameters
 
 from pycaffe_dist.runtime.cluster import detect
 from pycaffe_dist.runtime.engine import make_engine
+from pycaffe_dist.runtime.trainer import make_solver
+from pycaffe_dist.schema import caffe_pb2, text
+
+SOLVER = """
+base_lr: 0.01 lr_policy: "fixed" max_iter: %d net_param {
+  layer { name: "data" type: "DummyData" top: "data" dummy_data_param { shape { dim: 2 dim: 3 } } }
+  layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+          inner_product_param { num_output: %d } }
+}
+"""
 
 
 def main(how: str) -> None:
     with detect() as cluster:
+        if how in ("solver", "net"):
+            ours = how if cluster.rank == 1 else ""
+            param = caffe_pb2.SolverParameter()
+            text.parse(SOLVER % (5 if ours == "solver" else 8, 5 if ours == "net" else 4), param)
+            make_solver(param, cluster, exchange="allreduce")
         engine = make_engine(cluster)
         shapes = [(4, 3), (4,), (2,)]
         if how == "shape" and cluster.rank == 1:
