@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from pycaffe_dist.runtime.plan import is_statistics
 from pycaffe_dist.schema import text
 
 if TYPE_CHECKING:
+    from pycaffe_dist.config import TrainOptions
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.runtime.cluster import Cluster
     from pycaffe_dist.solvers import Solver
@@ -23,6 +25,19 @@ if TYPE_CHECKING:
 # Where files are, and which GPU computes, are each rank's own matter; nets are compared as built.
 _OWN_FIELDS = ("net", "train_net", "test_net", "weights", "snapshot_prefix", "device_id")
 _NETS = ("net_param", "train_net_param", "test_net_param")
+_OWN_OPTIONS = ("solver", "snapshot", "weights", "gpu", "threads")
+
+
+def check_options(cluster: Cluster, options: TrainOptions) -> None:
+    """Raise ClusterError unless all ranks were given the same flags; all ranks call it."""
+    # All ranks must know whether there is a timeline, and only rank 0 which file it is.
+    compared = asdict(replace(options, timeline="a file" if options.timeline else "none"))
+    mine = [
+        f"{name}: {getattr(value, 'value', value)}"
+        for name, value in compared.items()
+        if name not in _OWN_OPTIONS
+    ]
+    _check_alike(cluster, "command line", mine)
 
 
 def check_solvers(cluster: Cluster, param: Any) -> None:

@@ -13,7 +13,7 @@ from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exchange.serving import serve
 from pycaffe_dist.log import logger
 from pycaffe_dist.runtime import cluster as clusters
-from pycaffe_dist.runtime.agreement import WeightCheck, check_nets, check_solvers
+from pycaffe_dist.runtime.agreement import WeightCheck, check_nets, check_options, check_solvers
 from pycaffe_dist.runtime.cluster import Cluster
 from pycaffe_dist.runtime.devices import choose_device
 from pycaffe_dist.runtime.engine import make_engine
@@ -56,6 +56,7 @@ def _train(
     callbacks: Sequence[Callback],
 ) -> None:
     """Make the solver and run it."""
+    check_options(cluster, options)
     param = _solver_param(options)
     chosen = choose_device(
         options.gpu,

@@ -86,6 +86,7 @@ def test_ranks_that_wait_long_say_for_what_and_for_whom(mpirun):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
+        ("options", "the command line of rank 1 of 2 differs from that of rank 0: it has check_"),
         (
             "solver",
             "the solver of rank 1 of 2 differs from that of rank 0: it has max_iter: 5 instead of "

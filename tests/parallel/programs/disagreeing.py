@@ -1,4 +1,4 @@
-"""Usage: disagreeing.py HOW: the ranks' solvers or nets differ, or a gradient is told wrongly."""
+"""Usage: disagreeing.py HOW: flags, solvers, nets or gradients of the ranks do not agree."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 
 from fake_parameters import parameters
 
+from pycaffe_dist.config import TrainOptions
+from pycaffe_dist.runtime.agreement import check_options
 from pycaffe_dist.runtime.cluster import detect
 from pycaffe_dist.runtime.engine import make_engine
 from pycaffe_dist.runtime.trainer import make_solver
@@ -22,6 +24,8 @@ base_lr: 0.01 lr_policy: "fixed" max_iter: %d net_param {
 
 def main(how: str) -> None:
     with detect() as cluster:
+        if how == "options":
+            check_options(cluster, TrainOptions("solver", check_interval=cluster.rank))
         if how in ("solver", "net"):
             ours = how if cluster.rank == 1 else ""
             param = caffe_pb2.SolverParameter()
