@@ -23,23 +23,23 @@ def with_state(
     return copy
 
 
-def kept_layers(net_param: Any) -> list[int]:
+def kept_layers(net_param: Any, *, log: bool = True) -> list[int]:
     """Return the indices of the layers that a NetParameter's own state keeps.
 
     A layer with include rules stays if one of them is met, a layer with exclude rules unless one
-    is met; both kinds on one layer raise NetError.
+    is met; both kinds on one layer raise NetError.  ``log`` tells which rules are not met.
     """
-    return [i for i, layer in enumerate(net_param.layer) if _stays(layer, net_param.state)]
+    return [i for i, layer in enumerate(net_param.layer) if _stays(layer, net_param.state, log)]
 
 
-def _stays(layer: Any, state: Any) -> bool:
+def _stays(layer: Any, state: Any, log: bool) -> bool:
     if layer.include and layer.exclude:
         raise NetError(
             f"layer '{layer.name}' has include and exclude rules; only one kind is allowed"
         )
     if layer.include:
-        return any(_meets(state, rule, layer.name) for rule in layer.include)
-    return not any(_meets(state, rule, layer.name) for rule in layer.exclude)
+        return any(_meets(state, rule, layer.name, log) for rule in layer.include)
+    return not any(_meets(state, rule, layer.name, log) for rule in layer.exclude)
 
 
 def filter_layers(net_param: Any, kept: list[int]) -> Any:
@@ -51,9 +51,9 @@ def filter_layers(net_param: Any, kept: list[int]) -> Any:
     return filtered
 
 
-def _meets(state: Any, rule: Any, layer_name: str) -> bool:
+def _meets(state: Any, rule: Any, layer_name: str, log: bool) -> bool:
     reason = _broken_by(state, rule)
-    if reason:
+    if reason and log:
         logger.info("%s specified by a rule in layer %s", reason, layer_name)
     return not reason
 

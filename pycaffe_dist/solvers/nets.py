@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pycaffe_dist.errors import UsageError
+from pycaffe_dist.net.rules import kept_layers
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.schema.places import Places
 
@@ -90,11 +91,11 @@ def _generic(solver: Any, count: int) -> Iterator[NetSpec]:
 
 
 def divide_batches(param: Any, ranks: int) -> None:
-    """Divide every data layer's batch size by the number of ranks, in place.
+    """Divide the batch size of every data layer that the net's state keeps by ``ranks``, in place.
 
     Raises UsageError for a batch size that the ranks cannot share evenly.
     """
-    for layer in param.layer:
+    for layer in [param.layer[number] for number in kept_layers(param, log=False)]:
         for field, value in layer.ListFields():
             if not field.name.endswith("data_param"):
                 continue

@@ -1,4 +1,4 @@
-"""What a solver can do and Caffe's cannot: LARS, LARC, max_time; and what a NaN does."""
+"""What Caffe's solver cannot do: LARS, LARC, max_time, global batches; and what a NaN does."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tiny import tiny_solver
 
 from pycaffe_dist.config import Action
 from pycaffe_dist.errors import NumericError, UsageError
+from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.solvers.nets import divide_batches
 
 RATE = 0.05
 
@@ -113,3 +115,13 @@ def test_a_test_that_is_broken_off_begins_again_when_resumed(tmp_path):
     assert again.tested == whole.tested == [4]
     for mine, theirs in zip(again.test_nets[0].layers, whole.test_nets[0].layers):
         assert mine.state() == theirs.state()
+
+
+def test_a_global_batch_is_that_of_the_train_nets_layers():
+    layer = 'layer { name: "%s" type: "Data" include { phase: %s } data_param { batch_size: %d } }'
+    both = layer % ("a", "TRAIN", 64) + layer % ("b", "TEST", 50)
+    param = text.parse(f"state {{ phase: TRAIN }} {both}", caffe_pb2.NetParameter())
+    divide_batches(param, 4)
+    assert [layer.data_param.batch_size for layer in param.layer] == [16, 50]
+    with pytest.raises(UsageError, match="layer 'a': a global batch of 16 cannot be divided by 3"):
+        divide_batches(param, 3)
