@@ -1,7 +1,8 @@
 """Memory that the processes of a node share: one of them fills it, the others map it.
 
 The memory has no name in any file system: the process that filled it holds a file that exists in
-memory alone, and the others open it through /proc.  However they end, nothing of it stays.
+memory alone, and the others open it through /proc.  However they end, nothing of it stays; of a
+killed one stays the note that tells the others where to look, until the next one tidies up.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import mmap
 import os
@@ -37,6 +39,7 @@ class NodeMemory:
         self._name = f"pcaffe-{tag}"
         self._note = os.path.join(tempfile.gettempdir(), f"{self._name}-{os.getuid()}")
         self._filled = False
+        _remove_dead_notes()
         with _locked(self._note) as note:
             found = self._find(note.read())
             self._file = self._make(fill, note) if found is None else found
@@ -79,6 +82,18 @@ class NodeMemory:
             raise
         self._filled = True
         return self._file
+
+
+def _remove_dead_notes() -> None:
+    """Remove this user's notes of memory that is no more, whatever was in it."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    for path in glob.glob(os.path.join(tempfile.gettempdir(), f"pcaffe-*-{os.getuid()}")):
+        # Who fills memory or looks for it holds the lock.
+        with contextlib.suppress(OSError), open(os.open(path, flags)) as note:
+            fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            address = note.read()
+            if not (address and os.path.exists(address)) and _same_file(note.fileno(), path):
+                os.unlink(path)
 
 
 @contextlib.contextmanager

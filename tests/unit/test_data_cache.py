@@ -143,6 +143,17 @@ def test_next_process_tries_where_one_has_failed(tmp_path):
     assert output[0] in ("filled\n", "5000\n") and output[1].endswith("5000\n")
 
 
+def test_notes_of_killed_processes_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead = tmp_path / f"pcaffe-0123-{os.getuid()}"
+    dead.write_text("/proc/999999999/fd/7")
+    first = NodeMemory("one", lambda file: file.write(b"abc"))
+    second = NodeMemory("another", lambda file: file.write(b"abc"))
+    assert len(list(tmp_path.iterdir())) == 2 and not dead.exists()
+    first.close()
+    second.close()
+
+
 def test_memory_is_gone_with_its_last_user():
     def fill(file):
         file.write(b"abc")
