@@ -36,7 +36,8 @@ def choose_device(
         try:
             number = count()
         except DeviceError as error:
-            logger.warning("solver_mode is GPU, but the run is on the CPU: %s", error)
+            if local_rank == 0:  # what a host has not got need not be told by all of its ranks
+                logger.warning("solver_mode is GPU, but the run is on the CPU: %s", error)
             logger.info("Use CPU.")
             return HOST
         return _logged(open_gpu((device_id + local_rank) % number))
