@@ -95,7 +95,9 @@ def _restore(net: Net, saved: Sequence[States]) -> None:
 
 
 def _log_changes(solver: Solver, about: Companion) -> None:
-    """Say what is not as it was when a snapshot was written."""
+    """Say, on rank 0, what is not as it was when a snapshot was written."""
+    if solver.cluster.rank:
+        return
     ranks, batch = solver.cluster.size, solver.effective_batch
     if about.ranks != ranks:
         logger.warning(
