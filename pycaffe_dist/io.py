@@ -113,13 +113,13 @@ def load_image(filename: str | os.PathLike[str], color: bool = True) -> np.ndarr
 
     Gray images are repeated for the three channels; transparency is dropped.  Raises DataError.
     """
-    from pycaffe_dist.data.image import decoder
+    from pycaffe_dist.data.image import decoded
 
     try:
         encoded = np.fromfile(filename, np.uint8)
     except OSError as error:
         raise DataError(f"cannot read image '{filename}': {error.strerror}") from None
-    pixels = decoder(None)(encoded)
+    pixels = decoded(encoded, None)
     if pixels is None:
         raise DataError(f"'{filename}' is no image, or of an unknown format")
     image = pixels.astype(np.float32)

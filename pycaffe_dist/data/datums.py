@@ -154,8 +154,8 @@ class DatumReader:
         buffer, places = datums.records.buffer, datums.table[:, DATA : SIZE + 1]
         files = [buffer[begin : begin + size] for begin, size in places.tolist()]
         interleaved = *shape[1:], shape[0]
-        images = decoder(self._color)
-        decode, plain = images.decode, [images.plain_channels(file) for file in files]
+        plain_channels, decode = decoder(self._color)
+        plain = [plain_channels(file) for file in files]
 
         def fill(i: int) -> bool:
             image = decode(files[i], plain[i])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +24,7 @@ def decode_image(
     errors.  Raises `DataError` when the bytes are no image or one of other than 8 bits.
     """
     encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
-    image = decoder(color)(encoded)
+    image = decoded(encoded, color)
     if image is None:
         head = encoded[:4].tobytes().hex(" ") or "nothing"
         raise DataError(
@@ -37,45 +36,51 @@ def decode_image(
     return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
 
 
-class Decoder:
-    """Makes image files what OpenCV makes of them; ``color`` as for `decode_image`."""
+def decoded(encoded: np.ndarray, color: bool | None) -> np.ndarray | None:
+    """Return the image that OpenCV makes of a file's bytes, None if they are none.
 
-    def __init__(self, color: bool | None):
-        import simplejpeg
+    It is (H, W) or (H, W, C), of any type; ``color`` as for `decode_image`.
+    """
+    plain_channels, decode = decoder(color)
+    return decode(encoded, plain_channels(encoded))
 
-        cv2 = _cv2()
-        self._imdecode, self._flags, self._too_large = cv2.imdecode, _flags()[color], cv2.error
-        self._decode_jpeg, self._color = simplejpeg.decode_jpeg, color
 
-    def plain_channels(self, encoded: np.ndarray) -> int:
-        """Return the channels of a file that `decode` has libjpeg-turbo decode, 0 for others."""
-        return plain_jpeg_channels(encoded, upright=self._color is not None)
+class Decoder(NamedTuple):
+    """Makes image files what OpenCV makes of them."""
 
-    def decode(self, encoded: np.ndarray, plain_channels: int) -> np.ndarray | None:
-        """Return the (H, W) or (H, W, C) image of an array of a file's bytes, None if it has none.
-
-        Most are such that libjpeg-turbo alone makes the same of them as OpenCV, in less time.
-        """
-        if plain_channels:
-            # Damaged: OpenCV may still save a part.
-            with contextlib.suppress(ValueError, MemoryError):
-                if self._color or (self._color is None and plain_channels == 3):
-                    return self._decode_jpeg(encoded, "BGR")
-                return self._decode_jpeg(encoded, "GRAY")[:, :, 0]
-        try:
-            return self._imdecode(encoded, self._flags) if encoded.size else None
-        except self._too_large:  # for OpenCV, or for the memory
-            return None
-
-    def __call__(self, encoded: np.ndarray) -> np.ndarray | None:
-        """Decode a file."""
-        return self.decode(encoded, self.plain_channels(encoded))
+    # Returns the channels of a file that libjpeg-turbo alone makes the same of, 0 for others.
+    plain_channels: Callable[[np.ndarray], int]
+    # Returns the (H, W) or (H, W, C) image of a file with so many plain channels, None if it has
+    # none.
+    decode: Callable[[np.ndarray, int], np.ndarray | None]
 
 
 @functools.cache
 def decoder(color: bool | None) -> Decoder:
-    """Return the `Decoder` of ``color``."""
-    return Decoder(color)
+    """Return the `Decoder` of ``color``, which is as for `decode_image`."""
+    import simplejpeg
+
+    # Attributes are slow to find behind a decoder, which leaves nothing else in the caches.
+    decode_jpeg, imdecode, too_large = simplejpeg.decode_jpeg, _cv2().imdecode, _cv2().error
+    flags, upright = _flags()[color], color is not None
+
+    def plain_channels(encoded: np.ndarray) -> int:
+        return plain_jpeg_channels(encoded, upright)
+
+    def decode(encoded: np.ndarray, plain: int) -> np.ndarray | None:
+        if plain:  # most are, and take less time so
+            try:
+                if color or (plain == 3 and not upright):
+                    return decode_jpeg(encoded, "BGR")
+                return decode_jpeg(encoded, "GRAY")[:, :, 0]
+            except (ValueError, MemoryError):
+                pass  # damaged: OpenCV may still save a part
+        try:
+            return imdecode(encoded, flags) if encoded.size else None
+        except too_large:  # for OpenCV, or for the memory
+            return None
+
+    return Decoder(plain_channels, decode)
 
 
 def read_file(path: str) -> bytes:

@@ -148,8 +148,8 @@ def _write_lines(pixels, at, pitch, means, mean_at, mean_pitches, scale, mirrore
             line, here = (c * rows + h) * columns, at + h * pitch + c
             mean = mean_at + h * mean_pitches[0] + c * mean_pitches[1]
             place, first, its_mean = to_at + size * line, pixels_at + here, means_at + size * mean
-            if mirrored:
-                for w in range(0, end, LANES):
+            if mirrored:  # from its end on: pixels are then read forwards, as they are fetched
+                for w in range(end - LANES, -1, -LANES):
                     p = columns - LANES - w
                     _backwards(first + CHANNELS * p, its_mean + size * p, scale, place + size * w)
             else:
@@ -198,8 +198,8 @@ def _stream_lines(pixels, at, pitch, means, mean_at, mean_pitches, scale, mirror
             waiting = (place & (CACHE_LINE - 1)) >> shift
             begin = -waiting & (full - 1)
             end = begin + ((columns - begin) & -full)
-            if mirrored:
-                for w in range(begin, end, LANES):
+            if mirrored:  # see `_write_lines`
+                for w in range(end - LANES, begin - 1, -LANES):
                     p, number = columns - LANES - w, place + size * w
                     _streamed_backwards(first + CHANNELS * p, its_mean + size * p, scale, number)
             else:

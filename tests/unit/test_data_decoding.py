@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from pycaffe_dist.data.image import decode_image, decoder, resize
+from pycaffe_dist.data.image import decode_image, decoded, decoder, resize
 from pycaffe_dist.data.jpeg import plain_jpeg_channels
 from pycaffe_dist.errors import DataError
 
@@ -43,7 +43,7 @@ def _turned(file: np.ndarray, orientation: int) -> np.ndarray:
 def _same(file: np.ndarray, plain: bool) -> None:
     for color, flags in FLAGS.items():
         expected = cv2.imdecode(file, flags) if file.size else None
-        found = decoder(color)(file)
+        found = decoded(file, color)
         assert (found is None) == (expected is None)
         assert found is None or np.array_equal(found, expected)
         assert bool(plain_jpeg_channels(file, color is not None)) == plain
@@ -63,7 +63,7 @@ def test_cameras_that_were_turned(orientation):
     shape = cv2.imdecode(file, cv2.IMREAD_COLOR).shape
     assert shape == ((50, 33, 3) if orientation > 4 else (33, 50, 3))
     for color, flags in FLAGS.items():
-        assert np.array_equal(decoder(color)(file), cv2.imdecode(file, flags))
+        assert np.array_equal(decoded(file, color), cv2.imdecode(file, flags))
         assert plain_jpeg_channels(file, color is not None) == (3 if color is None else 0)
 
 
@@ -82,7 +82,7 @@ def test_files_of_other_kinds(kind):
 def test_damaged_files_are_left_to_opencv():
     file, cut = _jpeg((64, 64, 3)), []
     for end in (*range(0, 700, 7), len(file) // 2, len(file) - 40):
-        color, expected = decoder(True)(file[:end]), None
+        color, expected = decoded(file[:end], True), None
         if end:
             expected = cv2.imdecode(file[:end], cv2.IMREAD_COLOR)
         assert (color is None) == (expected is None)
@@ -92,7 +92,7 @@ def test_damaged_files_are_left_to_opencv():
     for at in range(2, len(file) - 2, 53):
         broken = file.copy()
         broken[at : at + 2] = 0xFF, 0x8E
-        found, expected = decoder(True)(broken), cv2.imdecode(broken, cv2.IMREAD_COLOR)
+        found, expected = decoded(broken, True), cv2.imdecode(broken, cv2.IMREAD_COLOR)
         assert (found is None) == (expected is None)
         assert found is None or np.array_equal(found, expected)
 
@@ -130,7 +130,7 @@ def test_plain_files_do_not_take_the_slow_way(monkeypatch):
     decoder.cache_clear()
     monkeypatch.setattr(cv2, "imdecode", lambda *args: pytest.fail("OpenCV was asked"))
     try:
-        assert decoder(True)(_jpeg()).shape == (33, 50, 3)
+        assert decoded(_jpeg(), True).shape == (33, 50, 3)
     finally:
         decoder.cache_clear()
 
