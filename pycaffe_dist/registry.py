@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from pycaffe_dist.errors import PcaffeError, did_you_mean
@@ -48,14 +48,17 @@ class Registry(Generic[T]):
         self._scan()
         return sorted(self._classes)
 
-    def get(self, name: str) -> type[T]:
-        """Return the class called ``name``; raises PcaffeError with the nearest known name."""
+    def get(self, name: str, also: Iterable[str] = ()) -> type[T]:
+        """Return the class called ``name``; raises PcaffeError with the nearest known name.
+
+        Names in ``also`` are known, but of no class.
+        """
         self._scan()
         try:
             return self._classes[name]
         except KeyError:
-            hint = did_you_mean(name, self._classes)
-            hint = hint or f"; known are {', '.join(sorted(self._classes))}"
+            known = [*also, *sorted(self._classes)]
+            hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
             raise PcaffeError(f"unknown {self._kind} '{name}'{hint}") from None
 
     def _scan(self) -> None:

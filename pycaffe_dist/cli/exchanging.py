@@ -70,6 +70,11 @@ def add_exchange_flags(parser: FlagParser) -> None:
         help="the form in which gradients travel; of 16 bits, they take half the time, and what "
         "rounding loses of a gradient is added to the next one",
     )
+    _add_checking_flags(parser)
+    _add_server_flags(parser)
+
+
+def _add_checking_flags(parser: FlagParser) -> None:
     add_flag(
         parser,
         "check_interval",
@@ -87,7 +92,6 @@ def add_exchange_flags(parser: FlagParser) -> None:
         metavar="SECONDS",
         help="when a rank has waited this long, it says for which others; 0 never does",
     )
-    _add_server_flags(parser)
 
 
 def _add_server_flags(parser: FlagParser) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from pycaffe_dist.config import ExchangeSettings, Wire
-from pycaffe_dist.errors import ClusterError, did_you_mean
+from pycaffe_dist.errors import ClusterError, PcaffeError
 from pycaffe_dist.exchange.arrival import wait_for
 from pycaffe_dist.registry import Registry
 from pycaffe_dist.runtime.communication import Step
@@ -309,11 +309,10 @@ register = _exchanges.register
 
 def exchange_class(name: str) -> type[Exchange]:
     """Return the exchange class of a name; raises ClusterError with the nearest known one."""
-    if name not in exchange_names():
-        known = [AUTO, *exchange_names()]
-        hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
-        raise ClusterError(f"unknown exchange '{name}'{hint}")
-    return _exchanges.get(name)
+    try:
+        return _exchanges.get(name, also=(AUTO,))
+    except PcaffeError as error:
+        raise ClusterError(str(error)) from None
 
 
 def exchange_names() -> list[str]:

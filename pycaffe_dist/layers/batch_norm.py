@@ -67,10 +67,8 @@ class Normalization:
 
     def backward(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, spread: bool = True) -> None:
         """Set dx where the shift is the mean of x and, if ``spread``, the scale 1/its deviation."""
-        values, source = x.reshape(self.shape), dy.reshape(self.shape)
-        target = source if dx is dy else dx.reshape(self.shape)
-        gradient_sums(values, source, self.shift, *self._sums)
-        self.set_gradient(values, source, target, self._sums, self.scale, spread)
+        gradient_sums(x.reshape(self.shape), dy.reshape(self.shape), self.shift, *self._sums)
+        self.set_gradient(x, dy, dx, self._sums, self.scale, spread)
 
     def set_gradient(
         self,
@@ -83,12 +81,14 @@ class Normalization:
     ) -> None:
         """Set dx of y = (x - shift)·factor, a multiple of the scale, from `gradient_sums` of dy.
 
-        The arrays have this normalization's shape; dx may be dy.
+        dx may be dy.
         """
+        source = dy.reshape(self.shape)
+        target = source if dx is dy else dx.reshape(self.shape)
         count = max(1, self.shape[0] * self.shape[2])
         terms = self._offset, self._slope
         gradient_terms(*sums, count, self.scale, spread, *terms)
-        normalize_gradient(x, dy, dx, self.shift, factor, *terms)
+        normalize_gradient(x.reshape(self.shape), source, target, self.shift, factor, *terms)
 
 
 @register("BatchNorm")
@@ -196,11 +196,8 @@ class BatchNorm(Layer):
         """Set dx where ``factor`` took the place of the scale in forward; see `Normalization`."""
         if self._global:
             self.normalization.backward_fixed(dy, dx, factor)
-            return
-        shape = self.normalization.shape
-        source = dy.reshape(shape)
-        target = source if dx is dy else dx.reshape(shape)
-        self.normalization.set_gradient(x.reshape(shape), source, target, sums, factor)
+        else:
+            self.normalization.set_gradient(x, dy, dx, sums, factor)
 
 
 @register("MVN")

@@ -65,10 +65,10 @@ def _find(nodes: Sequence[Node]) -> dict[int, Joined]:
     found: dict[int, Joined] = {}
     free = 0
     for index, node in enumerate(nodes):
-        following = _in_place_behind(nodes, index)
-        if index < free or not following or any(node.layer.loss_weights):
+        if index < free or any(node.layer.loss_weights):
             continue
-        joined = node.layer.joined([other.layer for other in following])
+        following = [other.layer for other in _in_place_behind(nodes, index)]
+        joined = node.layer.joined(following) if following else None
         if joined is not None:
             found[index] = joined
             free = index + len(joined.layers)
