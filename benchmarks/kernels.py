@@ -18,7 +18,7 @@ import numpy as np
 from peaks import multiply_add_peak
 
 from pycaffe_dist import device
-from pycaffe_dist.kernels import lrn, pooling
+from pycaffe_dist.kernels import lrn, pooling, update
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
 from pycaffe_dist.kernels.inner_product import InnerProduct
 from pycaffe_dist.kernels.pooling import PoolingGeometry
@@ -84,6 +84,12 @@ NORMALISATIONS = {
     "caffenet norm1": (16, 96, 27),
     "caffenet norm2": (16, 256, 13),
     "googlenet norm1": (8, 64, 56),
+}
+
+# elements
+UPDATES = {
+    "update of 64k": (1 << 16,),
+    "update of 16m": (1 << 24,),
 }
 
 
@@ -184,6 +190,28 @@ def normalisation(n, c, size) -> Iterator[Pass]:
     yield "data", 0, lambda: lrn.lrn_across_backward(x, y, scale, dy, dx, *parameters), theirs[1]
 
 
+def updates(count) -> Iterator[Pass]:
+    """Yield the updates of ``count`` weights by momentum and by Adam."""
+    w, dw, h, v = (np.full(count, 0.1, np.float32) for _ in range(4))
+    regularization = (1.0, 0.0005, 0.0)
+    theirs: list[Callable[[], object] | None] = [None] * 2
+    if torch is not None:
+        optim, tw = torch.optim, torch.full([count], 0.1)
+        tw.grad = torch.full([count], 0.1)
+        theirs = [
+            optim.SGD([tw], lr=0.01, momentum=0.9, weight_decay=0.0005).step,
+            optim.Adam([tw], lr=0.01, weight_decay=0.0005).step,
+        ]
+    moments = 0.9, 0.999, 1e-8
+    yield "sgd", 0, lambda: update.sgd_update(w, dw, h, regularization, 0.01, 0.9), theirs[0]
+    yield (
+        "adam",
+        0,
+        lambda: update.adam_update(w, dw, h, v, regularization, 0.01, *moments),
+        theirs[1],
+    )
+
+
 def medians(ours, theirs, seconds: float, clock: Callable[[], float]) -> tuple[float, float]:
     """Return the median times of two functions that run alternately."""
     ours()
@@ -207,6 +235,7 @@ FAMILIES = {
     "ip": (inner_product, INNER_PRODUCTS),
     "pool": (pool, POOLINGS),
     "lrn": (normalisation, NORMALISATIONS),
+    "update": (updates, UPDATES),
 }
 
 

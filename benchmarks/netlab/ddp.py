@@ -1,4 +1,4 @@
-"""Usage: ddp.py NET ITERATIONS: the nets of nets.py in PyTorch's DistributedDataParallel over gloo.
+"""Usage: ddp.py NET ITERATIONS: a net of nets.py in PyTorch's DistributedDataParallel over gloo.
 
 Runs under mpirun, in an interpreter with PyTorch.  Rank 0 prints one line of JSON: the seconds of
 each iteration.
@@ -13,10 +13,11 @@ import time
 from itertools import pairwise
 
 import torch
+from nets import CIFAR_BATCH, INNER_PRODUCTS, UPDATES
 from torch import distributed, nn
 
 
-def inner_products(widths: list[int]) -> nn.Module:
+def inner_products(widths: tuple[int, ...]) -> nn.Module:
     """Return inner products of these widths, with rectifiers between."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
@@ -49,20 +50,19 @@ def cifar10_quick() -> nn.Module:
     )
 
 
-NETS = {
-    "fc6-fc8": lambda: (inner_products([4096, 4096, 4096, 1000]), (32, 4096)),
-    "cifar10_quick": lambda: (cifar10_quick(), (100, 3, 32, 32)),
-}
-
-
 def main(name: str, count: int) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     rank, size = (int(os.environ[f"OMPI_COMM_WORLD_{key}"]) for key in ("RANK", "SIZE"))
     distributed.init_process_group("gloo", rank=rank, world_size=size)
-    net, shape = NETS[name]()
+    if name in INNER_PRODUCTS:
+        batch, widths = INNER_PRODUCTS[name]
+        net, shape = inner_products(widths), (batch, widths[0])
+    else:
+        net, shape = cifar10_quick(), (CIFAR_BATCH, 3, 32, 32)
     net = nn.parallel.DistributedDataParallel(net)
-    method = torch.optim.SGD(net.parameters(), 0.001, momentum=0.9, weight_decay=0.0005)
+    momentum, decay = UPDATES[name]
+    method = torch.optim.SGD(net.parameters(), 0.001, momentum=momentum, weight_decay=decay)
     data, labels = torch.full(shape, 0.5), torch.zeros(shape[0], dtype=torch.long)
     seconds = []
     for _ in range(count):

@@ -1,11 +1,11 @@
 """Times pcaffe's exchanges beside PyTorch's DistributedDataParallel, on emulated hosts.
 
-Every host is a network namespace of this machine with one rank on it, and all share its cores: what
-counts are ratios of times in the same column.  The ways take turns, each in processes of its own;
-of every way the median over all of its iterations but the first few is shown.  "none" leaves out
-the messages, and lets the ranks drift apart; "alone:allreduce" leaves out everything else, and with
-"late:allreduce" messages wait for the end of backward: what is then slower was hidden.  What is
-predicted is the simulator's, from the times of layers in the same run.
+Every host is a network namespace of this machine with one rank on it or several, and all share its
+cores: what counts are ratios of times in the same column.  The ways take turns, each in processes
+of its own; of every way the median over all of its iterations but the first few is shown.  "none"
+leaves out the messages, and lets the ranks drift apart; "alone:allreduce" leaves out everything
+else, and with "late:allreduce" messages wait for the end of backward: what is then slower was
+hidden.  What is predicted is the simulator's, from the times of layers in the same run.
 
     python benchmarks/netlab/exchanges.py --rate 1gbit --rounds 3 --json exchanges.json
     TORCH_PYTHON=/path/to/python python benchmarks/netlab/exchanges.py
@@ -28,11 +28,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from nets import NETS
+from nets import UPDATES
 from network import HERE, Network, missing
 
 AUTO, ALONE, LATE = "auto", "alone:allreduce", "late:allreduce"
 OURS = ("none", "naive", "allreduce", "sufficient_factor", AUTO)
+SPECIAL = ("hierarchical", ALONE, LATE)
 DDP = "PyTorch DDP"
 WARM_UP = 3  # iterations; auto settles on its plan in these and more that are not told
 
@@ -67,20 +68,20 @@ def has_torch(python: str) -> bool:
 
 
 def run(
-    network: Network, net: str, way: str, hosts: int, count: int, python: str
+    network: Network, net: str, way: str, hosts: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return what a rank prints after ``count`` iterations and those that warm up."""
-    threads = max(1, len(os.sched_getaffinity(0)) // hosts)
+    """Return what a rank prints after the iterations that count and those that warm up."""
+    threads = max(1, len(os.sched_getaffinity(0)) // (hosts * options.ranks))
     environment = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
-    iterations = str(count + WARM_UP)
+    iterations = str(options.iterations + WARM_UP)
     if way == DDP:
         first = network.address(0)
-        command = [python, str(HERE / "ddp.py"), net, iterations]
+        command = [options.python, str(HERE / "ddp.py"), net, iterations]
         environment |= {"MASTER_ADDR": first, "MASTER_PORT": "29511", "GLOO_SOCKET_IFNAME": "link0"}
     else:
         settings = [f"threads={threads}"]
         command = [sys.executable, str(HERE / "ours.py"), net, way, iterations, *settings]
-    printed = network.mpirun(hosts, command, environment)
+    printed = network.mpirun(hosts, command, environment, options.ranks)
     found = next(line for line in printed.splitlines() if line.startswith("{"))
     return json.loads(found)
 
@@ -125,12 +126,13 @@ def main() -> None:
     )
     parser.add_argument("--rate", default="1gbit", help="of every link, e.g. 250mbit (%(default)s)")
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4], help="(2 4)")
-    parser.add_argument("--net", choices=NETS, action="append", help="one of them (all)")
+    parser.add_argument("--ranks", type=int, default=1, help="on every host (%(default)s)")
+    parser.add_argument("--net", choices=UPDATES, action="append", help="one of them (all)")
     parser.add_argument(
         "--way",
-        choices=[*OURS, ALONE, LATE, DDP],
+        choices=[*OURS, *SPECIAL, DDP],
         action="append",
-        help="one of them (all but the ones with a colon)",
+        help=f"one of them (all but {', '.join(SPECIAL)})",
     )
     parser.add_argument("--rounds", type=int, default=3, help="turns of each way (%(default)s)")
     parser.add_argument("--iterations", type=int, default=5, help="of each turn (%(default)s)")
@@ -140,21 +142,21 @@ def main() -> None:
     if reason:
         print(f"skipped: {reason}")
         return
-    python = os.environ.get("TORCH_PYTHON", sys.executable)
+    options.python = os.environ.get("TORCH_PYTHON", sys.executable)
     ways = options.way or [*OURS, DDP]
-    if DDP in ways and not has_torch(python):
-        print(f"{python} has no PyTorch: set TORCH_PYTHON to time it, too")
+    if DDP in ways and not has_torch(options.python):
+        print(f"{options.python} has no PyTorch: set TORCH_PYTHON to time it, too")
         ways.remove(DDP)
     # Ended from outside, it still takes the hosts away.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     nets: dict[str, dict[str, dict[int, Found]]] = {}
     with Network(max(options.hosts), options.rate) as network:
-        for net in options.net or NETS:
+        for net in options.net or UPDATES:
             found = nets[net] = {way: {n: Found() for n in options.hosts} for way in ways}
             for _ in range(options.rounds):
                 for hosts in options.hosts:
                     for way in ways:
-                        turn = run(network, net, way, hosts, options.iterations, python)
+                        turn = run(network, net, way, hosts, options)
                         found[way][hosts].add(turn)
             print(f"\n{net}, {options.rate}\n{table(found, options.hosts)}", flush=True)
     if options.json:

@@ -1,4 +1,4 @@
-"""The nets that exchanges.py trains, as solvers of pcaffe; ddp.py has the same ones for PyTorch."""
+"""The nets that exchanges.py trains, as solvers of pcaffe; ddp.py makes them in PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ layer { name: '%s' type: 'Pooling' bottom: '%s' top: '%s'
 """
 LOSS = "layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: '%s' bottom: 'label' top: 'loss' }\n"
 SOLVER = """
-base_lr: 0.001 momentum: 0.9 weight_decay: 0.0005 lr_policy: 'fixed' max_iter: 1000000
+base_lr: 0.001 momentum: %g weight_decay: %g lr_policy: 'fixed' max_iter: 1000000
 random_seed: 1 display: 0 snapshot_after_train: false net_param { %s }
 """
 
@@ -57,10 +57,21 @@ def cifar10_quick(batch: int) -> str:
     return text + INNER_PRODUCT % ("ip2", "ip1", "ip2", 10) + LOSS % "ip2"
 
 
-# fc6 to fc8 of CaffeNet with 4096 inputs in place of 9216: 151 MB of weights.
-FC_WIDTHS = (4096, 4096, 4096, 1000)
-FC_BATCH, CIFAR_BATCH = 32, 100
-NETS = {
-    "fc6-fc8": SOLVER % inner_products(FC_BATCH, FC_WIDTHS),
-    "cifar10_quick": SOLVER % cifar10_quick(CIFAR_BATCH),
+# Batch and widths.  fc6-fc8 are CaffeNet's with 4096 inputs in place of 9216: 151 MB of weights.
+INNER_PRODUCTS = {
+    "fc6-fc8": (32, (4096, 4096, 4096, 1000)),
+    "plain_fc": (32, (3072, 4096, 4096, 10)),
 }
+CIFAR_BATCH = 100
+# Momentum and weight decay: updates without them pass over a third of the memory.
+CAFFE, PLAIN = (0.9, 0.0005), (0.0, 0.0)
+UPDATES = {"fc6-fc8": CAFFE, "plain_fc": PLAIN, "cifar10_quick": CAFFE}
+
+
+def solver(name: str) -> str:
+    """Return the solver of a net as text."""
+    if name in INNER_PRODUCTS:
+        net = inner_products(*INNER_PRODUCTS[name])
+    else:
+        net = cifar10_quick(CIFAR_BATCH)
+    return SOLVER % (*UPDATES[name], net)

@@ -116,17 +116,17 @@ class Network:
         return f"{SUBNET}.{number + 1}"
 
     def mpirun(
-        self, hosts: int, command: Sequence[str], environment: dict[str, str], options: str = ""
+        self, hosts: int, command: Sequence[str], environment: dict[str, str], ranks: int = 1
     ) -> str:
-        """Run a command on the first so many hosts, one rank each; return what it printed.
+        """Run a command on the first so many hosts, ``ranks`` on each; return what it printed.
 
         Raises SystemExit with the end of that when it fails.
         """
         chosen = self.hosts[:hosts]
-        listed = ",".join(f"{host}:1" for host in chosen)
+        listed = ",".join(f"{host}:{ranks}" for host in chosen)
         agent = ["--prtemca", "plm_ssh_agent", str(HERE / "enter_host.sh")]
-        launch = ["mpirun", *MPIRUN.split(), *options.split(), *agent, "--host", listed]
-        launch += ["-n", str(hosts), *command]
+        launch = ["mpirun", *MPIRUN.split(), *agent, "--host", listed]
+        launch += ["-n", str(hosts * ranks), *command]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             [str(HERE / "enter_host.sh"), chosen[0], "exec", *launch],

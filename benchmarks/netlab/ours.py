@@ -15,7 +15,7 @@ import time
 from itertools import pairwise
 from typing import Any
 
-from nets import NETS
+import nets
 
 from pycaffe_dist import device
 from pycaffe_dist.config import ExchangeSettings, Overlap
@@ -96,7 +96,7 @@ def main(net: str, way: str, count: int, *settings: str) -> None:
     options = dict(setting.split("=") for setting in settings)
     device.set_threads(int(options["threads"]))
     how, _, name = way.rpartition(":")
-    param = text.parse(NETS[net], caffe_pb2.SolverParameter())
+    param = text.parse(nets.solver(net), caffe_pb2.SolverParameter())
     solver = make_solver(
         param,
         cluster,

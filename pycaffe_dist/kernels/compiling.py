@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
 from pycaffe_dist.kernels import caching
@@ -141,3 +142,14 @@ def jit(function: Callable[..., Any] | None = None, *, fast: bool = False) -> An
         return dispatcher
 
     return decorate if function is None else decorate(function)
+
+
+@jit
+def indices(begin: int, end: int) -> range:
+    """Return range(begin, end) as unsigned numbers; both are at least 0.
+
+    Of a loop that starts at a variable, the compiler does not know that no index counts from an
+    array's end: it tests each one, and makes no vector code.  Unsigned ones need no test.  (An
+    unsigned and a signed 64-bit number make a float64: add np.uint64(1), not 1.)
+    """
+    return range(np.uint64(begin), np.uint64(end))

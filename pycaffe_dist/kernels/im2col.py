@@ -114,8 +114,10 @@ def unfold(plane, columns, rows, last) -> None:
                 out[:low] = 0
                 out[high:] = 0
                 if stride == 1:
-                    for o in range(low, high):
-                        out[o] = plane[start + offset + o]
+                    target = out[low:high]
+                    source = plane[start + offset + low : start + offset + high]
+                    for o in range(target.size):
+                        target[o] = source[o]
                 else:
                     for o in range(low, high):
                         out[o] = plane[start + offset + o * stride]

@@ -14,9 +14,9 @@ _COLUMNS_PER_CHUNK = 64
 @jit
 def _scatter_add(begin, end, rows, indices, total):
     for i in range(rows.shape[0]):
-        k = indices[i]
-        for c in range(begin, end):
-            total[k, c] += rows[i, c]
+        source, target = rows[i, begin:end], total[indices[i], begin:end]
+        for c in range(target.size):
+            target[c] += source[c]
 
 
 @kernel

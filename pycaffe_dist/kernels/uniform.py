@@ -6,7 +6,7 @@ import numpy as np
 
 from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import indices, jit
 
 ELEMENTS_PER_CHUNK = 1 << 14
 
@@ -21,8 +21,8 @@ def _mix(value):
 
 @jit
 def _uniform(begin, end, out, key, step):
-    for i in range(begin, end):
-        bits = _mix(key + np.uint64(i + 1) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+    for i in indices(begin, end):
+        bits = _mix(key + (i + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
         out[i] = out.dtype.type(bits) * step
 
 

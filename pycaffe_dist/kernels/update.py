@@ -13,7 +13,7 @@ import numpy as np
 
 from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import indices, jit
 
 _GRAIN = 16384
 
@@ -31,7 +31,7 @@ def _gradient(d, w, scale, l2, l1):
 
 @jit
 def _sgd(begin, end, w, d, h, scale, l2, l1, rate, momentum):
-    for i in range(begin, end):
+    for i in indices(begin, end):
         step = momentum * h[i] + rate * _gradient(d[i], w[i], scale, l2, l1)
         h[i] = step
         d[i] = step
@@ -41,7 +41,7 @@ def _sgd(begin, end, w, d, h, scale, l2, l1, rate, momentum):
 @jit
 def _nesterov(begin, end, w, d, h, scale, l2, l1, rate, momentum):
     one = w.dtype.type(1)
-    for i in range(begin, end):
+    for i in indices(begin, end):
         before = h[i]
         after = momentum * before + rate * _gradient(d[i], w[i], scale, l2, l1)
         step = (one + momentum) * after - momentum * before
@@ -52,7 +52,7 @@ def _nesterov(begin, end, w, d, h, scale, l2, l1, rate, momentum):
 
 @jit
 def _adagrad(begin, end, w, d, h, scale, l2, l1, rate, delta):
-    for i in range(begin, end):
+    for i in indices(begin, end):
         g = _gradient(d[i], w[i], scale, l2, l1)
         h[i] += g * g
         step = rate * (g / (sqrt(h[i]) + delta))
@@ -63,7 +63,7 @@ def _adagrad(begin, end, w, d, h, scale, l2, l1, rate, delta):
 @jit
 def _rmsprop(begin, end, w, d, h, scale, l2, l1, rate, rms_decay, delta):
     one = w.dtype.type(1)
-    for i in range(begin, end):
+    for i in indices(begin, end):
         g = _gradient(d[i], w[i], scale, l2, l1)
         h[i] = (one - rms_decay) * (g * g) + rms_decay * h[i]
         step = rate * (g / (sqrt(h[i]) + delta))
@@ -74,7 +74,7 @@ def _rmsprop(begin, end, w, d, h, scale, l2, l1, rate, rms_decay, delta):
 @jit
 def _adadelta(begin, end, w, d, h, u, scale, l2, l1, rate, momentum, delta):
     one = w.dtype.type(1)
-    for i in range(begin, end):
+    for i in indices(begin, end):
         g = _gradient(d[i], w[i], scale, l2, l1)
         h[i] = (one - momentum) * (g * g) + momentum * h[i]
         step = g * sqrt((delta + u[i]) / (delta + h[i]))
@@ -86,7 +86,7 @@ def _adadelta(begin, end, w, d, h, u, scale, l2, l1, rate, momentum, delta):
 @jit
 def _adam(begin, end, w, d, m, v, scale, l2, l1, rate, beta1, beta2, delta):
     one = w.dtype.type(1)
-    for i in range(begin, end):
+    for i in indices(begin, end):
         g = _gradient(d[i], w[i], scale, l2, l1)
         m[i] = (one - beta1) * g + beta1 * m[i]
         v[i] = (one - beta2) * (g * g) + beta2 * v[i]

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 import sys
 
-from pycaffe_dist.kernels import caching
+import numba
+import pytest
+from numba import float32, int64
+
+from pycaffe_dist.kernels import caching, update
 from pycaffe_dist.kernels.compiling import jit
 
 PROGRAM = """
@@ -60,3 +66,15 @@ def test_a_change_of_any_kernel_source_makes_a_new_version(tmp_path, monkeypatch
     before = caching.version.__wrapped__()
     inner.write_text("x = 2\n")
     assert caching.version.__wrapped__() != before
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="looks for instructions of x86-64")
+@pytest.mark.parametrize(
+    "kernel, arrays, scalars",
+    [(update._sgd, 3, 5), (update._adam, 4, 7)],
+    ids=["sgd", "adam"],
+)
+def test_updates_are_vector_code(kernel, arrays, scalars):
+    signature = (int64, int64, *[float32[::1]] * arrays, *[float32] * scalars)
+    compiled = numba.njit(signature, error_model="numpy")(kernel.py_func)
+    assert re.search(r"mulps", compiled.inspect_asm(signature))
