@@ -3,7 +3,7 @@
 ``python benchmarks/staleness.py [FLAGS]`` trains a small net on several ranks of this machine, each
 of which is late in some iterations, at random: synchronous ranks wait for every one of them, those
 with a staleness of 3 only for one that falls behind by more.  (A rank that is slow all the time
-sets the pace of all in either case.)  Runs of both kinds take turns, with another seed each time,
+sets the pace of all in either case.)  The learning rate falls to nothing by the last clock.  Runs of both kinds take turns, with another seed each time,
 so that the range of the losses is what chance makes of them.
 """
 
@@ -41,8 +41,8 @@ net_param {
     inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
   layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
 }
-base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 average_loss: %d
-random_seed: %d solver_mode: CPU
+base_lr: 0.01 lr_policy: "poly" power: 1 max_iter: %d momentum: 0.9 weight_decay: 0.0005
+average_loss: %d random_seed: %d solver_mode: CPU
 """
 
 
@@ -71,7 +71,8 @@ def work(options: argparse.Namespace) -> None:
 
     with detect() as cluster:
         device.set_threads(1)
-        solver_text = SOLVER % (options.files, AVERAGED, options.seed)
+        last = WARM_UP + options.clocks
+        solver_text = SOLVER % (options.files, last, AVERAGED, options.seed)
         param = text.parse(solver_text, caffe_pb2.SolverParameter())
         settings = ExchangeSettings(staleness=options.staleness)
         solver = make_solver(param, cluster, exchange="parameter_server", settings=settings)
