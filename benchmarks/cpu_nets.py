@@ -48,6 +48,8 @@ NETS = {
     "CaffeNet": BenchmarkNet("bvlc_reference_caffenet/train_val.prototxt", 32, (3, 227, 227), 1000),
     "VGG-16": BenchmarkNet("vgg16/train_val.prototxt", 4, (3, 224, 224), 1000),
     "GoogLeNet": BenchmarkNet("bvlc_googlenet/train_val.prototxt", 16, (3, 224, 224), 1000),
+    "ResNet-50": BenchmarkNet("resnet50/train_val.prototxt", 8, (3, 224, 224), 1000),
+    "SqueezeNet v1.1": BenchmarkNet("squeezenet_v1.1/train_val.prototxt", 16, (3, 227, 227), 1000),
     "MobileNet v1": BenchmarkNet("mobilenet_v1/train_val.prototxt", 16, (3, 224, 224), 1000),
 }
 
@@ -85,6 +87,7 @@ def _fields(layer: Any) -> dict[str, Any]:
             "stride": [*convolution.stride, 1][0],
             "pad": [*convolution.pad, 0][0],
             "group": convolution.group,
+            "has_bias": convolution.bias_term,
         }
     if layer.type == "Pooling":
         pooling = param.pooling_param

@@ -6,6 +6,7 @@ layers as one line of JSON, then numbers of iterations; answers each with one li
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -41,14 +42,17 @@ class Net:
                 self.layers.append((layer, TRANSLATIONS[layer["type"]](self, layer)))
             previous = layer if layer["type"] == "BatchNorm" else {"top": None}
 
-    def parameter(self, shape: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a weight of ``shape``, scaled by its inputs, and a bias."""
+    def parameter(
+        self, shape: list[int], has_bias: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return a weight of ``shape``, scaled by its inputs, and a bias if it is to have one."""
         scale = (3 / (torch.Size(shape).numel() / shape[0])) ** 0.5
         weight = ((2 * torch.rand(shape) - 1) * scale).requires_grad_()
-        bias = torch.zeros(shape[0]).requires_grad_()
         self.weights.append(weight)
-        self.biases.append(bias)
-        return weight, bias
+        if not has_bias:
+            return weight, None
+        self.biases.append(torch.zeros(shape[0]).requires_grad_())
+        return weight, self.biases[-1]
 
     def loss(self) -> torch.Tensor:
         """Run forward; return the weighted sum of the losses."""
@@ -63,7 +67,7 @@ class Net:
 
 def convolution(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor]:
     """Return the function of a Convolution."""
-    weight, bias = net.parameter(layer["weights"])
+    weight, bias = net.parameter(layer["weights"], layer["has_bias"])
     stride, pad, group = layer["stride"], layer["pad"], layer["group"]
     return lambda x: functional.conv2d(x, weight, bias, stride, pad, 1, group)
 
@@ -116,6 +120,7 @@ TRANSLATIONS: dict[str, Callable[[Net, dict[str, Any]], Callable[..., torch.Tens
     "ReLU": relu,
     "Dropout": lambda net, layer: lambda x: functional.dropout(x, layer["ratio"]),
     "Concat": lambda net, layer: lambda *x: torch.cat(x, 1),
+    "Eltwise": lambda net, layer: lambda x, *others: functools.reduce(torch.add, others, x),
     "SoftmaxWithLoss": lambda net, layer: (
         lambda x, label: functional.cross_entropy(x.flatten(1), label)
     ),

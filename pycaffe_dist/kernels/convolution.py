@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,12 @@ from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient
 from pycaffe_dist.kernels.convolution_generic import GenericConvolution, apply_relu
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.inner_product import InnerProduct
+from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.depthwise import DepthwiseConvolution, has_microkernels
 from pycaffe_dist.kernels.jit.phases import PhasedConvolution, PhasedGradient
 from pycaffe_dist.kernels.jit.products import FlatProduct
 from pycaffe_dist.kernels.jit.rows import WIDEST_KERNEL, RowConvolution
+from pycaffe_dist.kernels.jit.sampling import sample, spread
 from pycaffe_dist.kernels.jit.target import Target, target
 from pycaffe_dist.kernels.jit.weights import WeightGradient
 from pycaffe_dist.kernels.jit.winograd import WinogradConvolution
@@ -65,6 +69,8 @@ class Convolution:
             self._ways = _AsInnerProduct(x_shape, w_shape)
         elif math.prod((*geometry.kernel, *geometry.stride)) == 1 and not any(geometry.pad):
             self._ways = _Pointwise(self._target, x_shape, w_shape, geometry)
+        elif geometry.kernel == (1, 1) and not any(geometry.pad):
+            self._ways = _SampledPointwise(self._target, x_shape, w_shape, geometry)
         else:
             self._ways = _ByRows(self._target, x_shape, w_shape, geometry)
 
@@ -180,6 +186,35 @@ class _Pointwise(_ByRows):
 
     def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
         self._data.run(w, dy, dx, transposed=True)
+
+
+class _SampledPointwise(_Pointwise):
+    """1×1 kernels with a stride: the pixels that they touch are copied side by side."""
+
+    def __init__(self, target: Target, x_shape: Any, w_shape: Any, geometry: ConvolutionGeometry):
+        self._sampled = (*x_shape[:2], *geometry.output_shape(x_shape[2:]))
+        self._stride = geometry.stride
+        super().__init__(target, self._sampled, w_shape, geometry)
+
+    @contextmanager
+    def _lend(self) -> Iterator[np.ndarray]:
+        with workspace.shared.lend(math.prod(self._sampled)) as memory:
+            yield memory.reshape(self._sampled)
+
+    def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
+        with self._lend() as sampled:
+            sample(x, sampled, self._stride)
+            super().forward(sampled, w, b, y, slope)
+
+    def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
+        with self._lend() as sampled:
+            super().backward_data(dy, w, sampled)
+            spread(sampled, dx, self._stride)
+
+    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
+        with self._lend() as sampled:
+            sample(x, sampled, self._stride)
+            super().backward_weights(sampled, dy, dw)
 
 
 class _AsInnerProduct:

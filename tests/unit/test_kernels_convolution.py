@@ -45,6 +45,7 @@ CASES = {
     "1x1": ((3, 5, 4, 4), 7, geometry(2, 1)),
     "1x1 wide": ((2, 70, 9, 7), 33, geometry(2, 1)),
     "1x1 stride 2": ((2, 17, 9, 8), 19, geometry(2, 1, stride=2)),
+    "1x1 strided, grouped": ((3, 8, 10, 8), 6, geometry(2, 1, stride=(3, 2), group=2)),
     "1x1 padded": ((2, 5, 4, 3), 6, geometry(2, 1, pad=1)),
     "stride beyond kernel": ((2, 9, 14, 13), 10, geometry(2, 2, stride=3)),
     "dilated": ((2, 6, 17, 15), 9, geometry(2, 3, pad=2, dilation=2)),

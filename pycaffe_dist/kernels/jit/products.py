@@ -11,7 +11,7 @@ import functools
 import numpy as np
 
 from pycaffe_dist.device import parallel_for
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import indices, jit
 from pycaffe_dist.kernels.jit.calling import call
 from pycaffe_dist.kernels.jit.kernels import FlatKernel, OuterKernel, PanelKernel, TransposeKernel
 from pycaffe_dist.kernels.jit.objects import address_of
@@ -46,23 +46,38 @@ def _flat_rows(target: Target, rows: int, vectors: int) -> int:
 
 
 @jit
+def _pack_four(a, first, row_step, k_step, depth, scale, target):
+    """target[k, i] = scale · a[first + i·row_step + k·k_step] for four rows i."""
+    one, two, three, four = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+    row, step, at = np.uint64(row_step), np.uint64(k_step), np.uint64(first)
+    # Written out, and with unsigned indices, this becomes vector code.
+    for k in indices(0, depth):
+        source, to = at + k * step, four * k
+        target[to] = scale * a[source]
+        target[to + one] = scale * a[source + row]
+        target[to + two] = scale * a[source + two * row]
+        target[to + three] = scale * a[source + three * row]
+
+
+@jit
 def _pack_rows(begin, end, a, steps, rows, count, depth, scale, packed):
     """packed[tile, k, i] = scale · a[tile·rows + i, k]; a is flat, steps are (row, k, start)."""
     row_step, k_step, start = steps
     for tile in range(begin, end):
-        target = packed[tile * rows * depth : (tile + 1) * rows * depth].reshape((depth, rows))
+        target = packed[tile * rows * depth : (tile + 1) * rows * depth]
         used = min(rows, count - tile * rows)
         first = start + tile * rows * row_step
+        if used == 4 and rows == 4:
+            if row_step == 1:
+                _pack_four(a, first, 1, k_step, depth, scale, target)
+            else:
+                _pack_four(a, first, row_step, 1, depth, scale, target)
+            continue
         if used < rows:
-            target[:, used:] = 0
-        if row_step == 1:
+            target[:] = 0
+        for i in range(used):
             for k in range(depth):
-                for i in range(used):
-                    target[k, i] = scale * a[first + k * k_step + i]
-        else:
-            for i in range(used):
-                for k in range(depth):
-                    target[k, i] = scale * a[first + i * row_step + k * k_step]
+                target[k * rows + i] = scale * a[first + i * row_step + k * k_step]
 
 
 @jit

@@ -34,9 +34,9 @@ def step_cycles(rows: float, vectors: int) -> float:
     """Return the cycles of one step of a tile of ``rows`` times ``vectors`` multiply-adds.
 
     It is bound by two of them a cycle, by operand loads (1.6 a cycle were seen), or by too few sums
-    to hide the latency of an addition.
+    to hide the latency of an addition; the loop around them takes about half a cycle more.
     """
-    return max(rows * vectors / 2, (rows + vectors) / 1.6, 4.3)
+    return max(rows * vectors / 2, (rows + vectors) / 1.6, 4.3) + 0.5
 
 
 @functools.lru_cache(maxsize=1)

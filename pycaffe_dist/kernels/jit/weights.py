@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pycaffe_dist.device import parallel_for, threads
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import indices, jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan, valid_range
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.calling import call
@@ -216,14 +216,19 @@ def _pad_rows(x, padded, first, rows, width, padding):
 @jit
 def _add_sums(sums, dw, base, per_output, band, tiles, passes, places, outputs):
     """dw += sums, whose shape is (tile, pass, row, lane)."""
-    channel, rows = band[1], band[3]
-    for tile in range(tiles[0], tiles[1]):
-        for p in range(len(passes)):
-            for i in range(min(rows, len(places) - tile * rows)):
-                place = base + places[tile * rows + i] + passes[p, 4]
-                lane_sums = sums[tile - tiles[0], p, i]
-                for lane in range(min(lane_sums.size, outputs - channel)):
-                    dw[place + (channel + lane) * per_output] += lane_sums[lane]
+    channel, rows, lanes, count = band[1], band[3], sums.shape[3], len(passes)
+    flat, most = sums.reshape(-1), min(tiles[1] * rows, len(places))
+    # Sums stay in a cache of their own; so it is dw that is gone through in order.
+    for lane in range(min(lanes, outputs - channel)):
+        first = base + (channel + lane) * per_output
+        of_output = dw[first : first + per_output]
+        for p in range(count):
+            for tile in range(tiles[0], tiles[1]):
+                begin = ((tile - tiles[0]) * count + p) * rows * lanes + lane
+                for i in indices(tile * rows, min(most, (tile + 1) * rows)):
+                    place = np.uint64(places[i] + passes[p, 4])
+                    of_output[place] += flat[np.uint64(begin)]
+                    begin += lanes
 
 
 @jit
