@@ -3,9 +3,9 @@
 ``python benchmarks/staleness.py [FLAGS]`` trains a small net on several ranks of this machine, each
 of which is late in some iterations, at random: synchronous ranks wait for every one of them, those
 with a staleness of 3 only for one that falls behind by more.  (A rank that is slow all the time
-sets the pace of all in either case.)  The learning rate falls to nothing by the last clock.  Runs of
-both kinds take turns, with another seed each time, so that the range of the losses is what chance
-makes of them.
+sets the pace of all in either case.)  The learning rate falls to nothing by the last clock.  Runs
+of both kinds take turns, with another seed each time, so that the range of the losses is what
+chance makes of them.
 """
 
 from __future__ import annotations
