@@ -6,8 +6,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.compiling import indices, jit
 from pycaffe_dist.kernels.elementwise import blockwise
+
+_GRAIN = 16384
+# Values that are summed in one pass.
+_MOST = 4
+
+
+@jit
+def _sums(begin, end, y, a, b, c, d, factors, count):
+    fa, fb, fc, fd = factors
+    if count == 1:
+        for i in indices(begin, end):
+            y[i] = fa * a[i]
+    elif count == 2:
+        for i in indices(begin, end):
+            y[i] = fa * a[i] + fb * b[i]
+    elif count == 3:
+        for i in indices(begin, end):
+            y[i] = fa * a[i] + fb * b[i] + fc * c[i]
+    else:
+        for i in indices(begin, end):
+            y[i] = fa * a[i] + fb * b[i] + fc * c[i] + fd * d[i]
 
 
 @kernel
@@ -15,20 +38,17 @@ def weighted_sum(
     y: np.ndarray, values: Sequence[np.ndarray], coefficients: Sequence[float]
 ) -> None:
     """Set y to the sum of the values, each times its coefficient; y may be the first value."""
-
-    def add(y: np.ndarray, *values: np.ndarray) -> None:
-        first, *others = (
-            value if coefficient == 1 else value * coefficient
-            for value, coefficient in zip(values, coefficients)
-        )
-        if not others:
-            np.copyto(y, first)
+    cast = y.dtype.type
+    arrays, factors = list(values), list(coefficients)
+    while True:
+        count = min(_MOST, len(arrays))
+        # What is not there is not read, but has a type.
+        flat = [array.reshape(-1) for array in (*arrays[:count], *[y] * (_MOST - count))]
+        scalars = tuple(cast(factor) for factor in (*factors[:count], *[0] * (_MOST - count)))
+        parallel_for(_sums, y.size, y.reshape(-1), *flat, scalars, count, grain=_GRAIN)
+        if len(arrays) <= _MOST:
             return
-        np.add(first, others[0], out=y)
-        for other in others[1:]:
-            y += other
-
-    blockwise(add, y, *values)
+        arrays, factors = [y, *arrays[_MOST:]], [1, *factors[_MOST:]]
 
 
 @kernel
