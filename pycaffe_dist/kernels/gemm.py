@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.device import parallel_for
-from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels import kernel, plan
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.jit.products import FlatProduct, TransposedProduct
 from pycaffe_dist.kernels.jit.target import Target, target
@@ -162,3 +162,31 @@ def _specialised(unit, a, b, c, trans_a, trans_b, alpha, beta) -> None:
         plan.run(left, b, c, add=beta != 0, scale=alpha)
     else:
         plan.run(a, b, c, transposed=trans_a, add=beta != 0, scale=alpha)
+
+
+@plan
+class FixedProduct:
+    """Products of many matrices (M, K) with one (K, N), which is laid out for them beforehand.
+
+    `hold` it first.  All are C-contiguous and of ``dtype``.
+    """
+
+    def __init__(self, m: int, n: int, k: int, dtype: Any = np.float32):
+        unit = target() if np.dtype(dtype) == np.float32 else None
+        self._product = FlatProduct(unit, m, n, k) if unit is not None else None
+        self._b: np.ndarray | None = None
+
+    def hold(self, b: np.ndarray, transposed: bool = False) -> None:
+        """Take b (K, N), or (N, K) if ``transposed``; it must be held anew when it has changed."""
+        if self._product is not None:
+            self._product.lay_out(b, transposed)
+        else:
+            self._b = np.ascontiguousarray(b.T) if transposed else b
+
+    def run(self, a: np.ndarray, y: np.ndarray, add: bool = False) -> None:
+        """Set y (M, N) to a·b; with ``add``, add it to y."""
+        if self._product is not None:
+            self._product.run(a, None, y, add=add)
+        else:
+            assert self._b is not None
+            gemm(a, self._b, y, beta=float(add))

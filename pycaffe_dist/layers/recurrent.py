@@ -11,7 +11,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import to_numpy, xp
 from pycaffe_dist.kernels.bias_add import bias_gradient
 from pycaffe_dist.kernels.exponential import tanh
-from pycaffe_dist.kernels.gemm import gemm
+from pycaffe_dist.kernels.gemm import FixedProduct, gemm
 from pycaffe_dist.kernels.inner_product import InnerProduct
 from pycaffe_dist.kernels.lstm import lstm_unit_backward, lstm_unit_forward
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
@@ -106,9 +106,10 @@ class Recurrent(Layer):
         self._gates = self.new_blob(steps, streams, rows)
         # The states before each step, h only where its sequence goes on.
         self._before = self.new_blob(*shape)
-        self._input_plan = InnerProduct(
-            steps * streams, rows, self._inputs, dtype=self.context.dtype
-        )
+        dtype = self.context.dtype
+        self._input_plan = InnerProduct(steps * streams, rows, self._inputs, dtype=dtype)
+        self._step_plan = FixedProduct(streams, rows, self._hidden, dtype)
+        self._step_back_plan = FixedProduct(streams, self._hidden, rows, dtype)
 
     def reset(self) -> None:
         """Forget the last states: the next batch starts from zero."""
@@ -145,10 +146,10 @@ class Recurrent(Layer):
             gemm(self._static_input(bottom), self._weights(2), fixed, trans_b=True)
             gates += fixed
         self._states = self._first_states(bottom)
-        weights = xp().ascontiguousarray(self._weights(self._hidden_weights).T)
+        self._step_plan.hold(self._weights(self._hidden_weights), transposed=True)
         for step in range(len(gates)):
             np.multiply(self._states[0], bottom[1].data[step][:, None], out=self._before.data[step])
-            gemm(self._before.data[step], weights, gates[step], beta=1.0)
+            self._step_plan.run(self._before.data[step], gates[step], add=True)
             self._states = self._step_forward(step, bottom, top)
         self._finish_forward(top)
         for index, state in enumerate(self._states):
@@ -159,7 +160,7 @@ class Recurrent(Layer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         require_no_gradient(self, propagate_down, 1)
         dgates = self._gates.diff
-        weights = self._weights(self._hidden_weights)
+        self._step_back_plan.hold(self._weights(self._hidden_weights))
         dstates = [np.zeros_like(state) for state in self._last]
         for index, blob in enumerate(top[1:]):
             dstates[index][...] = blob.diff[0]
@@ -167,7 +168,7 @@ class Recurrent(Layer):
         for step in reversed(range(len(dgates))):
             dstates[0] += doutputs[step]
             self._step_backward(step, top, dstates)
-            gemm(dgates[step], weights, dstates[0])
+            self._step_back_plan.run(dgates[step], dstates[0])
             dstates[0] *= bottom[1].data[step][:, None]
         self._gradients_of_parameters(bottom)
         self._gradients_of_bottoms(propagate_down, bottom, dstates)

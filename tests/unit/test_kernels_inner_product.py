@@ -7,7 +7,7 @@ import pytest
 from kernel_reference import close, golden
 
 from pycaffe_dist import device
-from pycaffe_dist.kernels.gemm import gemm
+from pycaffe_dist.kernels.gemm import FixedProduct, gemm
 from pycaffe_dist.kernels.inner_product import InnerProduct
 
 pytestmark = pytest.mark.usefixtures("two_threads")
@@ -38,6 +38,22 @@ def test_gemm(m, n, k, trans_a, trans_b, dtype):
     c[:] = 1
     gemm(a, b, c, trans_a, trans_b, alpha=0.5, beta=2.0)
     close(c, 0.5 * product + 2, dtype, k)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_fixed_product_has_what_it_held_last(m, n, k, transposed, dtype):
+    rng = np.random.default_rng(0)
+    product = FixedProduct(m, n, k, dtype)
+    for _ in range(2):
+        b = rng.standard_normal((k, n)).astype(dtype)
+        product.hold(np.ascontiguousarray(b.T) if transposed else b, transposed)
+        y, expected = np.full((m, n), np.nan, dtype), np.zeros((m, n))
+        for add in (False, True):
+            a = rng.standard_normal((m, k)).astype(dtype)
+            product.run(a, y, add)
+            expected += a.astype(np.float64) @ b.astype(np.float64)
+            close(y, expected, dtype, k)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)

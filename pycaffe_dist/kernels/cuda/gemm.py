@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from pycaffe_dist import device
 
 
@@ -18,3 +20,19 @@ def gemm(
 ) -> None:
     """See `pycaffe_dist.kernels.gemm.gemm`."""
     device.current_gpu().gemm(a, b, c, trans_a, trans_b, alpha, beta)
+
+
+class FixedProduct:
+    """See `pycaffe_dist.kernels.gemm.FixedProduct`; cuBLAS takes the matrix as it lies."""
+
+    def __init__(self, m: int, n: int, k: int, dtype: Any = np.float32):
+        self._b: Any = None
+        self._transposed = False
+
+    def hold(self, b: Any, transposed: bool = False) -> None:
+        """Take b (K, N), or (N, K) if ``transposed``; it must be held anew when it has changed."""
+        self._b, self._transposed = b, transposed
+
+    def run(self, a: Any, y: Any, add: bool = False) -> None:
+        """Set y (M, N) to a·b; with ``add``, add it to y."""
+        gemm(a, self._b, y, trans_b=self._transposed, beta=float(add))

@@ -24,6 +24,8 @@ DEPTH = 256
 # many columns as make up panels of this size (half a second-level cache).
 ROW_TILES, FEWEST_ROW_TILES, ENOUGH_UNITS = 64, 16, 32
 PANEL_BYTES = 1 << 17
+# How B is read: where it lies, from copies that each unit of work makes, or laid out beforehand.
+DIRECT, PANELLED, LAID_OUT = 0, 1, 2
 # Up to this depth a flat product is bound by the memory traffic of y.
 SHALLOW = 128
 # A unit of work of a transposed product: at most so many tiles of B's rows.
@@ -99,13 +101,22 @@ def _fill_panels(panels, b, columns, k, steps, first, count, width, lanes, kerne
 
 
 @jit
+def _lay_out_tiles(begin, end, panels, b, kernels, sizes):
+    columns, depth, width, lanes = sizes
+    target = panels.ctypes.data + 4 * begin * width * depth
+    address, count = b.ctypes.data, end - begin
+    _fill_panels(target, address, columns, 0, depth, begin, count, width, lanes, kernels)
+
+
+@jit
 def _flat_units(begin, end, packed, b, y, bias, slopes, kernels, sizes):
     count, depth, columns, rows, vectors, lanes, group, add, together, most_high, panelled = sizes
     row_tiles, width = (count + rows - 1) // rows, vectors * lanes
     column_tiles = (columns + width - 1) // width
     row_units = (row_tiles + most_high - 1) // most_high
     column_units = (column_tiles + together - 1) // together
-    scratch = np.empty((together + 1) * min(DEPTH, depth) * width if panelled else 1, np.float32)
+    filled = panelled == PANELLED
+    scratch = np.empty((together + 1) * min(DEPTH, depth) * width if filled else 1, np.float32)
     panels = (scratch.ctypes.data + 63) // 64 * 64
     for unit in range(begin, end):
         image, rest = unit // (row_units * column_units), unit % (row_units * column_units)
@@ -119,7 +130,7 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, kernels, sizes):
         for k in range(0, depth, DEPTH):
             steps = min(DEPTH, depth - k)
             slope = slopes.ctypes.data + (4 if k + steps == depth else 0)
-            if panelled:
+            if filled:
                 _fill_panels(
                     panels, source, columns, k, steps, first_column, wide, width, lanes, kernels
                 )
@@ -132,12 +143,16 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, kernels, sizes):
                 left = min(width, columns - column)
                 used = (left + lanes - 1) // lanes
                 last = left - (used - 1) * lanes
+                if filled:
+                    at = panels + 4 * (column_tile - first_column) * steps * width
+                elif panelled == LAID_OUT:
+                    at = source + 4 * (column * depth + k * used * lanes)
+                else:
+                    at = source + 4 * (k * columns + column)
                 call(
                     kernels[0, int(last < lanes), used - 1],
                     a + 4 * (tile * depth + k) * rows,
-                    panels + 4 * (column_tile - first_column) * steps * width
-                    if panelled
-                    else source + 4 * (k * columns + column),
+                    at,
                     4 * used * lanes if panelled else 4 * columns,
                     steps,
                     bias.ctypes.data + 4 * (g * row_tiles * rows + row),
@@ -168,7 +183,7 @@ class FlatProduct:
         column_tiles = -(-n // width)
         together = min(column_tiles, max(2, PANEL_BYTES // (4 * width * min(k, DEPTH))))
         # Panels cost a copy, which several row tiles must share.
-        panelled = self._tiles >= 4
+        panelled = PANELLED if self._tiles >= 4 else DIRECT
         wide, high = self._products * -(-column_tiles // together), ROW_TILES
         while high > FEWEST_ROW_TILES and wide * -(-self._tiles // high) < ENOUGH_UNITS:
             high //= 2
@@ -177,16 +192,50 @@ class FlatProduct:
             np.int64,
         )
         self._units = wide * -(-self._tiles // high)
+        self._target = target
+        self._laid_out = np.empty(0, np.float32)
 
     @property
     def scratch_bytes(self) -> int:
         """The memory that this plan keeps."""
-        return self._packed.nbytes + self._bias.nbytes
+        return self._packed.nbytes + self._bias.nbytes + self._laid_out.nbytes
+
+    def lay_out(self, b: np.ndarray, transposed: bool = False) -> None:
+        """Copy b (K, N), or (N, K) if ``transposed``, to be the b of every `run` from now on.
+
+        For a plan of one product.
+        """
+        depth, columns = self._k, self._n
+        lanes, width = self._target.lanes, 3 * self._target.lanes
+        tiles = -(-columns // width)
+        if not self._laid_out.size:
+            memory = np.zeros(tiles * width * depth + 16, np.float32)
+            self._laid_out = memory[-memory.ctypes.data // 4 % 16 :]
+            self._sizes[10] = LAID_OUT
+        flat = b.reshape(-1)
+        if not transposed:
+            sizes = columns, depth, width, lanes
+            parallel_for(_lay_out_tiles, tiles, self._laid_out, flat, self._kernels, sizes)
+            return
+        vectors = [min(3, -(-(columns - tile * width) // lanes)) for tile in range(tiles)]
+        bands = [(0, tile * width, count) for tile, count in enumerate(vectors)]
+        parallel_for(
+            _pack_lanes,
+            tiles * -(-depth // DEPTH),
+            flat,
+            self._laid_out,
+            np.array(bands, np.int64),
+            columns,
+            depth,
+            np.float32(1),
+            lanes,
+            address_of(TransposeKernel(), self._target),
+        )
 
     def run(
         self,
         a: np.ndarray,
-        b: np.ndarray,
+        b: np.ndarray | None,
         y: np.ndarray,
         transposed: bool = False,
         bias: np.ndarray | None = None,
@@ -196,7 +245,8 @@ class FlatProduct:
     ) -> None:
         """Set y to scale·A·b + bias per row, rectified with ``slope``; with ``add``, add to y.
 
-        a holds (group, M, K), or (group, K, M) if ``transposed``; b (images·group, K, N).
+        a holds (group, M, K), or (group, K, M) if ``transposed``; b (images·group, K, N), or None
+        for what is laid out.
         """
         row_step, k_step = (1, self._m) if transposed else (self._k, 1)
         flat, part = a.reshape(-1), self._packed.size // self._group
@@ -220,7 +270,7 @@ class FlatProduct:
             _flat_units,
             self._units,
             self._packed,
-            b.reshape(-1),
+            self._laid_out if b is None else b.reshape(-1),
             y.reshape(-1),
             self._bias,
             self._slopes,
