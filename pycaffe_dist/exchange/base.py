@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.runtime.cluster import Cluster
     from pycaffe_dist.runtime.communication import Handle, Task
+    from pycaffe_dist.runtime.local_engine import Factors
     from pycaffe_dist.runtime.mpi import MPICluster
     from pycaffe_dist.solvers.updating import Updater
 
@@ -221,8 +222,8 @@ class FactorExchange(Exchange):
     moves = Moves.FACTORS
 
     @abc.abstractmethod
-    def rebuild_rows(self, shipment: Shipment, begin: int, end: int, out: np.ndarray) -> None:
-        """Do for some rows of the mean gradient, on the host, what ``complete`` does for all."""
+    def factors(self, shipment: Shipment) -> Factors:
+        """Return all ranks' factors, on the host, for another to do what ``complete`` does."""
 
 
 class UpdateExchange(Exchange):

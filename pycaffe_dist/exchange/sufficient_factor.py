@@ -28,6 +28,7 @@ from pycaffe_dist.exchange.base import (
 )
 from pycaffe_dist.exchange.wire import WireFormat, wire_format
 from pycaffe_dist.runtime.communication import Task
+from pycaffe_dist.runtime.local_engine import Factors
 
 if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
@@ -171,11 +172,10 @@ class SufficientFactor(FactorExchange):
                 factors = from_numpy(rows.u), from_numpy(rows.v)
                 mean_of_products(*factors, self.cluster.size, parameter.blob.diff)
 
-    def rebuild_rows(self, shipment: Shipment, begin: int, end: int, out: np.ndarray) -> None:
-        """Rebuild some rows of the mean gradient, with the bits that they have in the whole."""
+    def factors(self, shipment: Shipment) -> Factors:
+        """Return the factors of all ranks."""
         rows = self._rows[shipment]
-        columns = np.ascontiguousarray(rows.u[:, begin:end])
-        mean_of_products(columns, rows.v, self.cluster.size, out)
+        return Factors(rows.u, rows.v, self.cluster.size)
 
     def close(self) -> None:
         """Give the layers their gradients back."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -29,7 +29,7 @@ from pycaffe_dist.runtime.choosing import (
     spared_seconds,
     use_buckets,
 )
-from pycaffe_dist.runtime.local_engine import Engine, LocalEngine
+from pycaffe_dist.runtime.local_engine import Engine, Factors, LocalEngine
 from pycaffe_dist.runtime.mpi import MPICluster
 from pycaffe_dist.runtime.plan import (
     STATISTICS,
@@ -356,9 +356,7 @@ class ExchangeEngine(Engine):
             if waybill.complete() and self._record is not None:
                 self._record(Kind.REBUILD, parameter.key, started, perf_counter())
 
-    def wait_for_factors(
-        self, parameter: Parameter
-    ) -> Callable[[int, int, np.ndarray], None] | None:
+    def wait_for_factors(self, parameter: Parameter) -> Factors | None:
         """Do as :meth:`wait` does, or leave it to the caller to rebuild what came as factors."""
         waybills = self._of_parameter.get(parameter.key, ())
         for waybill in waybills:
@@ -366,7 +364,7 @@ class ExchangeEngine(Engine):
             if isinstance(exchange, FactorExchange) and waybill.completed < waybill.round:
                 self._arrived(parameter)
                 waybill.completed = waybill.round
-                return partial(exchange.rebuild_rows, waybill.shipment)
+                return exchange.factors(waybill.shipment)
         self.wait(parameter)
         return None
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,8 +16,13 @@ if TYPE_CHECKING:
     from pycaffe_dist.runtime.recording import Record
     from pycaffe_dist.solvers.updating import Updater
 
-# Of a gradient uᵀ·v of M×N weights over K samples: u (K, M) and v (K, N).
-Factors = tuple[np.ndarray, np.ndarray]
+
+class Factors(NamedTuple):
+    """What a mean gradient uᵀ·v/ranks of M×N weights is made of: u (K, M) and v (K, N)."""
+
+    u: np.ndarray
+    v: np.ndarray
+    ranks: int = 1
 
 
 class Engine(abc.ABC):
@@ -64,12 +68,10 @@ class Engine(abc.ABC):
         Or, if an exchange :meth:`updates` it, when its weights are updated.
         """
 
-    def wait_for_factors(
-        self, parameter: Parameter
-    ) -> Callable[[int, int, np.ndarray], None] | None:
+    def wait_for_factors(self, parameter: Parameter) -> Factors | None:
         """Do as :meth:`wait` does, or leave it to the caller to rebuild the mean gradient.
 
-        Then it returns what makes the rows [begin, end) of it, until the next iteration.
+        Then it returns the factors, which hold until the next iteration.
         """
         self.wait(parameter)
         return None
@@ -176,28 +178,31 @@ class LocalEngine(Engine):
         if factors is None:
             return
         key = parameter.key
-        kept = self._factors.get(key, ())
-        if [array.shape for array in kept] == [array.shape for array in factors]:
-            for mine, factor in zip(kept, factors):
-                np.copyto(mine, factor)
+        kept = self._factors.get(key)
+        if kept is not None and (kept.u.shape, kept.v.shape) == (
+            factors[0].shape,
+            factors[1].shape,
+        ):
+            np.copyto(kept.u, factors[0])
+            np.copyto(kept.v, factors[1])
         else:
-            self._factors[key] = factors[0].copy(), factors[1].copy()
+            self._factors[key] = Factors(factors[0].copy(), factors[1].copy())
         self._unmade.add(key)
 
     def wait(self, parameter: Parameter) -> None:
         """Make the gradient if that was left out."""
-        if parameter.key in self._unmade:
-            self._unmade.discard(parameter.key)
-            _multiply(self._factors[parameter.key], 0, parameter.shape[0], parameter.blob.diff)
+        factors = self.wait_for_factors(parameter)
+        if factors is not None:
+            from pycaffe_dist.kernels.gemm import gemm
 
-    def wait_for_factors(
-        self, parameter: Parameter
-    ) -> Callable[[int, int, np.ndarray], None] | None:
+            gemm(factors.u, factors.v, parameter.blob.diff, trans_a=True)
+
+    def wait_for_factors(self, parameter: Parameter) -> Factors | None:
         """Leave it to the caller to make a gradient whose factors are kept."""
         if parameter.key not in self._unmade:
             return None
         self._unmade.discard(parameter.key)
-        return partial(_multiply, self._factors[parameter.key])
+        return self._factors[parameter.key]
 
     def mean_statistics(self) -> None:
         """Do nothing."""
@@ -225,11 +230,3 @@ def _gains(parameter: Parameter) -> bool:
         and parameter.blob.data.nbytes >= _LEAST_BYTES
         and not parameter.blob.device.is_gpu
     )
-
-
-def _multiply(factors: Factors, begin: int, end: int, out: np.ndarray) -> None:
-    """Set ``out`` to the rows [begin, end) of the product of two factors."""
-    from pycaffe_dist.kernels.gemm import gemm
-
-    u, v = factors
-    gemm(np.ascontiguousarray(u[:, begin:end]), v, out, trans_a=True)

@@ -72,23 +72,23 @@ class Updates:
     def _update(self, index: int, rate: float, iteration: int, clipping: float) -> None:
         """Update a parameter once its mean gradient is there, unless an exchange has done it."""
         engine, parameter = self._solver.engine, self._solver.net.parameters[index]
-        rebuild = None
+        factors = None
         if parameter.as_factors and self._may_update_rows():
-            rebuild = engine.wait_for_factors(parameter)
+            factors = engine.wait_for_factors(parameter)
         else:
             engine.wait(parameter)
         if engine.updates(parameter):
             return
         started = updating = perf_counter()
-        if rebuild is None:
+        if factors is None:
             self.updater.update(index, rate, iteration, clipping)
         else:
             if index not in self._of_rows:
                 self._of_rows[index] = RowUpdates(self.updater, index)
-            updating += self._of_rows[index].update(rebuild, rate, iteration)
+            updating += self._of_rows[index].update(factors, rate, iteration)
         tell = self._solver.listeners.tell
         if tell:
-            if rebuild is not None:  # they took turns, and are told as one after the other
+            if factors is not None:  # they took turns, and are told as one after the other
                 tell(Kind.REBUILD, parameter.key, started, updating)
             tell(Kind.UPDATE, parameter.key, updating, perf_counter())
 

@@ -7,6 +7,7 @@ import pytest
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.exchange.base import mean_of_products
+from pycaffe_dist.runtime.local_engine import Factors
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.solvers import row_updates
 from pycaffe_dist.solvers.method import method_types
@@ -42,11 +43,7 @@ def test_rows_get_the_bits_of_the_whole(method, monkeypatch):
         u, v = (rng.standard_normal((RANKS * SAMPLES, n)).astype(np.float32) for n in SHAPE)
         mean_of_products(u, v, RANKS, whole.blob.diff)
         updaters[0].update(0, 0.1, iteration)
-
-        def rebuild(begin, end, out, u=u, v=v):
-            mean_of_products(np.ascontiguousarray(u[:, begin:end]), v, RANKS, out)
-
-        rows.update(rebuild, 0.1, iteration)
+        rows.update(Factors(u, v, RANKS), 0.1, iteration)
         np.testing.assert_array_equal(by_rows.blob.data, whole.blob.data)
     for mine, theirs in zip(updaters[1].method.history, updaters[0].method.history, strict=True):
         np.testing.assert_array_equal(mine, theirs)
