@@ -22,6 +22,8 @@ from pycaffe_dist.kernels import lrn, pooling, update
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
 from pycaffe_dist.kernels.inner_product import InnerProduct
 from pycaffe_dist.kernels.pooling import PoolingGeometry
+from pycaffe_dist.net import Net
+from pycaffe_dist.schema import caffe_pb2, text
 
 try:
     import torch
@@ -91,6 +93,21 @@ UPDATES = {
     "update of 64k": (1 << 16,),
     "update of 16m": (1 << 24,),
 }
+
+# steps, streams, inputs, hidden units
+RECURRENT = {
+    "lstm of one stream": (80, 1, 512, 512),
+    "lstm of 16 streams": (20, 16, 256, 256),
+    "lstm of a captioner": (20, 100, 1000, 1000),
+}
+LSTM = """
+force_backward: true
+layer {{ name: "x" type: "Input" top: "x"
+  input_param {{ shape {{ dim: {0} dim: {1} dim: {2} }} }} }}
+layer {{ name: "on" type: "Input" top: "on" input_param {{ shape {{ dim: {0} dim: {1} }} }} }}
+layer {{ name: "lstm" type: "LSTM" bottom: "x" bottom: "on" top: "y"
+  recurrent_param {{ num_output: {3} weight_filler {{ type: "uniform" min: -0.1 max: 0.1 }} }} }}
+"""
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -212,6 +229,30 @@ def updates(count) -> Iterator[Pass]:
     )
 
 
+def recurrent(steps, streams, inputs, hidden) -> Iterator[Pass]:
+    """Yield forward and all of backward of an LSTM layer."""
+    net = Net(text.parse(LSTM.format(steps, streams, inputs, hidden), caffe_pb2.NetParameter()))
+    net.blobs["x"].data[...] = normal(steps, streams, inputs)
+    net.blobs["on"].data[...] = 1
+    net.blobs["y"].diff[...] = 0.001
+    flops = 2.0 * steps * streams * 4 * hidden * (inputs + hidden)
+    theirs: list[Callable[[], object] | None] = [None] * 2
+    if torch is not None:
+        module = torch.nn.LSTM(inputs, hidden)
+        tx = torch.from_numpy(normal(steps, streams, inputs)).requires_grad_()
+        ty, _ = module(tx)
+        dy = torch.full_like(ty, 0.001)
+        wanted = [tx, *module.parameters()]
+        theirs = [
+            lambda: module(tx),
+            lambda: torch.autograd.grad(ty, wanted, dy, retain_graph=True),
+        ]
+    index = len(net.nodes) - 1
+    net.forward()
+    yield "forward", flops, lambda: net.forward_layer(index), theirs[0]
+    yield "backward", 2 * flops, lambda: net.backward_layer(index), theirs[1]
+
+
 def medians(ours, theirs, seconds: float, clock: Callable[[], float]) -> tuple[float, float]:
     """Return the median times of two functions that run alternately."""
     ours()
@@ -236,6 +277,7 @@ FAMILIES = {
     "pool": (pool, POOLINGS),
     "lrn": (normalisation, NORMALISATIONS),
     "update": (updates, UPDATES),
+    "recurrent": (recurrent, RECURRENT),
 }
 
 
