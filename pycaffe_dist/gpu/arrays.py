@@ -2,16 +2,20 @@
 
 What CuPy refuses is refused here: host arrays as operands, implicit conversion to NumPy, functions
 and options that CuPy lacks.  As there, reductions and single elements are arrays without axes.
+Values may be used where the GPU is the current device only: elsewhere CuPy would take a stream that
+does not wait for those that make them.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from pycaffe_dist.device import current_gpu
 
 # Functions of NumPy that take arrays and that CuPy 14 does not have.
 _LACKING = frozenset(
@@ -78,11 +82,19 @@ _METHODS = [
     "var",
     "view",
 ]
+# Those of them that look at no values.
+_VIEWS = "reshape", "squeeze", "swapaxes", "transpose", "view", "ravel", "diagonal"
 
 # Written before and behind every allocation, and looked at after every launch.
 GUARD_BYTES = 64
 _GUARD = 0xA5
 _GARBAGE = 0xFF  # what an `empty` array holds: NaN, as floats
+
+
+class Memory(NamedTuple):
+    """Where an array begins, as ``data`` of CuPy's arrays."""
+
+    ptr: int
 
 
 class _Guarded(np.ndarray):
@@ -172,6 +184,11 @@ class DeviceArray(NDArrayOperatorsMixin):
             "version": 3,
         }
 
+    @property
+    def data(self) -> Memory:
+        """Where the array begins."""
+        return Memory(self.inner.ctypes.data)
+
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         raise TypeError(
             "Implicit conversion of a device array to a NumPy array is not allowed; use "
@@ -179,6 +196,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        current_gpu()
         out = options.get("out")
         if method == "reduce":
             names = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod"}
@@ -195,6 +213,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return out[0] if out is not None and len(out) == 1 else to_device(result)
 
     def __array_function__(self, function: Any, types: Any, args: tuple, options: dict) -> Any:
+        current_gpu()
         given = options
         if function.__name__ in _LACKING_OPTIONS:
             given = inspect.signature(function).bind(*args, **options).arguments
@@ -214,6 +233,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return DeviceArray(self.inner[keys if Ellipsis in map(_plain, keys) else (*keys, ...)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        current_gpu()
         self.inner[to_inner(key)] = to_inner(value)
 
     def __len__(self) -> int:
@@ -223,12 +243,15 @@ class DeviceArray(NDArrayOperatorsMixin):
         return (self[index] for index in range(len(self.inner)))
 
     def __bool__(self) -> bool:
+        current_gpu()
         return bool(self.inner)
 
     def __float__(self) -> float:
+        current_gpu()
         return float(self.inner)
 
     def __int__(self) -> int:
+        current_gpu()
         return int(self.inner)
 
     def __repr__(self) -> str:
@@ -241,18 +264,22 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def fill(self, value: Any) -> None:
         """Set all elements."""
+        current_gpu()
         self.inner.fill(to_inner(value))
 
     def item(self, *args: Any) -> Any:
         """Return an element as a Python number."""
+        current_gpu()
         return self.inner.item(*args)
 
     def tolist(self) -> Any:
         """Return the elements as Python numbers."""
+        current_gpu()
         return self.inner.tolist()
 
     def get(self, out: np.ndarray | None = None) -> np.ndarray:
         """Return a copy on the host, as CuPy's method."""
+        current_gpu()
         if out is None:
             return self.inner.copy()
         np.copyto(out, self.inner)
@@ -260,6 +287,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def set(self, array: np.ndarray) -> None:
         """Copy a host array here, as CuPy's method."""
+        current_gpu()
         self.inner[...] = array
 
 
@@ -279,6 +307,8 @@ def _attribute(name: str) -> property:
 
 def _method(name: str) -> Callable[..., Any]:
     def call(self: DeviceArray, *args: Any, **options: Any) -> Any:
+        if name not in _VIEWS:
+            current_gpu()
         check_call(name, options)
         out = options.get("out")
         result = getattr(self.inner, name)(

@@ -60,4 +60,5 @@ def _norm(solver: Solver) -> float:
         with use(solver.device):
             flat = parameter.blob.diff.reshape(-1)
             squares = squares + np.dot(flat, flat).astype(np.float64)
-    return math.sqrt(float(squares))
+    with use(solver.device):
+        return math.sqrt(float(squares))

@@ -141,6 +141,16 @@ def test_what_cupy_refuses_is_refused(mix, emulated):
         mix(x, host)
 
 
+@pytest.mark.parametrize(
+    "look",
+    [float, bool, lambda x: x + 1, lambda x: x.sum(), lambda x: x.fill(0), np.copy, np.negative],
+)
+def test_values_are_not_used_outside_of_their_device(look, emulated):
+    x = emulated.zeros((), np.float32)
+    with device.use(HOST), pytest.raises(DeviceError, match="outside of"):
+        look(x)
+
+
 def test_sums_and_elements_are_arrays_of_the_device(emulated):
     x = emulated.zeros((2, 3), np.float32)
     for value in (x.sum(), x[0, 0], np.dot(x[0], x[0]), x[1]):
@@ -187,6 +197,8 @@ def test_arguments_are_checked(bad, emulated):
         bad["mixed"](4, np.zeros(4, np.float32), x, 1, 4)
     with pytest.raises(DeviceError, match="x is not contiguous"):
         bad["mixed"](2, x[::2], x, 1, 2)
+    with pytest.raises(DeviceError, match="mixed: required argument is not an integer"):
+        bad["mixed"](4, x, x, 1, 4.0)
     half.fill(3)
     bad["mixed"](4, half, x, 2, 4)
     assert emulated.to_host(x).tolist() == [6] * 4

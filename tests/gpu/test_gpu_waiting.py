@@ -87,7 +87,7 @@ def test_a_wait_is_noticed(gpu_that_nobody_waits_for):
         lambda: gpu.xp.nonzero(array),
         lambda: gpu.to_host(array),
     ):
-        with pytest.raises(AssertionError):
+        with device.use(gpu), pytest.raises(AssertionError):
             wait()
 
 
