@@ -85,6 +85,8 @@ class DirectMean:
         scratch = self._take(mine.array.dtype, len(others) * mine.array.size)
         theirs = list(np.split(scratch[: len(others) * mine.array.size], max(1, len(others))))
         rooms = [values.wire.room(row) for row in theirs]
+        # What is sent must be there, and whoever had the scratch array's memory done with it.
+        yield from self._computed()
         yield start_messages(
             self._communicator,
             [Message(room, members[other], tag) for other, room in zip(others, rooms)],

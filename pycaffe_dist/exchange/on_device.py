@@ -103,11 +103,6 @@ class CudaMPI(DeviceExchange):
         """Return what moves the messages, once the GPU has what is to be sent."""
         return DirectMean(communicator, self.computed)
 
-    def mean(self, values: np.ndarray, shipment: Shipment) -> Task:
-        """Replace ``values`` (one axis) by their mean over ranks."""
-        yield from self.computed()
-        yield from super().mean(values, shipment)
-
 
 @register(NCCL)
 class NCCLSum(DeviceExchange):
