@@ -85,10 +85,15 @@ def xp() -> Any:
     return _here.device.xp
 
 
+def is_on_gpu(array: Any) -> bool:
+    """Tell whether an object is an array of a GPU."""
+    # Asked of its class: CuPy's arrays make a description of themselves when they are asked.
+    return hasattr(type(array), "__cuda_array_interface__")
+
+
 def to_numpy(array: Any) -> np.ndarray:
     """Return an array of the current device as one of the host: a copy, if it is a GPU's."""
-    on_gpu = hasattr(array, "__cuda_array_interface__")
-    return current_gpu().to_host(array) if on_gpu else array
+    return current_gpu().to_host(array) if is_on_gpu(array) else array
 
 
 def from_numpy(array: np.ndarray) -> Any:

@@ -170,6 +170,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     # What this class has of NumPy's attributes and methods is added below it.
     shape: tuple[int, ...]
     dtype: np.dtype
+    flags: Any
     astype: Callable[..., DeviceArray]
 
     def __init__(self, inner: np.ndarray):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ import numpy as np
 
 from pycaffe_dist.device import Device
 from pycaffe_dist.errors import DeviceError
+
+Shape = tuple[int, ...]
 
 
 class Memory(NamedTuple):
@@ -102,8 +105,12 @@ class GPU(Device, abc.ABC):
     @abc.abstractmethod
     def function(
         self, source: Any, signature: Any, binding: Mapping[str, np.dtype]
-    ) -> Callable[[tuple[int, ...], tuple[int, ...], tuple, int], None]:
-        """Return a kernel compiled for some types: called with grid, block, arguments, shared."""
+    ) -> Callable[[tuple[int, int, int], tuple[int, int, int], int, int, tuple], None]:
+        """Return a kernel compiled for some types.
+
+        It is called with the grid, the block, the address of pointers to the arguments, the bytes
+        of dynamic shared memory, and the arguments themselves, for checks of the arrays.
+        """
 
     @abc.abstractmethod
     def gemm(
@@ -180,12 +187,29 @@ class GPU(Device, abc.ABC):
         """Return the figures of the GPU's memory."""
 
 
-def check_product(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool) -> None:
-    """Raise DeviceError unless op(a)·op(b) fits c."""
-    m, k = a.shape[-2:][::-1] if trans_a else a.shape[-2:]
-    depth, n = b.shape[-2:][::-1] if trans_b else b.shape[-2:]
-    if k != depth or c.shape[-2:] != (m, n):
-        raise DeviceError(f"gemm: {(m, k)} times {(depth, n)} does not give {c.shape}")
-    for array in (a, b, c):
-        if not array.flags.c_contiguous:
-            raise DeviceError("gemm needs contiguous arrays")
+class Product(NamedTuple):
+    """Sizes of a matrix product: c (M, N), a sum of ``k`` terms each, ``stack`` times.
+
+    ``strides`` are from one matrix of a, b and c to the next, 0 where all products share it.
+    """
+
+    m: int
+    n: int
+    k: int
+    stack: int
+    strides: tuple[int, int, int]
+
+
+def product(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool) -> Product:
+    """Return the sizes of op(a)·op(b); raises DeviceError unless it fits c."""
+    return _product(a.shape, b.shape, c.shape, trans_a, trans_b)
+
+
+@functools.lru_cache(maxsize=4096)
+def _product(a: Shape, b: Shape, c: Shape, trans_a: bool, trans_b: bool) -> Product:
+    m, k = a[-2:][::-1] if trans_a else a[-2:]
+    depth, n = b[-2:][::-1] if trans_b else b[-2:]
+    if k != depth or c[-2:] != (m, n):
+        raise DeviceError(f"gemm: {(m, k)} times {(depth, n)} does not give {c}")
+    strides = [math.prod(shape[-2:]) if len(shape) > 2 else 0 for shape in (a, b, c)]
+    return Product(m, n, k, c[0] if len(c) > 2 else 1, (strides[0], strides[1], strides[2]))

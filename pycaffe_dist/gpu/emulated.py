@@ -20,7 +20,7 @@ import numpy as np
 
 from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.arrays import ArrayModule, DeviceArray, guards_are_intact
-from pycaffe_dist.gpu.base import GPU, Memory, check_product
+from pycaffe_dist.gpu.base import GPU, Memory, product
 from pycaffe_dist.kernels import caching
 from pycaffe_dist.kernels.cuda.source import Signature, Source, c_type, common
 from pycaffe_dist.precision import wide
@@ -100,17 +100,19 @@ class EmulatedGPU(GPU):
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
-        check_product(a, b, c, trans_a, trans_b)
+        product(a, b, c, trans_a, trans_b)
+        if not all(array.flags.c_contiguous for array in (a, b, c)):
+            raise DeviceError("gemm needs contiguous arrays")
         left, right = (array.inner.astype(wide(c.dtype), copy=False) for array in (a, b))
         left = np.swapaxes(left, -1, -2) if trans_a else left
         right = np.swapaxes(right, -1, -2) if trans_b else right
         with np.errstate(all="ignore"):  # a GPU gives infinities and NaN without a word, too
-            product = np.matmul(left, right)
+            result = np.matmul(left, right)
         if alpha != 1:
-            product *= product.dtype.type(alpha)
+            result *= result.dtype.type(alpha)
         if beta:
-            product += product.dtype.type(beta) * c.inner
-        c.inner[...] = product
+            result += result.dtype.type(beta) * c.inner
+        c.inner[...] = result
 
     def stream(self, name: str) -> Any:
         return contextlib.nullcontext()
@@ -160,11 +162,12 @@ class EmulatedGPU(GPU):
         call = getattr(self._libraries[key], f"emulated_{signature.name}")
         call.restype = None
 
-        def launch(grid: tuple, block: tuple, args: tuple, shared: int) -> None:
-            order = _Launch((*grid, 1, 1)[:3], (*block, 1, 1)[:3], shared, self.reverse, 0)
-            values = [_argument(arg) for arg in args]
-            pointers = (ctypes.c_void_p * len(values))(*[v.ctypes.data for v in values])
-            call(ctypes.byref(order), pointers)
+        def launch(grid: tuple, block: tuple, address: int, shared: int, args: tuple) -> None:
+            for parameter, arg in zip(signature.parameters, args):
+                if isinstance(arg, DeviceArray) and not arg.flags.c_contiguous:
+                    raise DeviceError(f"{signature.name}: {parameter.name} is not contiguous")
+            order = _Launch(grid, block, shared, self.reverse, 0)
+            call(ctypes.byref(order), ctypes.c_void_p(address))
             if order.error:
                 raise DeviceError(f"{signature.name}: {_PROBLEMS[order.error]}")
             for arg in args:
@@ -172,13 +175,6 @@ class EmulatedGPU(GPU):
                     raise DeviceError(f"{signature.name}: wrote beside one of its arrays")
 
         return launch
-
-
-def _argument(arg: Any) -> np.ndarray:
-    """Return an array that holds an argument's value: a number, or where an array begins."""
-    if isinstance(arg, DeviceArray):
-        return np.array(arg.inner.ctypes.data, np.uint64)
-    return np.array(arg)
 
 
 def _build(source: Source, binding: Mapping[str, np.dtype]) -> Path:

@@ -81,7 +81,8 @@ class MirroredStorage(Storage):
             self._staged = None
             self._views.clear()
         if on_gpu:
-            self._move_to_device()
+            if not self._on_device:
+                self._move_to_device()
             if write:
                 self._on_host, self._staged = False, None
         else:
@@ -112,12 +113,13 @@ class MirroredStorage(Storage):
             self._capacity, self._array, self._spare = count, None, None
         self._views.clear()
         with device.use(self._gpu):
-            now = self._gpu.record()
             target, free = self._spare, self._used
-            if target is None:
-                target, free = self._gpu.empty(self._capacity, self.dtype), now
+            new = target is None
+            if new:
+                target = self._gpu.empty(self._capacity, self.dtype)
+            now = self._gpu.record()
             with self._gpu.stream("copy"):
-                self._gpu.wait(free)
+                self._gpu.wait(now if new else free)
                 write(target)
                 self._copied = self._gpu.record()
             self._gpu.wait(self._copied)
@@ -128,8 +130,6 @@ class MirroredStorage(Storage):
         self._finish_copy()
 
     def _move_to_device(self) -> None:
-        if self._on_device:
-            return
         if self._array is None:
             make = self._gpu.empty if self._on_host else self._gpu.zeros
             self._array = make(self._capacity, self.dtype)

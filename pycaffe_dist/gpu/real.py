@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import cupy
 import cupyx
 import numpy as np
-from cupy.cuda import runtime
+from cupy.cuda import driver, runtime
 from cupy_backends.cuda.libs import cublas
 
+from pycaffe_dist.device import use
 from pycaffe_dist.errors import DeviceError
-from pycaffe_dist.gpu.base import GPU, Memory, check_product
+from pycaffe_dist.gpu.base import GPU, Memory, product
 from pycaffe_dist.kernels.cuda.source import Signature, Source, common
 from pycaffe_dist.runtime import transports
 
@@ -32,6 +35,22 @@ _CUDA_TYPES = {
 }
 
 
+@functools.cache
+def _cuda_type(dtype: np.dtype) -> int:
+    return _CUDA_TYPES[dtype.name]
+
+
+@functools.lru_cache(maxsize=256)
+def _factors(alpha: float, beta: float, wide: Any) -> tuple[np.ndarray, int, int]:
+    """Return two numbers in memory and the address of each, which cuBLAS reads in its call."""
+    numbers = np.array([alpha, beta], wide)
+    return numbers, numbers.ctypes.data, numbers.ctypes.data + numbers.itemsize
+
+
+# The numbers of the GPUs that this process has opened.
+_opened: set[int] = set()
+
+
 class RealGPU(GPU):
     """GPU ``index`` of those that CUDA shows to this process.
 
@@ -41,14 +60,15 @@ class RealGPU(GPU):
     def __init__(self, index: int):
         super().__init__()
         self.index = index
+        _opened.add(index)
+        runtime.setDevice(index)
         self._device = cupy.cuda.Device(index)
         properties = runtime.getDeviceProperties(index)
         self.name = properties["name"].decode()
         self.capability = self._device.compute_capability
         self.use_tf32 = os.environ.get("CUPY_TF32") == "1"  # CuPy's own switch
         self.most_blocks = _BLOCKS_PER_MULTIPROCESSOR * properties["multiProcessorCount"]
-        with self._device:
-            self._streams = {name: cupy.cuda.Stream(non_blocking=True) for name in _STREAMS}
+        self._streams = {name: cupy.cuda.Stream(non_blocking=True) for name in _STREAMS}
         self._modules: dict[Any, cupy.RawModule] = {}
 
     @property
@@ -56,22 +76,32 @@ class RealGPU(GPU):
         """CuPy."""
         return cupy
 
-    def enter(self) -> contextlib.ExitStack:
-        """Make this GPU and its compute stream CuPy's current ones in the calling thread."""
-        stack = contextlib.ExitStack()
-        stack.enter_context(self._device)
-        stack.enter_context(self._streams["compute"])
-        return stack
+    def enter(self) -> int:
+        """Make this GPU and its compute stream CuPy's current ones in the calling thread.
 
-    def leave(self, before: contextlib.ExitStack) -> None:
-        """Go back to the GPU and the stream of before."""
-        before.close()
+        In a thread that has not used it, that takes setDevice even if it is the current one.
+        """
+        before = runtime.getDevice()
+        runtime.setDevice(self.index)
+        self._streams["compute"].__enter__()
+        return before
+
+    def leave(self, before: int) -> None:
+        """Go back to the GPU and the stream of before.
+
+        But not to GPU 0, where every thread begins, unless somebody uses it: whoever makes a GPU
+        the current one takes some hundred megabytes of its memory.
+        """
+        self._streams["compute"].__exit__()
+        if before in _opened:
+            runtime.setDevice(before)
 
     def host_zeros(self, count: int, dtype: Any) -> np.ndarray:
         # Pinned memory comes in pages, and vector kernels may read a little past the end.
         dtype = np.dtype(dtype)
         slack = _ALIGNMENT // dtype.itemsize
-        return cupyx.zeros_pinned(count + slack, dtype)[:count]
+        with use(self):
+            return cupyx.zeros_pinned(count + slack, dtype)[:count]
 
     def copy_to_device(self, source: np.ndarray, target: Any) -> None:
         # Without a stream CuPy may wait for the copy.
@@ -95,16 +125,19 @@ class RealGPU(GPU):
         cupy.cuda.get_current_stream().wait_event(event)
 
     def synchronize_event(self, event: Any) -> None:
-        event.synchronize()
+        with use(self):
+            event.synchronize()
 
     def is_reached(self, event: Any) -> bool:
-        return event.done
+        with use(self):
+            return event.done
 
     def synchronize_stream(self) -> None:
         cupy.cuda.get_current_stream().synchronize()
 
     def synchronize(self) -> None:
-        self._device.synchronize()
+        with use(self):
+            runtime.deviceSynchronize()
 
     def libraries(self) -> list[str]:
         found = [
@@ -125,7 +158,9 @@ class RealGPU(GPU):
         return self._device.pci_bus_id
 
     def nccl(self) -> Any:
-        from cupy.cuda import nccl
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is none, in seven lines
+            from cupy.cuda import nccl
 
         if not nccl.available:
             raise DeviceError("CuPy finds no NCCL: pip install 'pycaffe-dist[nccl]'")
@@ -136,7 +171,7 @@ class RealGPU(GPU):
         return words[transports.cuda_aware()]
 
     def memory(self) -> Memory:
-        with self._device:
+        with use(self):
             pool = cupy.get_default_memory_pool()
             free, total = runtime.memGetInfo()
             return Memory(pool.used_bytes(), pool.total_bytes(), free, total)
@@ -153,10 +188,14 @@ class RealGPU(GPU):
                     dict.fromkeys(each.instance(binding) for each in source.signatures.values())
                 ),
             )
-        kernel = self._modules[key].get_function(signature.instance(binding))
+        # The compiled function for this device; CuPy's own launch looks it up each time, and at
+        # each argument's type.
+        function = self._modules[key].get_function(signature.instance(binding)).kernel
+        current_stream = cupy.cuda.get_current_stream
 
-        def launch(grid: tuple, block: tuple, args: tuple, shared: int) -> None:
-            kernel(grid, block, args, shared_mem=shared)
+        def launch(grid: tuple, block: tuple, address: int, shared: int, args: tuple) -> None:
+            stream = current_stream().ptr
+            driver.launchKernel(function.ptr, *grid, *block, shared, stream, address, 0)
 
         return launch
 
@@ -170,30 +209,28 @@ class RealGPU(GPU):
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
-        check_product(a, b, c, trans_a, trans_b)
-        m, n = c.shape[-2:]
-        k = a.shape[-2] if trans_a else a.shape[-1]
+        m, n, k, stack, strides = product(a, b, c, trans_a, trans_b)
         if not c.size:
             return
         if k == 0:
-            c *= beta
+            c[...] = c * beta if beta else 0
             return
-        wide = np.float64 if c.dtype == np.float64 else np.float32
-        factors = np.array([alpha, beta], wide)
+        dtype = c.dtype
+        wide = np.float64 if dtype == np.float64 else np.float32
+        _, ones, zeros = _factors(alpha, beta, wide)
+        kind = _cuda_type(a.dtype)
         # cuBLAS counts along columns: it is asked for cᵀ = op(b)ᵀ·op(a)ᵀ.
-        left = b.data.ptr, _CUDA_TYPES[b.dtype.name], b.shape[-1]
-        right = a.data.ptr, _CUDA_TYPES[a.dtype.name], a.shape[-1]
-        out = c.data.ptr, _CUDA_TYPES[c.dtype.name], n
-        head = cupy.cuda.device.get_cublas_handle(), int(trans_b), int(trans_a), n, m, k
-        ones, zeros = factors.ctypes.data, factors.ctypes.data + factors.itemsize
+        head = cupy.cuda.device.get_cublas_handle(), int(trans_b), int(trans_a), n, m, k, ones
+        left = b.data.ptr, kind, k if trans_b else n
+        right = a.data.ptr, kind, m if trans_a else k
+        out = c.data.ptr, _cuda_type(dtype), n
         tail = self._compute_type(wide), cublas.CUBLAS_GEMM_DEFAULT
         if c.ndim == 2:
-            cublas.gemmEx(*head, ones, *left, *right, zeros, *out, *tail)
+            cublas.gemmEx(*head, *left, *right, zeros, *out, *tail)
             return
-        strides = [array.shape[-2] * array.shape[-1] if array.ndim > 2 else 0 for array in (b, a)]
         cublas.gemmStridedBatchedEx(
-            *(*head, ones, *left, strides[0], *right, strides[1]),
-            *(zeros, *out, m * n, len(c), *tail),
+            *(*head, *left, strides[1], *right, strides[0]),
+            *(zeros, *out, strides[2], stack, *tail),
         )
 
     def _compute_type(self, wide: Any) -> int:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pycaffe_dist import device
+from pycaffe_dist.device import is_on_gpu
 from pycaffe_dist.errors import DeviceError
 
 Function = TypeVar("Function", bound=Callable)
@@ -32,7 +33,7 @@ def kernel(function: Function) -> Function:
         for arg in args:
             if isinstance(arg, np.ndarray):
                 break
-            if hasattr(arg, "__cuda_array_interface__"):
+            if is_on_gpu(arg):
                 return partner(function)(*args, **options)
         return function(*args, **options)
 

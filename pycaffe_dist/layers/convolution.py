@@ -128,10 +128,13 @@ class ConvolutionBase(Layer):
         return shape if self._spatial_axes else (*shape, 1)
 
     def _images(self, blob: Blob, diff: bool = False) -> Any:
-        return (blob.diff if diff else blob.data).reshape(self._flat(blob.shape))
+        images = blob.diff if diff else blob.data
+        is_flat = self._axis == 1 and self._spatial_axes
+        return images if is_flat else images.reshape(self._flat(blob.shape))
 
     def _weights(self, diff: bool = False) -> Any:
-        return (self.blobs[0].diff if diff else self.blobs[0].data).reshape(self._weights_shape())
+        weights = self.blobs[0].diff if diff else self.blobs[0].data
+        return weights if self._spatial_axes else weights.reshape(self._weights_shape())
 
 
 @register("Convolution")

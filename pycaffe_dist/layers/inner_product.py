@@ -58,7 +58,8 @@ class InnerProduct(Layer):
             )
 
     def _matrix(self, array: np.ndarray, columns: int) -> np.ndarray:
-        return array.reshape(self._samples, columns)
+        shape = self._samples, columns
+        return array if array.shape == shape else array.reshape(shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         bias = self.blobs[1].data if len(self.blobs) > 1 else None

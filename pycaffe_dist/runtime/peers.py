@@ -57,7 +57,7 @@ class Peers:
         The ranks sum the same arrays in the same order.
         """
         nccl = self._gpu.nccl()
-        address = array.__cuda_array_interface__["data"][0]
+        address = array.data.ptr
         kind = getattr(nccl, f"NCCL_{array.dtype.name.upper()}")
         stream = self._gpu.cuda_stream() or 0
         if array.size:

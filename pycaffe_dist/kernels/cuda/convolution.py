@@ -177,7 +177,7 @@ class _ByColumns:
         return matrix.reshape(self._group, -1, self._depth) if self._group > 1 else matrix
 
     def _flat(self, y: Any, images: range) -> Any:
-        part = y[images.start : images.stop]
+        part = y if len(images) == len(y) else y[images.start : images.stop]
         return part.reshape(len(images), self._outputs, self._pixels)
 
     def _gathered(self, dy: Any, images: range) -> Any:

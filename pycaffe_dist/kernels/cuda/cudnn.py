@@ -109,9 +109,9 @@ class Operation:
         gpu, module = self._library.gpu, self._library.module
         workspace = gpu.empty(max(1, self._graph.get_workspace_size()), np.uint8)
         module.set_stream(handle=self._library.handle, stream=gpu.cuda_stream())
-        pointers = {self._inputs[name]: _pointer(array) for name, array in inputs.items()}
-        pointers[self._output] = _pointer(output)
-        self._graph.execute(pointers, _pointer(workspace), handle=self._library.handle)
+        pointers = {self._inputs[name]: array.data.ptr for name, array in inputs.items()}
+        pointers[self._output] = output.data.ptr
+        self._graph.execute(pointers, workspace.data.ptr, handle=self._library.handle)
 
 
 class LibraryWays:
@@ -210,7 +210,3 @@ def _strides(shape: Shape) -> list[int]:
     for size in reversed(shape[1:]):
         strides.append(strides[-1] * size)
     return strides[::-1]
-
-
-def _pointer(array: Any) -> int:
-    return array.__cuda_array_interface__["data"][0]

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import functools
 import re
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 
 from pycaffe_dist import device
 from pycaffe_dist.errors import DeviceError
+from pycaffe_dist.kernels.cuda.arguments import POINTER, Arguments
 from pycaffe_dist.precision import wide
 
 THREADS = 256
@@ -167,7 +170,8 @@ class Kernel:
 
     def __init__(self, source: Source, signature: Signature):
         self._source, self._signature = source, signature
-        self._instances: dict[tuple, tuple[Callable[..., None], list]] = {}
+        self._places = [i for i, each in enumerate(signature.parameters) if each.is_array]
+        self._instances: dict[tuple, tuple[Callable[..., None], Arguments]] = {}
 
     def __call__(self, n: int, *args: Any, threads: int = THREADS) -> None:
         """Launch it over ``n`` elements, for a loop ``for EACH(i, n)``; 0 launch nothing."""
@@ -175,7 +179,8 @@ class Kernel:
             raise DeviceError(f"{self._signature.name}: {n} elements are too many for a GPU kernel")
         if n > 0:
             gpu = device.current_gpu()
-            self._launch(gpu, min(-(-n // threads), gpu.most_blocks), threads, 0, args)
+            blocks = min(-(-n // threads), gpu.most_blocks)
+            self._launch(gpu, (blocks, 1, 1), (threads, 1, 1), 0, args)
 
     def blocks(self, blocks: int, *args: Any, threads: int = THREADS, shared: int = 0) -> None:
         """Launch it over ``blocks`` pieces of work, for a loop ``for EACH_BLOCK(i, blocks)``.
@@ -183,40 +188,55 @@ class Kernel:
         ``shared`` is the size of the block's DYNAMIC_SHARED memory in bytes.
         """
         if blocks > 0:
-            self._launch(device.current_gpu(), min(blocks, 65535), threads, shared, args)
+            grid = min(blocks, 65535), 1, 1
+            self._launch(device.current_gpu(), grid, (threads, 1, 1), shared, args)
 
     def grid(
         self, grid: tuple[int, ...], block: tuple[int, ...], *args: Any, shared: int = 0
     ) -> None:
         """Launch it over a grid of one to three dimensions."""
-        self._launch(device.current_gpu(), grid, block, shared, args)
+        ones = 1, 1
+        self._launch(device.current_gpu(), (*grid, *ones)[:3], (*block, *ones)[:3], shared, args)
 
     def _launch(self, gpu: Any, grid: Any, block: Any, shared: int, args: tuple) -> None:
-        key = (gpu, *[(type(arg), getattr(arg, "dtype", None)) for arg in args])
-        known = self._instances.get(key)
+        # Small nets spend their time here: what can be checked once for some types is checked once.
+        # Every thread has its own room for the arguments.
+        if len(args) != len(self._signature.parameters):
+            raise DeviceError(
+                f"{self._signature.name} takes {len(self._signature.parameters)} arguments, "
+                f"found {len(args)}"
+            )
+        values, key = list(args), [gpu, get_ident()]
+        for place in self._places:
+            array = values[place]
+            if array is None:
+                values[place] = 0
+                key.append(None)
+                continue
+            try:
+                key.append(array.dtype)
+                values[place] = array.data.ptr
+            except AttributeError:
+                what = f"{self._signature.name}: {self._signature.parameters[place].name}"
+                raise DeviceError(
+                    f"{what} must be an array of the device, found {type(array)}"
+                ) from None
+        known = self._instances.get(tuple(key))
         if known is None:
             binding = self._binding(args)
-            kinds = self._checked_kinds(args, binding)
-            known = gpu.function(self._source, self._signature, binding), kinds
-            self._instances[key] = known
-        function, kinds = known
-        for parameter, arg in zip(self._signature.parameters, args):
-            if parameter.is_array and arg is not None and not arg.flags.c_contiguous:
-                raise DeviceError(f"{self._signature.name}: {parameter.name} is not contiguous")
-        function(
-            (grid,) if isinstance(grid, int) else grid,
-            (block,) if isinstance(block, int) else block,
-            tuple([arg if kind is None else kind(arg) for kind, arg in zip(kinds, args)]),
-            shared,
-        )
+            arguments = Arguments(self._checked_types(args, binding))
+            known = gpu.function(self._source, self._signature, binding), arguments
+            self._instances[tuple(key)] = known
+        function, arguments = known
+        try:
+            arguments.put(values)
+        except (struct.error, OverflowError) as error:
+            raise DeviceError(f"{self._signature.name}: {error}") from None
+        function(grid, block, arguments.address, shared, args)
 
     def _binding(self, args: tuple) -> dict[str, np.dtype]:
         """Return the template's types, found from the arrays; raises DeviceError if they differ."""
         signature, binding = self._signature, {}
-        if len(args) != len(signature.parameters):
-            raise DeviceError(
-                f"{signature.name} takes {len(signature.parameters)} arguments, found {len(args)}"
-            )
         for parameter, arg in zip(signature.parameters, args):
             if parameter.is_array and arg is not None and parameter.type in self._source.types:
                 found = binding.setdefault(parameter.type, arg.dtype)
@@ -231,28 +251,16 @@ class Kernel:
             binding.setdefault(name, wide(binding.get("T", first)))
         return {name: binding[name] for name in self._source.types}
 
-    def _checked_kinds(self, args: tuple, binding: Mapping[str, np.dtype]) -> list:
-        """Return what to make of each argument: None for arrays as they are, else its type."""
-        kinds: list[Callable[[Any], Any] | None] = []
+    def _checked_types(self, args: tuple, binding: Mapping[str, np.dtype]) -> list[str]:
+        """Return the parameters' types as `Arguments` knows them; raises DeviceError for others."""
+        types = []
         for parameter, arg in zip(self._signature.parameters, args):
             kind = np.dtype(_NAMES[c_type(parameter.type, binding)])
-            what = f"{self._signature.name}: {parameter.name}"
-            if not parameter.is_array:
-                kinds.append(kind.type)
-            elif arg is None:
-                kinds.append(_null)
-            elif not hasattr(arg, "__cuda_array_interface__"):
-                raise DeviceError(f"{what} must be an array of the device, found {type(arg)}")
-            elif arg.dtype != kind:
+            types.append(POINTER if parameter.is_array else kind.name)
+            if parameter.is_array and arg is not None and arg.dtype != kind:
+                what = f"{self._signature.name}: {parameter.name}"
                 raise DeviceError(f"{what} needs elements of {kind}, found {arg.dtype}")
-            else:
-                kinds.append(None)
-        return kinds
-
-
-def _null(_: None) -> np.uint64:
-    """Return the pointer to an array that is not given."""
-    return np.uint64(0)
+        return types
 
 
 class Kernels:
@@ -260,19 +268,17 @@ class Kernels:
 
     def __init__(self, stem: str):
         self._path = Path(__file__).parents[1] / f"{stem}.cu"
-        self._kernels: dict[str, Kernel] = {}
 
     def __getattr__(self, name: str) -> Kernel:
+        # Called for attributes that are not there: before the first use, and for wrong names.
         if name.startswith("_"):
             raise AttributeError(name)
-        if not self._kernels:
-            source = parse(self._path)
-            self._kernels = {
-                kernel: Kernel(source, signature) for kernel, signature in source.signatures.items()
-            }
-        if name not in self._kernels:
+        source = parse(self._path)
+        if name not in source.signatures:
             raise DeviceError(f"{self._path.name} has no kernel '{name}'")
-        return self._kernels[name]
+        for kernel, signature in source.signatures.items():
+            self.__dict__.setdefault(kernel, Kernel(source, signature))
+        return self.__dict__[name]
 
 
 def kernels(stem: str) -> Kernels:
