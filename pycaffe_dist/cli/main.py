@@ -26,8 +26,8 @@ RANK_0_FIRST_SECONDS = 3
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``pcaffe`` with ``argv`` (default: the process's arguments); return the exit status.
 
-    A PcaffeError becomes one line on standard error and status 1; any other exception is a bug and
-    keeps its traceback.
+    A PcaffeError, or a lack of memory, becomes one line on standard error and status 1; any other
+    exception is a bug and keeps its traceback.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     log.start(rank=launcher.rank())
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(args)
         sys.stdout.flush()
         return status
-    except PcaffeError as error:
+    except (PcaffeError, MemoryError) as error:  # CuPy's error for a GPU's memory is one, too
         if os.environ.get("PCAFFE_TRACEBACK", "0") not in ("", "0"):
             traceback.print_exc()
         if launcher.rank() > 0:

@@ -314,7 +314,8 @@ class MPICluster(Cluster):
     def abort(self, error: BaseException | str) -> None:
         """End the run on all ranks, with one message that names this rank, its host and ``error``.
 
-        A PcaffeError is its message; of any other exception, a bug, the traceback is shown as well.
+        A PcaffeError or a lack of memory is its message; of any other exception, a bug, the
+        traceback is shown as well.
         One rank alone does nothing: the error itself goes on to the caller.
         """
         if self._world_size == 1:
@@ -327,7 +328,7 @@ class MPICluster(Cluster):
             trace = error.__traceback__
             if isinstance(error, KeyboardInterrupt):
                 text = "interrupted"
-            elif not isinstance(error, PcaffeError):
+            elif not isinstance(error, PcaffeError | MemoryError):
                 text = "".join(traceback.format_exception(error)).rstrip()
         message = f"rank {self.world_rank} of {self._world_size} on {self._host}: {text}"
         log.fatal(ClusterError(message).with_traceback(trace))

@@ -94,9 +94,10 @@ def test_flags_may_stand_before_the_command(monkeypatch, command):
     assert seen == [3, 4]
 
 
-def test_an_error_is_one_line_with_the_place_that_raised_it(capsys, command):
+@pytest.mark.parametrize("kind", [DataError, MemoryError])
+def test_an_error_is_one_line_with_the_place_that_raised_it(capsys, command, kind):
     def run(options):
-        raise DataError("no such file: x_lmdb")
+        raise kind("no such file: x_lmdb")
 
     command.run = run
     assert cli.main(["train"]) == 1
