@@ -59,6 +59,8 @@ def open_gpu(index: int) -> GPU:
         return RealGPU(index)
     except ImportError as error:  # CuPy itself is there, but not CUDA's libraries
         raise DeviceError(f"CUDA's libraries cannot be loaded: {_first_line(error)}") from None
+    except RuntimeError as error:  # as CuPy's is, of a GPU that somebody has for himself, say
+        raise DeviceError(f"GPU {index} cannot be used: {_first_line(error)}") from None
 
 
 def _first_line(error: BaseException) -> str:
