@@ -114,9 +114,8 @@ def fatal(error: BaseException) -> None:
     file, line = ("pcaffe", 0)
     if trace is not None:
         file, line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
-    logger.handle(
-        logger.makeRecord(logger.name, logging.CRITICAL, file, line, "%s", (error,), None)
-    )
+    text = str(error) or type(error).__name__  # a MemoryError may say nothing
+    logger.handle(logger.makeRecord(logger.name, logging.CRITICAL, file, line, "%s", (text,), None))
 
 
 def _file_handler(folder: Path) -> logging.FileHandler:

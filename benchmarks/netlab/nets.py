@@ -63,7 +63,7 @@ INNER_PRODUCTS = {
     "plain_fc": (32, (3072, 4096, 4096, 10)),
 }
 CIFAR_BATCH = 100
-# Momentum and weight decay: updates without them pass over a third of the memory.
+# Momentum and weight decay.  Without, PyTorch keeps no history; ours does, as Caffe's snapshots do.
 CAFFE, PLAIN = (0.9, 0.0005), (0.0, 0.0)
 UPDATES = {"fc6-fc8": CAFFE, "plain_fc": PLAIN, "cifar10_quick": CAFFE}
 

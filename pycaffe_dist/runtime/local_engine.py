@@ -179,14 +179,12 @@ class LocalEngine(Engine):
             return
         key = parameter.key
         kept = self._factors.get(key)
-        if kept is not None and (kept.u.shape, kept.v.shape) == (
-            factors[0].shape,
-            factors[1].shape,
-        ):
-            np.copyto(kept.u, factors[0])
-            np.copyto(kept.v, factors[1])
+        u, v = factors
+        if kept is not None and (kept.u.shape, kept.v.shape) == (u.shape, v.shape):
+            np.copyto(kept.u, u)
+            np.copyto(kept.v, v)
         else:
-            self._factors[key] = Factors(factors[0].copy(), factors[1].copy())
+            self._factors[key] = Factors(u.copy(), v.copy())
         self._unmade.add(key)
 
     def wait(self, parameter: Parameter) -> None:

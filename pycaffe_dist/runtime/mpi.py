@@ -315,15 +315,15 @@ class MPICluster(Cluster):
         """End the run on all ranks, with one message that names this rank, its host and ``error``.
 
         A PcaffeError or a lack of memory is its message; of any other exception, a bug, the
-        traceback is shown as well.
-        One rank alone does nothing: the error itself goes on to the caller.
+        traceback is shown as well.  One rank alone does nothing: the error itself goes on to the
+        caller.
         """
         if self._world_size == 1:
             return
         if self.world_rank:
             rank = min(self.world_rank, _MOST_WAITING_RANKS)
             time.sleep(_LATER_RANKS_WAIT + _NEXT_RANK_WAITS * rank)
-        text, trace = str(error), None
+        text, trace = str(error) or type(error).__name__, None
         if isinstance(error, BaseException):
             trace = error.__traceback__
             if isinstance(error, KeyboardInterrupt):

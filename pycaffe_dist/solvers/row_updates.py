@@ -14,11 +14,8 @@ from pycaffe_dist.runtime.local_engine import Factors
 from pycaffe_dist.solvers.updating import Updater
 
 # Rows of a gradient that stay in the last cache between the product and the update (4096x4096, 64
-# rows of factors: 112 ms whole, 82 ms with 1 MiB, 55 ms with 4 MiB).
+# rows of factors: 112 ms whole, 82 ms with 1 MiB, 55 ms with 4 MiB, when updates were slower).
 BLOCK_BYTES = 4 << 20
-# With fewer rows, each product's own preparations cost more than the cache saves (32 rows of
-# factors, weights with rows of 9216: 110 ms with 128 rows, 92 with 384, 93 whole).
-FEWEST_ROWS = 384
 
 
 class RowUpdates:
@@ -32,7 +29,7 @@ class RowUpdates:
         parameter, method = updater.parameters[index], updater.method
         self._data = parameter.blob.data
         rows, columns = self._data.shape
-        most = max(FEWEST_ROWS, BLOCK_BYTES // max(1, self._data[:1].nbytes))
+        most = max(1, BLOCK_BYTES // max(1, self._data[:1].nbytes))
         step = -(-rows // -(-rows // most))
         # All products have ``step`` rows: the last one begins with rows that are updated already.
         begins = range(0, rows, step)

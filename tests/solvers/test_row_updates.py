@@ -30,8 +30,7 @@ class Weights:
 
 @pytest.mark.parametrize("method", method_types())
 def test_rows_get_the_bits_of_the_whole(method, monkeypatch):
-    monkeypatch.setattr(row_updates, "BLOCK_BYTES", 1)
-    monkeypatch.setattr(row_updates, "FEWEST_ROWS", 7)
+    monkeypatch.setattr(row_updates, "BLOCK_BYTES", 7 * 4 * SHAPE[1])
     param = caffe_pb2.SolverParameter(
         type=method, weight_decay=0.01, momentum=0.0 if method in ("AdaGrad", "RMSProp") else 0.9
     )

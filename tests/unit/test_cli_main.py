@@ -94,14 +94,21 @@ def test_flags_may_stand_before_the_command(monkeypatch, command):
     assert seen == [3, 4]
 
 
-@pytest.mark.parametrize("kind", [DataError, MemoryError])
-def test_an_error_is_one_line_with_the_place_that_raised_it(capsys, command, kind):
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (DataError("no such file: x_lmdb"), "no such file: x_lmdb"),
+        (MemoryError("cannot have 8 GiB"), "cannot have 8 GiB"),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+def test_an_error_is_one_line_with_the_place_that_raised_it(capsys, command, error, words):
     def run(options):
-        raise kind("no such file: x_lmdb")
+        raise error
 
     command.run = run
     assert cli.main(["train"]) == 1
-    assert fatal_message(capsys) == "no such file: x_lmdb"
+    assert fatal_message(capsys) == words
 
 
 def test_a_traceback_on_request(capsys, command, monkeypatch):

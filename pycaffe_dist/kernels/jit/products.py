@@ -18,6 +18,8 @@ from pycaffe_dist.kernels.jit.objects import address_of
 from pycaffe_dist.kernels.jit.target import Target
 from pycaffe_dist.kernels.jit.weights import lane_tiles, rows_per_tile
 
+# Vectors of columns in a tile of a flat product.
+VECTORS = 3
 # Steps of k whose operands stay in the first- and second-level cache.
 DEPTH = 256
 # A unit of work of a flat product: so many row tiles, fewer where that leaves few units, and as
@@ -172,14 +174,13 @@ class FlatProduct:
     def __init__(self, target: Target, m: int, n: int, k: int, images: int = 1, group: int = 1):
         self._m, self._n, self._k = m, n, k
         self._products, self._group = images * group, group
-        vectors = 3
-        self._rows = _flat_rows(target, m, vectors)
-        self._kernels = _flat_kernels(target, self._rows, vectors)
+        self._rows = _flat_rows(target, m, VECTORS)
+        self._kernels = _flat_kernels(target, self._rows, VECTORS)
         self._tiles = -(-m // self._rows)
         self._packed = np.empty(group * self._tiles * self._rows * k, np.float32)
         self._bias = np.zeros((group, self._tiles * self._rows), np.float32)
         self._slopes = np.ones(2, np.float32)
-        width = vectors * target.lanes
+        width = VECTORS * target.lanes
         column_tiles = -(-n // width)
         together = min(column_tiles, max(2, PANEL_BYTES // (4 * width * min(k, DEPTH))))
         # Panels cost a copy, which several row tiles must share.
@@ -188,7 +189,7 @@ class FlatProduct:
         while high > FEWEST_ROW_TILES and wide * -(-self._tiles // high) < ENOUGH_UNITS:
             high //= 2
         self._sizes = np.array(
-            [m, k, n, self._rows, vectors, target.lanes, group, 0, together, high, panelled],
+            [m, k, n, self._rows, VECTORS, target.lanes, group, 0, together, high, panelled],
             np.int64,
         )
         self._units = wide * -(-self._tiles // high)
@@ -206,7 +207,7 @@ class FlatProduct:
         For a plan of one product.
         """
         depth, columns = self._k, self._n
-        lanes, width = self._target.lanes, 3 * self._target.lanes
+        lanes, width = self._target.lanes, VECTORS * self._target.lanes
         tiles = -(-columns // width)
         if not self._laid_out.size:
             memory = np.zeros(tiles * width * depth + 16, np.float32)
@@ -217,7 +218,7 @@ class FlatProduct:
             sizes = columns, depth, width, lanes
             parallel_for(_lay_out_tiles, tiles, self._laid_out, flat, self._kernels, sizes)
             return
-        vectors = [min(3, -(-(columns - tile * width) // lanes)) for tile in range(tiles)]
+        vectors = [min(VECTORS, -(-(columns - tile * width) // lanes)) for tile in range(tiles)]
         bands = [(0, tile * width, count) for tile, count in enumerate(vectors)]
         parallel_for(
             _pack_lanes,
