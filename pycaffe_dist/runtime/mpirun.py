@@ -178,6 +178,8 @@ class Job:
         self._is_hydra = _is_hydra(line[0])
         self._previous: dict[signal.Signals, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: list[int] = []
+        self._passed: set[int] = set()
         self._readers: list[threading.Thread] = []
         self._tails: dict[BinaryIO, bytes] = {}
         self.asked_to_stop = False
@@ -197,6 +199,8 @@ class Job:
         )
         os.close(output)
         os.close(errors)
+        for number in self._waiting:
+            self._send(number)
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -212,6 +216,13 @@ class Job:
         for reader in self._readers:
             reader.join(_SECONDS_TO_END)
         return status
+
+    def ended_by_what_was_passed(self, status: int) -> bool:
+        """Tell by mpirun's exit status whether a signal came before anybody listened to it.
+
+        Until mpirun, and then a rank's Python, have set themselves up, it ends their processes.
+        """
+        return (-status if status < 0 else status - 128) in self._passed
 
     @property
     def who_died(self) -> str:
@@ -237,7 +248,7 @@ class Job:
         os.close(source)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.asked_to_stop:
+        if number == signal.SIGINT and self.asked_to_stop and self._process is not None:
             self.ended_at_once = True
             threading.Thread(target=self._end, daemon=True).start()
             return
@@ -246,7 +257,10 @@ class Job:
             self._send(passed)
 
     def _send(self, number: int) -> None:
-        assert self._process is not None
+        if self._process is None:
+            self._waiting.append(number)
+            return
+        self._passed.add(number)
         if not self._is_hydra:
             self._process.send_signal(number)
             return
@@ -269,13 +283,16 @@ class Job:
 def run(line: Sequence[str], restarts: int, again: Callable[[], Sequence[str]]) -> int:
     """Run mpirun; after a failure run it again up to ``restarts`` times, as ``again`` says.
 
-    Returns the exit status: 0, or 130 when a second SIGINT ended the job.  Raises ClusterError,
-    with the rank that died, if the last run failed.
+    Returns the exit status: 0, or 130 when a second SIGINT ended the job, or a signal that came
+    before the ranks had begun.  Raises ClusterError, with the rank that died, if the last one fails.
     """
     for number in range(restarts + 1):
         with Job(line) as job:
             status = job.wait()
         if job.ended_at_once:
+            return 128 + signal.SIGINT
+        if job.ended_by_what_was_passed(status):
+            logger.warning("A signal ended the job before its ranks had begun: nothing is written")
             return 128 + signal.SIGINT
         if status == 0:
             return 0

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+
 import pytest
 
 from pycaffe_dist.cli import launch
@@ -76,3 +80,40 @@ def test_without_mpirun_the_error_says_where_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match="there is no mpirun: pip install"):
         mpirun.find()
+
+
+def program_that(tmp_path, does: str) -> list[str]:
+    """Return a command line that stands for mpirun's."""
+    program = tmp_path / "mpirun"
+    program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\n{does}\n')
+    program.chmod(0o755)
+    return [str(program)]
+
+
+def never() -> list[str]:
+    raise AssertionError("the job was started again")
+
+
+@pytest.mark.parametrize("asked", ["INT", "TERM", "USR1", "HUP"])
+def test_a_signal_before_the_ranks_listen_is_no_failure(tmp_path, caplog, asked):
+    line = program_that(tmp_path, f"kill -{asked} $PPID\nexec sleep 20")
+    assert mpirun.run(line, 1, never) == 130
+    assert "ended the job before its ranks had begun" in caplog.text
+
+
+def test_a_rank_that_a_signal_ends_of_itself_is_a_failure(tmp_path):
+    line = program_that(tmp_path, "kill -USR1 $$")
+    with pytest.raises(ClusterError, match="mpirun ended with status -10"):
+        mpirun.run(line, 0, never)
+
+
+def test_a_signal_while_mpirun_is_being_started_reaches_it(tmp_path, monkeypatch):
+    start = subprocess.Popen
+
+    def interrupted(line, **settings):
+        if "start_new_session" in settings:
+            os.kill(os.getpid(), signal.SIGINT)
+        return start(line, **settings)
+
+    monkeypatch.setattr(mpirun.subprocess, "Popen", interrupted)
+    assert mpirun.run(program_that(tmp_path, "exec sleep 20"), 1, never) == 130
