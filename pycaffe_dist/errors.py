@@ -17,7 +17,7 @@
 
 The message alone must tell the reader where (file:line, layer, record), what was expected, what
 was found and, where there is a list of known choices, the nearest one.  The command line prints it
-as one line and exits with status 1.
+as one line and exits with `exit_status`.
 """
 
 from __future__ import annotations
@@ -94,6 +94,20 @@ class NumericError(PcaffeError):
 
 class ClusterError(PcaffeError):
     """Ranks, hosts, exchanges or MPI cannot do what was asked."""
+
+
+#: What the process ends with: after a failure that may be over at the next start, and after one
+#: that would come again.
+FAILURE, WRONG_INPUT = 1, 2
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status for an error: WRONG_INPUT, unless something else is behind it.
+
+    What is, such as a file system that fails or the code of a Python layer, is its cause.
+    """
+    hopeless = isinstance(error, UsageError | PrototxtError | NetError | WeightsError)
+    return WRONG_INPUT if hopeless and error.__cause__ is None else FAILURE
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import pkgutil
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from pycaffe_dist.errors import PcaffeError, did_you_mean
+from pycaffe_dist.errors import PcaffeError, UsageError, did_you_mean
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Registry(Generic[T]):
         return sorted(self._classes)
 
     def get(self, name: str, also: Iterable[str] = ()) -> type[T]:
-        """Return the class called ``name``; raises PcaffeError with the nearest known name.
+        """Return the class called ``name``; raises UsageError with the nearest known name.
 
         Names in ``also`` are known, but of no class.
         """
@@ -59,7 +59,7 @@ class Registry(Generic[T]):
         except KeyError:
             known = [*also, *sorted(self._classes)]
             hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
-            raise PcaffeError(f"unknown {self._kind} '{name}'{hint}") from None
+            raise UsageError(f"unknown {self._kind} '{name}'{hint}") from None
 
     def _scan(self) -> None:
         if self._scanned:

@@ -15,7 +15,7 @@ from typing import Any
 import pycaffe_dist
 from pycaffe_dist import cli, log
 from pycaffe_dist.cli.flags import FlagParser, add_flag
-from pycaffe_dist.errors import PcaffeError, UsageError, did_you_mean
+from pycaffe_dist.errors import WRONG_INPUT, PcaffeError, UsageError, did_you_mean, exit_status
 from pycaffe_dist.runtime import launcher
 
 INTERRUPTED = 130
@@ -26,8 +26,8 @@ RANK_0_FIRST_SECONDS = 3
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``pcaffe`` with ``argv`` (default: the process's arguments); return the exit status.
 
-    A PcaffeError, or a lack of memory, becomes one line on standard error and status 1; any other
-    exception is a bug and keeps its traceback.
+    A PcaffeError, or a lack of memory, becomes one line on standard error and its exit status; any
+    other exception is a bug and keeps its traceback.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     log.start(rank=launcher.rank())
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # What is wrong here is mostly wrong on all ranks: rank 0 says so, and its end ends us.
             time.sleep(RANK_0_FIRST_SECONDS)
         log.fatal(error)
-        return 1
+        return exit_status(error)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -63,7 +63,7 @@ def commands() -> dict[str, ModuleType]:
 def _run(args: list[str]) -> int:
     if not args:
         print(_usage(), file=sys.stderr)
-        return 1
+        return WRONG_INPUT
     if args[0] in ("-h", "-help", "--help", "help") and len(args) == 1:
         print(_usage())
         return 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from pycaffe_dist.config import ExchangeSettings, Wire
-from pycaffe_dist.errors import ClusterError, PcaffeError
+from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exchange.arrival import wait_for
 from pycaffe_dist.registry import Registry
 from pycaffe_dist.runtime.communication import Step
@@ -309,11 +309,8 @@ register = _exchanges.register
 
 
 def exchange_class(name: str) -> type[Exchange]:
-    """Return the exchange class of a name; raises ClusterError with the nearest known one."""
-    try:
-        return _exchanges.get(name, also=(AUTO,))
-    except PcaffeError as error:
-        raise ClusterError(str(error)) from None
+    """Return the exchange class of a name; raises UsageError with the nearest known one."""
+    return _exchanges.get(name, also=(AUTO,))
 
 
 def exchange_names() -> list[str]:
@@ -325,7 +322,7 @@ def candidates(name: str, wire: Wire = Wire.FLOAT32) -> list[type[Exchange]]:
     """Return the exchanges among which a run chooses that was asked for ``name``, or for "auto".
 
     The one that was asked for comes first; the others are for parameters that it cannot combine.
-    Raises ClusterError when there is no such exchange, or when it knows no other ``wire`` than
+    Raises UsageError when there is no such exchange, or when it knows no other ``wire`` than
     float32.
     """
 
@@ -337,7 +334,7 @@ def candidates(name: str, wire: Wire = Wire.FLOAT32) -> list[type[Exchange]]:
         return [kind for kind in kinds if kind.automatic and suits(kind)]
     if not suits(exchange_class(name)):
         known = ", ".join(other for other in exchange_names() if suits(exchange_class(other)))
-        raise ClusterError(
+        raise UsageError(
             f"--exchange={name} sends float32 only; --wire={wire.value} is for {known}"
         )
     return [exchange_class(choice) for choice in dict.fromkeys((name, FALLBACK))]

@@ -216,7 +216,7 @@ register = _layers.register
 
 
 def layer_class(name: str) -> type[Layer]:
-    """Return the layer class of a type name; raises PcaffeError with the nearest known one."""
+    """Return the layer class of a type name; raises UsageError with the nearest known one."""
     return _layers.get(name)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from pycaffe_dist import log
 from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.device import Device
-from pycaffe_dist.errors import ClusterError, PcaffeError
+from pycaffe_dist.errors import FAILURE, ClusterError, PcaffeError, exit_status
 from pycaffe_dist.exchange.arrival import in_stream
 from pycaffe_dist.runtime import contention, launcher
 from pycaffe_dist.runtime.clocks import compare
@@ -323,8 +323,9 @@ class MPICluster(Cluster):
         if self.world_rank:
             rank = min(self.world_rank, _MOST_WAITING_RANKS)
             time.sleep(_LATER_RANKS_WAIT + _NEXT_RANK_WAITS * rank)
-        text, trace = str(error) or type(error).__name__, None
+        text, trace, status = str(error) or type(error).__name__, None, FAILURE
         if isinstance(error, BaseException):
+            status = exit_status(error)
             trace = error.__traceback__
             if isinstance(error, KeyboardInterrupt):
                 text = "interrupted"
@@ -335,12 +336,12 @@ class MPICluster(Cluster):
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            self.communication.call(lambda: self._mpi.COMM_WORLD.Abort(1), "abort").wait(
+            self.communication.call(lambda: self._mpi.COMM_WORLD.Abort(status), "abort").wait(
                 _ABORT_TIMEOUT
             )
         finally:
             # The launcher ends the other ranks when one ends like this.
-            os._exit(1)
+            os._exit(status)
 
     def close(self) -> None:
         """Leave the cluster, once all ranks have come here; a second call does nothing."""

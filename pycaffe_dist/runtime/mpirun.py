@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, TextIO
 
-from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.errors import WRONG_INPUT, ClusterError
 from pycaffe_dist.log import logger
 
 # Open MPI refuses these two unless told: to run as root, as in containers, and to start more ranks
@@ -178,7 +178,7 @@ class Job:
         self._is_hydra = _is_hydra(line[0])
         self._previous: dict[signal.Signals, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._waiting: list[int] = []
+        self._waiting: list[signal.Signals] = []
         self._passed: set[int] = set()
         self._readers: list[threading.Thread] = []
         self._tails: dict[BinaryIO, bytes] = {}
@@ -256,7 +256,7 @@ class Job:
         for passed in _PASSED_AS[signal.Signals(number)]:
             self._send(passed)
 
-    def _send(self, number: int) -> None:
+    def _send(self, number: signal.Signals) -> None:
         if self._process is None:
             self._waiting.append(number)
             return
@@ -283,8 +283,9 @@ class Job:
 def run(line: Sequence[str], restarts: int, again: Callable[[], Sequence[str]]) -> int:
     """Run mpirun; after a failure run it again up to ``restarts`` times, as ``again`` says.
 
-    Returns the exit status: 0, or 130 when a second SIGINT ended the job, or a signal that came
-    before the ranks had begun.  Raises ClusterError, with the rank that died, if the last one fails.
+    Wrong input is not tried again.  Returns the exit status: 0, or 130 when a second SIGINT ended
+    the job, or a signal that came before the ranks had begun.  Raises ClusterError, with the rank
+    that died, if the last run failed.
     """
     for number in range(restarts + 1):
         with Job(line) as job:
@@ -298,6 +299,9 @@ def run(line: Sequence[str], restarts: int, again: Callable[[], Sequence[str]]) 
             return 0
         died = job.who_died or f"mpirun ended with status {status}"
         if job.asked_to_stop or number == restarts:
+            break
+        if status == WRONG_INPUT:
+            died += "; it would fail again, so it is not restarted"
             break
         logger.warning("The job failed: %s; restart %d of %d", died, number + 1, restarts)
         line = again()

@@ -82,7 +82,7 @@ register = _methods.register
 
 
 def method_class(name: str) -> type[Method]:
-    """Return the class of a solver type; raises PcaffeError with the nearest known one."""
+    """Return the class of a solver type; raises UsageError with the nearest known one."""
     return _methods.get(name)
 
 

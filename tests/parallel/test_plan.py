@@ -9,7 +9,7 @@ import pytest
 from fake_parameters import FakeParameter, inner_products, parameters, statistics
 
 from pycaffe_dist.config import ExchangeSettings
-from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.errors import ClusterError, UsageError
 from pycaffe_dist.exchange import candidates, exchange_class, exchange_names
 from pycaffe_dist.exchange.base import Exchange, Load
 from pycaffe_dist.exchange.fusing import fuse_and_slice
@@ -169,9 +169,9 @@ def test_exchanges_are_found_by_name():
     assert {"allreduce", "naive"} <= set(exchange_names())
     assert [kind.type for kind in candidates("naive")] == ["naive", "allreduce"]
     assert "naive" not in [kind.type for kind in candidates("auto")]
-    with pytest.raises(ClusterError, match="unknown exchange 'alreduce'; did you mean 'allreduce'"):
+    with pytest.raises(UsageError, match="unknown exchange 'alreduce'; did you mean 'allreduce'"):
         exchange_class("alreduce")
-    with pytest.raises(ClusterError, match="unknown exchange 'aut'; did you mean 'auto'"):
+    with pytest.raises(UsageError, match="unknown exchange 'aut'; did you mean 'auto'"):
         exchange_class("aut")
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pycaffe_dist.cli.main import main
-from pycaffe_dist.errors import UsageError
+from pycaffe_dist.errors import WRONG_INPUT, UsageError
 from pycaffe_dist.runtime import planning
 from pycaffe_dist.runtime.choosing import Times, Workload
 from pycaffe_dist.runtime.link import Link
@@ -152,5 +152,5 @@ def test_accumulated_gradients_go_as_gradients(tmp_path, capsys):
 
 @pytest.mark.parametrize("flag", ["--ranks=0", "--bandwidth=0", "--latency=-1", "--gflops=-1"])
 def test_impossible_clusters_are_refused(solver, capsys, flag):
-    assert main(["plan", f"--solver={solver}", flag]) == 1
+    assert main(["plan", f"--solver={solver}", flag]) == WRONG_INPUT
     assert flag.split("=")[0] in capsys.readouterr().err

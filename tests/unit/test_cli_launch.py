@@ -8,7 +8,7 @@ import pytest
 
 from pycaffe_dist.cli import launch
 from pycaffe_dist.cli.flags import FlagParser
-from pycaffe_dist.errors import ClusterError, UsageError
+from pycaffe_dist.errors import WRONG_INPUT, ClusterError, UsageError
 from pycaffe_dist.runtime import mpirun
 
 
@@ -99,6 +99,17 @@ def test_a_signal_before_the_ranks_listen_is_no_failure(tmp_path, caplog, asked)
     line = program_that(tmp_path, f"kill -{asked} $PPID\nexec sleep 20")
     assert mpirun.run(line, 1, never) == 130
     assert "ended the job before its ranks had begun" in caplog.text
+
+
+def test_wrong_input_is_not_tried_again(tmp_path):
+    line = program_that(tmp_path, f"exit {WRONG_INPUT}")
+    with pytest.raises(ClusterError, match="it would fail again, so it is not restarted"):
+        mpirun.run(line, 3, never)
+
+
+def test_another_failure_is(tmp_path):
+    line = program_that(tmp_path, "exit 1")
+    assert mpirun.run(line, 3, lambda: program_that(tmp_path, "exit 0")) == 0
 
 
 def test_a_rank_that_a_signal_ends_of_itself_is_a_failure(tmp_path):

@@ -11,7 +11,15 @@ import pytest
 import pycaffe_dist
 from pycaffe_dist.cli import main as cli
 from pycaffe_dist.cli.flags import add_flag
-from pycaffe_dist.errors import DataError
+from pycaffe_dist.errors import (
+    FAILURE,
+    WRONG_INPUT,
+    DataError,
+    LayerError,
+    PrototxtError,
+    UsageError,
+    exit_status,
+)
 from pycaffe_dist.log import logger
 
 FATAL = re.compile(r"^F\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ (\S+\.py):\d+\] (.*)\n$")
@@ -73,16 +81,16 @@ def test_version(capsys):
 
 
 def test_without_a_command_the_usage_is_shown(capsys):
-    assert cli.main([]) == 1
+    assert cli.main([]) == WRONG_INPUT
     assert "usage: pcaffe COMMAND" in capsys.readouterr().err
 
 
 def test_an_unknown_command_and_a_module_that_is_none(capsys):
-    assert cli.main(["trian"]) == 1
+    assert cli.main(["trian"]) == WRONG_INPUT
     assert fatal_message(capsys) == "unknown command 'trian'; did you mean 'train'?"
-    assert cli.main(["flags"]) == 1
+    assert cli.main(["flags"]) == WRONG_INPUT
     assert fatal_message(capsys).startswith("unknown command 'flags'")
-    assert cli.main(["--solver=x"]) == 1
+    assert cli.main(["--solver=x"]) == WRONG_INPUT
     assert fatal_message(capsys).startswith("no command is given; known are")
 
 
@@ -109,6 +117,22 @@ def test_an_error_is_one_line_with_the_place_that_raised_it(capsys, command, err
     command.run = run
     assert cli.main(["train"]) == 1
     assert fatal_message(capsys) == words
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "status"),
+    [
+        (UsageError("an unknown flag"), None, WRONG_INPUT),
+        (LayerError("conv1", "Convolution", "needs num_output"), None, WRONG_INPUT),
+        (LayerError("mine", "Python", "KeyError: 3"), KeyError(3), FAILURE),
+        (PrototxtError("cannot be read: Input/output error"), OSError(5), FAILURE),
+        (DataError("no such file: x_lmdb"), None, FAILURE),
+        (MemoryError(), None, FAILURE),
+    ],
+)
+def test_wrong_input_has_a_status_of_its_own(error, cause, status):
+    error.__cause__ = cause
+    assert exit_status(error) == status
 
 
 def test_a_traceback_on_request(capsys, command, monkeypatch):
@@ -151,7 +175,7 @@ def test_other_ranks_let_rank_0_speak_first(capsys, monkeypatch):
     monkeypatch.setattr(cli.time, "sleep", waits.append)
     for rank in ("0", "2"):
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
-        assert cli.main(["train", "--solvr=x"]) == 1
+        assert cli.main(["train", "--solvr=x"]) == WRONG_INPUT
     assert "unknown flag --solvr" in capsys.readouterr().err
     assert len(waits) == 1
 
@@ -171,12 +195,12 @@ def test_log_flags_and_their_environment(capsys, command, monkeypatch, tmp_path)
     assert cli.main(["train", "--minloglevel=0", f"--log_dir={tmp_path}"]) == 0
     assert "hello" in capsys.readouterr().err
     assert "hello" in (tmp_path / "pcaffe.INFO").read_text()
-    assert cli.main(["train", "--minloglevel=9"]) == 1
+    assert cli.main(["train", "--minloglevel=9"]) == WRONG_INPUT
     assert "from 0 to 3" in capsys.readouterr().err
 
 
 def test_a_log_folder_that_is_missing_is_one_line(capsys, command, tmp_path):
-    assert cli.main(["train", f"--log_dir={tmp_path / 'none'}"]) == 1
+    assert cli.main(["train", f"--log_dir={tmp_path / 'none'}"]) == WRONG_INPUT
     assert fatal_message(capsys).startswith("cannot write a log file in")
 
 
@@ -195,7 +219,7 @@ def test_a_log_folder_that_is_missing_is_one_line(capsys, command, tmp_path):
     ],
 )
 def test_wrong_flags_of_the_commands(capsys, args, message):
-    assert cli.main(args) == 1
+    assert cli.main(args) in (FAILURE, WRONG_INPUT)
     error = capsys.readouterr().err
     assert message in error.splitlines()[-1]
     assert "Traceback" not in error

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pycaffe_dist.cli.main import main
+from pycaffe_dist.errors import WRONG_INPUT
 
 NET = """
 layer { name: 'data' type: 'DummyData' top: 'data' top: 'label'
@@ -19,5 +20,5 @@ def test_warmup_runs_the_net_and_says_where_the_kernels_are(tmp_path, capfd):
 
 
 def test_warmup_needs_a_model(capfd):
-    assert main(["warmup"]) == 1
+    assert main(["warmup"]) == WRONG_INPUT
     assert "need a model definition" in capfd.readouterr().err

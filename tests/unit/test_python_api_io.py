@@ -12,7 +12,7 @@ import pytest
 
 import pycaffe_dist as caffe
 from pycaffe_dist import draw
-from pycaffe_dist.errors import ArgumentError, DataError, UsageError
+from pycaffe_dist.errors import WRONG_INPUT, ArgumentError, DataError, UsageError
 from pycaffe_dist.proto import caffe_pb2
 from pycaffe_dist.schema import text
 
@@ -326,4 +326,4 @@ def test_draw_net_tool(tmp_path, monkeypatch, capsys):
     assert not run_tool("draw_net.py", monkeypatch, net, path, "--phase", "TEST", "--rankdir=BT")
     assert 'rankdir="BT"' in path.read_text()
     assert "Drawing net to" in capsys.readouterr().out
-    assert run_tool("draw_net.py", monkeypatch, net, tmp_path / "noending") == 1
+    assert run_tool("draw_net.py", monkeypatch, net, tmp_path / "noending") == WRONG_INPUT

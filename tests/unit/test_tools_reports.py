@@ -19,6 +19,7 @@ from pycaffe_dist.cli import (
     upgrade_net_proto_text,
     upgrade_solver_proto_text,
 )
+from pycaffe_dist.errors import FAILURE, WRONG_INPUT
 from pycaffe_dist.reports.training_log import read_log
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.snapshot.caffemodel import load_weights
@@ -96,7 +97,7 @@ def test_plot_log(tmp_path, against):
 @pytest.mark.parametrize("name", ["plot.xyz", "plot"])
 def test_plot_of_an_unknown_kind(tmp_path, capsys, name):
     pytest.importorskip("matplotlib")
-    assert _run(plot_log, tmp_path / name, LOGS / "lenet_train.log") == 1
+    assert _run(plot_log, tmp_path / name, LOGS / "lenet_train.log") in (FAILURE, WRONG_INPUT)
     assert name in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -131,7 +132,7 @@ def test_summarize(tmp_path, capsys):
 def test_summarize_needs_a_shape(tmp_path, capsys):
     net = SMALL.replace("transform_param { crop_size: 12 }", "")
     (tmp_path / "net.prototxt").write_text(net)
-    assert _run(summarize, tmp_path / "net.prototxt") == 1
+    assert _run(summarize, tmp_path / "net.prototxt") == WRONG_INPUT
     assert "--shape=" in capsys.readouterr().err
     assert _run(summarize, tmp_path / "net.prototxt", "--shape=1,8,9") == 0
     assert "2x1x8x9" in capsys.readouterr().out
@@ -159,7 +160,7 @@ def test_compare_states(capsys):
     binary, hdf5 = SOLVER / "sgd_iter_10.solverstate", SOLVER / "sgd_iter_10.solverstate.h5"
     assert _run(compare, binary, hdf5, "--blobs") == 0
     assert "history[0]" in capsys.readouterr().out
-    assert _run(compare, binary, SOLVER / "init.caffemodel") == 1
+    assert _run(compare, binary, SOLVER / "init.caffemodel") == WRONG_INPUT
     assert "cannot compare" in capsys.readouterr().err
 
 
