@@ -9,6 +9,7 @@ told, and --restarts lets training go on from its newest snapshot.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser, add_flag, require_not_negative
@@ -53,13 +54,17 @@ def run(options: argparse.Namespace) -> int:
     def line(program: Sequence[str]) -> list[str]:
         return mpirun.command(options.n, options.hostfile, extra, program)
 
-    return mpirun.run(line(options.command), options.restarts, lambda: line(_resumed(options)))
+    started = time.time()
+    return mpirun.run(
+        line(options.command), options.restarts, lambda: line(_resumed(options, started))
+    )
 
 
-def _resumed(options: argparse.Namespace) -> list[str]:
+def _resumed(options: argparse.Namespace, started: float) -> list[str]:
     """Return the command with which training goes on: the last of equal flags counts.
 
     The snapshot that the run was begun from, if any, is for a failure before the first of its own.
+    Snapshots that an earlier run has left are no place to go on from, unless it said so itself.
     """
     words = [word.lstrip("-") if word.startswith("-") else "" for word in options.command]
     begun_from = ""
@@ -67,5 +72,5 @@ def _resumed(options: argparse.Namespace) -> list[str]:
         name, is_set, value = word.partition("=")
         if name == "snapshot":
             begun_from = value if is_set else "".join(options.command[number + 1 : number + 2])
-    own = ["latest"] if begun_from.partition(",")[0] != "latest" else []
+    own = [f"latest@{int(started)}"] if begun_from.partition(",")[0] != "latest" else []
     return [*options.command, f"--snapshot={','.join([*own, *filter(None, [begun_from])])}"]

@@ -78,12 +78,13 @@ def check(snapshot: Snapshot) -> None:
     load_weights(find_weights(snapshot.state, state.learned_net))
 
 
-def latest(prefix: str) -> Snapshot | None:
+def latest(prefix: str, since: float = 0.0) -> Snapshot | None:
     """Return the newest snapshot that is whole, None without any; warn of damaged ones.
 
-    Raises SnapshotError when there are snapshots but none is whole.
+    Those that were written before ``since`` (seconds since 1970) do not count.  Raises
+    SnapshotError when there are snapshots but none is whole.
     """
-    found = snapshots(prefix)
+    found = [snapshot for snapshot in snapshots(prefix) if _age_key(snapshot)[0] >= since]
     for snapshot in found:
         try:
             check(snapshot)

@@ -194,15 +194,26 @@ def restore(solver: Solver, path: str) -> Companion | None:
 def resolve(param: Any, wanted: str) -> str:
     """Return the path of the solver state to resume from: for "latest", the newest good one.
 
-    Without any, it is empty, or FILE for "latest,FILE".  Raises SnapshotError.
+    "latest@SECONDS" leaves those alone that were written before that time since 1970.  Without any,
+    it is empty, or FILE for "latest,FILE".  Raises SnapshotError.
     """
     first, _, otherwise = wanted.partition(",")
-    if first != LATEST:
+    name, _, since = first.partition("@")
+    if name != LATEST:
         return wanted
     if not param.snapshot_prefix:
         raise UsageError("--snapshot=latest needs a snapshot_prefix in the solver")
-    found = catalog.latest(param.snapshot_prefix)
+    found = catalog.latest(param.snapshot_prefix, _seconds(since))
     if found is None:
         logger.info("There is no snapshot of prefix '%s' yet", param.snapshot_prefix)
         return otherwise
     return found.state
+
+
+def _seconds(since: str) -> float:
+    try:
+        return float(since or 0)
+    except ValueError:
+        raise UsageError(
+            f"--snapshot=latest@SECONDS takes seconds since 1970, found '{since}'"
+        ) from None

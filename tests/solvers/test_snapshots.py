@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny import tiny_param, tiny_solver
 
-from pycaffe_dist.errors import SnapshotError
+from pycaffe_dist.errors import SnapshotError, UsageError
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import atomic, catalog
 from pycaffe_dist.snapshot.background import Copies
@@ -167,6 +168,16 @@ def test_a_snapshot_that_is_cut_off_is_skipped(tmp_path, caplog, kind, with_comp
         path.unlink()
     with pytest.raises(SnapshotError, match=r"none of the 4 snapshot\(s\) of prefix"):
         snapshots.resolve(tiny_param(tmp_path), "latest")
+
+
+def test_snapshots_of_an_earlier_run_do_not_count_for_the_newest_since_a_time(tmp_path):
+    tiny_solver(tmp_path, "snapshot: 2").solve()
+    param, now = tiny_param(tmp_path), time.time()
+    assert snapshots.resolve(param, f"latest@{now - 60:.0f}").endswith("tiny_iter_8.solverstate")
+    assert snapshots.resolve(param, f"latest@{now + 60:.0f}") == ""
+    assert snapshots.resolve(param, f"latest@{now + 60:.0f},other.solverstate").startswith("other")
+    with pytest.raises(UsageError, match="takes seconds since 1970, found 'noon'"):
+        snapshots.resolve(param, "latest@noon")
 
 
 def test_copies_are_of_all_arrays_and_shared_ones_are_copied_once():
