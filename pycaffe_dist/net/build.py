@@ -125,8 +125,6 @@ class Builder:
     def _take_bottoms(self, layer_param: Any) -> tuple[list[Blob], list[bool]]:
         bottom, propagate_down = [], []
         for index, name in enumerate(layer_param.bottom):
-            if name not in self._unread:
-                raise self._error(layer_param, self._why_unavailable(name, index))
             logger.info("%s <- %s", layer_param.name, name)
             del self._unread[name]
             bottom.append(self.blobs[name])
@@ -135,11 +133,6 @@ class Builder:
             else:
                 propagate_down.append(self._need_backward[name])
         return bottom, propagate_down
-
-    def _why_unavailable(self, name: str, index: int) -> str:
-        if name in self.blobs:
-            return f"bottom blob '{name}' (bottom index {index}) was already taken by a layer"
-        return f"unknown bottom blob '{name}' (bottom index {index})"
 
     def _make_tops(self, layer_param: Any, layer: Layer) -> tuple[list[str], list[Blob]]:
         names, blobs = list(layer_param.top), []

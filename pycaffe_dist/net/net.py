@@ -73,7 +73,7 @@ class Net:
         self.loss_scale = 1.0
         context = LayerContext(phase=self.phase, dtype=np.dtype(dtype), seed=seed, shard=shard)
         where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}
-        builder = Builder(insert_splits(filtered), context, where)
+        builder = Builder(insert_splits(filtered, where), context, where)
         self.nodes = builder.nodes
         try:
             with devices.use(self.device):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
-from pycaffe_dist.errors import NetError
+from pycaffe_dist.errors import LayerError, did_you_mean
 from pycaffe_dist.schema import caffe_pb2
 
 _Place = tuple[int, int]  # (layer index, index among its bottoms or tops)
 
 
-def insert_splits(net_param: Any) -> Any:
+def insert_splits(net_param: Any, where: Mapping[str, str]) -> Any:
     """Return a copy of a NetParameter in which every top has at most one reader.
+
+    ``where`` has the layers' ``file:line`` by name.  Raises LayerError for a bottom that is no top.
 
     Layers and blobs are named as Caffe names them: ``BLOB_LAYER_TOP_split`` and
     ``BLOB_LAYER_TOP_split_K``.  A top with a loss weight counts the loss as a reader of its own.
     """
-    source, readers, loss_weight = _trace(net_param)
+    source, readers, loss_weight = _trace(net_param, where)
     split = caffe_pb2.NetParameter()
     split.CopyFrom(net_param)
     del split.layer[:]
@@ -42,7 +45,9 @@ def insert_splits(net_param: Any) -> Any:
     return split
 
 
-def _trace(net_param: Any) -> tuple[dict[_Place, _Place], Counter[_Place], dict[_Place, float]]:
+def _trace(
+    net_param: Any, where: Mapping[str, str]
+) -> tuple[dict[_Place, _Place], Counter[_Place], dict[_Place, float]]:
     """Find every bottom's producer, every top's number of readers and its loss weight."""
     latest: dict[str, _Place] = {}
     source: dict[_Place, _Place] = {}
@@ -51,9 +56,12 @@ def _trace(net_param: Any) -> tuple[dict[_Place, _Place], Counter[_Place], dict[
     for i, layer in enumerate(net_param.layer):
         for j, blob in enumerate(layer.bottom):
             if blob not in latest:
-                raise NetError(
-                    f"unknown bottom blob '{blob}' (layer '{layer.name}', bottom index {j}): "
-                    "no layer before it has such a top"
+                raise LayerError(
+                    layer.name,
+                    layer.type,
+                    f"unknown bottom blob '{blob}' (bottom index {j}): no layer before it has such "
+                    f"a top{did_you_mean(blob, latest)}",
+                    where.get(layer.name, ""),
                 )
             source[i, j] = latest[blob]
             readers[latest[blob]] += 1

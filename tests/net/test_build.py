@@ -113,6 +113,7 @@ def test_input_fields_of_old_nets(tmp_path):
     ("prototxt", "message"),
     [
         ("layer { name: 'x' type: 'Convolutoin' }", "did you mean 'Convolution'"),
+        ("layer { name: 'x' }", "layer 'x': no layer type is given"),
         (DATA + ip("a", "data", 2) + ip("b", "nowhere", 2), "unknown bottom blob 'nowhere'"),
         (
             DATA + ip("a", "data", 2) + ip("a2", "data", 2).replace("top: 'a2'", "top: 'a'"),

@@ -3,7 +3,7 @@
 import pytest
 from nets import parse
 
-from pycaffe_dist.errors import NetError
+from pycaffe_dist.errors import LayerError
 from pycaffe_dist.net.splits import insert_splits
 
 
@@ -12,7 +12,7 @@ def test_a_blob_with_one_reader_is_left_alone():
         "layer { name: 'a' top: 'x' } layer { name: 'b' bottom: 'x' top: 'y' }"
         "layer { name: 'c' bottom: 'y' }"
     )
-    assert insert_splits(param) == param
+    assert insert_splits(param, {}) == param
 
 
 def test_two_readers():
@@ -21,7 +21,8 @@ def test_two_readers():
             "layer { name: 'data' top: 'data' top: 'label' }"
             "layer { name: 'acc' bottom: 'data' bottom: 'label' }"
             "layer { name: 'loss' bottom: 'data' bottom: 'label' }"
-        )
+        ),
+        {},
     )
     assert split == parse(
         "layer { name: 'data' top: 'data' top: 'label' }"
@@ -40,7 +41,8 @@ def test_in_place_layers_pass_the_split_on():
         parse(
             "layer { name: 'ip' top: 'x' } layer { name: 'relu' bottom: 'x' top: 'x' }"
             "layer { name: 'b' bottom: 'x' } layer { name: 'c' bottom: 'x' }"
-        )
+        ),
+        {},
     )
     assert [layer.name for layer in split.layer] == ["ip", "relu", "x_relu_0_split", "b", "c"]
     assert split.layer[3].bottom == ["x_relu_0_split_0"]
@@ -48,7 +50,8 @@ def test_in_place_layers_pass_the_split_on():
 
 def test_a_loss_weight_counts_as_a_reader():
     split = insert_splits(
-        parse("layer { name: 'a' top: 'x' loss_weight: 0.5 } layer { name: 'b' bottom: 'x' }")
+        parse("layer { name: 'a' top: 'x' loss_weight: 0.5 } layer { name: 'b' bottom: 'x' }"),
+        {},
     )
     assert not split.layer[0].loss_weight
     assert list(split.layer[1].loss_weight) == [0.5, 0]
@@ -56,7 +59,13 @@ def test_a_loss_weight_counts_as_a_reader():
 
 
 def test_unknown_bottom():
-    with pytest.raises(NetError, match=r"unknown bottom blob 'y' \(layer 'b', bottom index 1\)"):
-        insert_splits(
-            parse("layer { name: 'a' top: 'x' } layer { name: 'b' bottom: 'x' bottom: 'y' }")
-        )
+    param = parse(
+        "layer { name: 'a' top: 'pool1' }"
+        "layer { name: 'b' type: 'Concat' bottom: 'pool1' bottom: 'poll1' }"
+    )
+    with pytest.raises(LayerError) as error:
+        insert_splits(param, {"b": "net.prototxt:7"})
+    assert str(error.value) == (
+        "net.prototxt:7: layer 'b' (Concat): unknown bottom blob 'poll1' (bottom index 1): "
+        "no layer before it has such a top; did you mean 'pool1'?"
+    )
