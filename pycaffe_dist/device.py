@@ -212,7 +212,13 @@ class _Pool:
         from pycaffe_dist.kernels.jit.waiting import swap_function
 
         swap = swap_function()
-        self.workers = [_Worker(i, swap) for i in range(1, self.size)]
+        try:
+            self.workers = [_Worker(i, swap) for i in range(1, self.size)]
+        except RuntimeError as error:
+            raise DeviceError(
+                f"the system does not let this process have {self.size} threads ({error}): give a "
+                "smaller number (--threads)"
+            ) from error
 
     def run(self, kernel: Callable[..., Any], n: int, chunks: int, args: tuple) -> None:
         if not self.workers:

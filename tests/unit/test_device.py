@@ -36,6 +36,16 @@ def test_every_index_runs_once(n, grain):
     assert (hits == 20).all()
 
 
+def test_more_threads_than_the_system_has_are_told_in_one_line(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    device.set_threads(9)
+    with pytest.raises(DeviceError, match=r"does not let this process have 9 threads .*--threads"):
+        device.parallel_for(count, 100, np.zeros(100, int))
+
+
 def test_an_exception_surfaces_and_the_pool_lives_on():
     def fail(begin, end):
         if begin == 0:
