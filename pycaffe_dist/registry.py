@@ -57,6 +57,8 @@ class Registry(Generic[T]):
         try:
             return self._classes[name]
         except KeyError:
+            if not name:
+                raise UsageError(f"no {self._kind} is given") from None
             known = [*also, *sorted(self._classes)]
             hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
             raise UsageError(f"unknown {self._kind} '{name}'{hint}") from None

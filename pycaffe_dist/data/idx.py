@@ -46,7 +46,7 @@ def write_idx(path: str, values: np.ndarray) -> None:
 
 
 def _read(path: str, magic: int, axes: int, what: str) -> np.ndarray:
-    data = read_bytes(path, lambda message: DataError(f"'{path}' {message}"))
+    data = read_bytes(path, lambda message: DataError(f"{path}: {message}"))
     if data.startswith(_GZIP):
         try:
             data = gzip.decompress(data)

@@ -39,7 +39,8 @@ class LearningRate:
         name = param.lr_policy
         if name not in policies:
             hint = did_you_mean(name, policies) or f"; known are {', '.join(policies)}"
-            raise UsageError(f"unknown lr_policy '{name}'{hint}")
+            what = f"unknown lr_policy '{name}'" if name else "the solver has no lr_policy"
+            raise UsageError(f"{what}{hint}")
         if name in ("step", "sigmoid") and param.stepsize <= 0:
             raise UsageError(f"lr_policy '{name}' needs a stepsize above 0, found {param.stepsize}")
         if name not in ("fixed", "poly") and param.gamma < 0:

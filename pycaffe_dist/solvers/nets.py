@@ -22,6 +22,8 @@ class NetSpec(NamedTuple):
 
 
 def _from_file(path: str, origin: str) -> NetSpec:
+    if not path:
+        raise UsageError(f"the name of the solver's {origin} is empty")
     param, places = text.read_net_with_places(path)
     return NetSpec(param, f"{origin}: {path}", places)
 

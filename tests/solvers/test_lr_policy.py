@@ -53,6 +53,11 @@ def test_an_unknown_policy_is_told_the_nearest():
         rates("lr_policy: 'multstep'")
 
 
+def test_a_solver_without_a_policy_is_told_which_there_are():
+    with pytest.raises(UsageError, match="the solver has no lr_policy; known are fixed, step"):
+        rates("lr_policy: ''")
+
+
 @pytest.mark.parametrize(("kind", "power"), [("linear", 1), ("quadratic", 2)])
 def test_warm_up_rises_to_the_policys_rate(kind, power):
     fields = "lr_policy: 'step' gamma: 0.5 stepsize: 3 warmup_iter: 5 warmup_start_lr: 0.5"

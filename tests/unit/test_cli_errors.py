@@ -131,6 +131,10 @@ def test_a_layer_type_that_does_not_exist(job, fails):
 def test_a_solver_without_a_net(job, fails):
     (job.folder / "solver.prototxt").write_text('base_lr: 0.01 lr_policy: "fixed"')
     assert "net" in fails("train", "--solver=solver.prototxt")
+    (job.folder / "solver.prototxt").write_text('net: "" base_lr: 0.01 lr_policy: "fixed"')
+    assert "the name of the solver's net file is empty" in fails(
+        "train", "--solver=solver.prototxt"
+    )
 
 
 def test_a_learning_rate_policy_that_does_not_exist(job, fails):

@@ -132,7 +132,7 @@ def test_bad_idx_files(tmp_path, mnist, capsys):
     damaged.write_bytes(images.read_bytes()[:-20])
     write_idx(str(tmp_path / "few"), np.zeros(3, np.uint8))
     cases = [
-        ((tmp_path / "none", labels), "no such file"),
+        ((tmp_path / "none", labels), f"] {tmp_path}/none: no such file"),
         ((labels, labels), "not an idx file of images"),
         ((images, cut), "not an idx file of labels"),
         ((cut, labels), "1203 images, 14436 bytes"),
