@@ -52,9 +52,13 @@ class Transformer:
         return ready
 
     def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
-        """Return the image (H, W, K) that an input (1, K, H, W) or (K, H, W) was made of."""
+        """Return the image (H, W, K) that an input (1, K, H, W) or (K, H, W) was made of.
+
+        Without a transpose, as in pycaffe, a gray image comes as (H, W).
+        """
         self._shape(in_)
-        image = data.copy().squeeze()
+        image = data.copy()
+        image = image.reshape(image.shape[-3:]) if in_ in self.transpose else image.squeeze()
         if in_ in self.input_scale:
             image /= self.input_scale[in_]
         if in_ in self.mean:

@@ -159,6 +159,16 @@ def test_preprocessing_in_order(transformer):
     assert larger.shape == (3, 4, 5)
 
 
+def test_gray_images_go_there_and_back():
+    transformer = caffe.io.Transformer({"data": (1, 1, 4, 5)})
+    image = np.random.default_rng(0).random((4, 5, 1))
+    transformer.set_transpose("data", (2, 0, 1))
+    ready = transformer.preprocess("data", image)
+    assert ready.shape == (1, 4, 5)
+    for made in (ready, ready[None]):
+        np.testing.assert_allclose(transformer.deprocess("data", made), image, rtol=1e-6)
+
+
 def test_means_of_other_sizes(transformer):
     mean = np.random.default_rng(0).random((3, 9, 9)) * 100
     transformer.set_mean("data", mean)
