@@ -132,6 +132,10 @@ class Net:
         return list(self.blobs)
 
     @property
+    def _blob_loss_weights(self) -> list[float]:
+        return list(self.blob_loss_weights.values())
+
+    @property
     def _blobs(self) -> list[Blob]:
         return list(self.blobs.values())
 
@@ -281,11 +285,7 @@ class Net:
 
     def save_hdf5(self, path: _Path) -> None:
         """Write the weights to an HDF5 file, whatever its name."""
-        path = os.fspath(path)
-        # The name's end decides on the format.
-        written = path if path.endswith(".h5") else f"{path}.{os.getpid()}.h5"
-        self._net.save_weights(written)
-        os.replace(written, path)
+        self._net.save_weights(os.fspath(path), as_hdf5=True)
 
     def copy_from(self, path: _Path) -> None:
         """Copy the weights of same-named layers from a file of either kind."""

@@ -287,9 +287,10 @@ class Net:
         """
         weights.load(self, path)
 
-    def save_weights(self, path: str, write_diff: bool = False) -> None:
-        """Write the weights to a ``.caffemodel``, or as HDF5 when the name ends in ``.h5``."""
-        weights.save(self, path, write_diff)
+    def save_weights(self, path: str, write_diff: bool = False, as_hdf5: bool = False) -> None:
+        """Write the weights to a ``.caffemodel``, or as HDF5 if wanted or when the name ends in
+        ``.h5``."""
+        weights.save(self, path, write_diff, as_hdf5)
 
     def first_not_finite(self) -> str:
         """Say where the first NaN or infinity comes from; empty when there is none.

@@ -90,9 +90,9 @@ def _with_shared(net: Net, layer: Layer, arrays: Sequence[Any]) -> list[Any]:
     ]
 
 
-def save(net: Net, path: str, write_diff: bool) -> None:
+def save(net: Net, path: str, write_diff: bool, as_hdf5: bool) -> None:
     """Write the weights of ``net`` to a file; see Net.save_weights."""
-    caffemodel.save_weights(path, net.name, collect(net, write_diff))
+    caffemodel.save_weights(path, net.name, collect(net, write_diff), as_hdf5)
 
 
 def collect(

@@ -41,19 +41,23 @@ class LayerWeights:
     shared: frozenset[int] = frozenset()
 
 
-def save_weights(path: _Path, net_name: str, layers: Sequence[LayerWeights]) -> None:
-    """Write weights, as HDF5 when the path ends in .h5, whole or not at all.
+def save_weights(
+    path: _Path, net_name: str, layers: Sequence[LayerWeights], as_hdf5: bool = False
+) -> None:
+    """Write weights, as HDF5 if wanted or when the path ends in .h5, whole or not at all.
 
     Layers without parameters are written too, as Caffe does.  Raises SnapshotError.
     """
     with atomic.replacing(path) as new:
-        fill_weights(new, path, net_name, layers)
+        fill_weights(new, path, net_name, layers, as_hdf5)
 
 
-def fill_weights(new: Path, path: _Path, net_name: str, layers: Sequence[LayerWeights]) -> None:
+def fill_weights(
+    new: Path, path: _Path, net_name: str, layers: Sequence[LayerWeights], as_hdf5: bool = False
+) -> None:
     """Write the file that is to be ``path`` to ``new``, which `atomic.replacing` gave, and read it
     back; raises OSError, or SnapshotError for weights too large for a binary file."""
-    if os.fspath(path).endswith(".h5"):
+    if as_hdf5 or os.fspath(path).endswith(".h5"):
         _fill_hdf5(new, layers)
     else:
         parts = _encoded(path, net_name, layers)

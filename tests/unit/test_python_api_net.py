@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pycaffe_dist as caffe
-from pycaffe_dist.errors import ArgumentError, LayerError, NetError, UsageError
+from pycaffe_dist.errors import ArgumentError, LayerError, NetError, SnapshotError, UsageError
 
 NET = """
 name: 'small' force_backward: true
@@ -92,6 +92,7 @@ def test_a_loss_without_a_name(tmp_path):
     net.forward()
     assert net.outputs == []
     assert net.blob_loss_weights["(automatic)"] == 1
+    assert net._blob_loss_weights == list(net.blob_loss_weights.values())
     assert net.forward(end="loss")["(automatic)"] > 0
 
 
@@ -158,6 +159,8 @@ def test_hdf5_weights_under_any_name(net, tmp_path):
         load(path)
         np.testing.assert_array_equal(net.params["fc"][0].data, wanted)
     assert [file.name for file in tmp_path.iterdir() if "weights" in file.name] == ["weights"]
+    with pytest.raises(SnapshotError, match=f"^{tmp_path}/none/weights: folder"):
+        net.save_hdf5(tmp_path / "none" / "weights")
 
 
 def test_the_old_constructor_warns(net, tmp_path, caplog):
