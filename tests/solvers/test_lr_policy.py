@@ -71,14 +71,23 @@ def test_min_lr_is_a_floor_but_not_for_the_warm_up():
     assert found == pytest.approx([0, 0.5 * (2 * 0.5), 0.5, 0.3, 0.3, 0.3])
 
 
-def test_plateau_drops_when_the_loss_has_had_no_new_least_value():
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        (
+            [5, 4, 4, 4, 3, 3, 9, 3, 3, 3, 3],
+            [1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01],
+        ),
+        # The second window is counted from the first drop.
+        ([5, 5, 5, 5, 5, 5, 5], [1, 1, 0.1, 0.1, 0.1, 0.01, 0.01]),
+    ],
+)
+def test_plateau_drops_when_the_loss_has_had_no_new_least_value(losses, expected):
     param = text.parse(
         "base_lr: 1 gamma: 0.1 lr_policy: 'plateau' plateau_winsize: 2 plateau_winsize: 3",
         caffe_pb2.SolverParameter(),
     )
     policy = LearningRate(param)
-    losses = [5, 4, 4, 4, 3, 3, 9, 3, 3, 3, 3]
-    expected = [1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01]
     for iteration, (loss, rate) in enumerate(zip(losses, expected)):
         # What a snapshot keeps is all that the policy depends on.
         again = LearningRate(param)
