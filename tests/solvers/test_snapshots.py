@@ -170,6 +170,14 @@ def test_a_snapshot_that_is_cut_off_is_skipped(tmp_path, caplog, kind, with_comp
         snapshots.resolve(tiny_param(tmp_path), "latest")
 
 
+def test_weights_of_another_snapshot_are_not_taken_for_the_states(tmp_path):
+    tiny_solver(tmp_path, "snapshot: 2").solve()
+    weights = tmp_path / "tiny_iter_8.caffemodel"
+    weights.write_bytes((tmp_path / "tiny_iter_6.caffemodel").read_bytes())
+    with pytest.raises(SnapshotError, match=f"^{weights}: is damaged or of another run"):
+        tiny_solver(tmp_path).restore(f"{tmp_path}/tiny_iter_8.solverstate")
+
+
 def test_snapshots_of_an_earlier_run_do_not_count_for_the_newest_since_a_time(tmp_path):
     tiny_solver(tmp_path, "snapshot: 2").solve()
     param, now = tiny_param(tmp_path), time.time()

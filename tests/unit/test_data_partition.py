@@ -33,3 +33,8 @@ def test_batch_shards_deal_out_the_batches_in_turn(ranks):
 def test_impossible_shards_are_refused(arguments):
     with pytest.raises(UsageError, match="found"):
         Shard(*arguments)
+
+
+def test_a_rank_with_a_part_of_its_own_goes_on_where_its_share_of_the_whole_would():
+    """Record 12 of the whole data set, which four ranks deal out, is record 3 of a part."""
+    assert Shard(rank=2, size=4, origin=12).alone() == Shard(rank=0, size=1, origin=3)
