@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -9,8 +10,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from pycaffe_dist.as_caffe import install_as_caffe
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.errors import PcaffeError, did_you_mean
+from pycaffe_dist.errors import PcaffeError, UsageError, did_you_mean
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 
 
@@ -90,6 +92,8 @@ class Python(Layer):
         here = os.getcwd()
         if here not in sys.path and "" not in sys.path:
             sys.path.insert(0, here)
+        with contextlib.suppress(UsageError):  # where a Caffe is installed, it is that one's
+            install_as_caffe()
         try:
             module = importlib.import_module(param.module)
         except ModuleNotFoundError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import numpy as np
 import pytest
-from running import PROGRAMS, run
+from running import BIN, PROGRAMS, run
 
 from pycaffe_dist.snapshot.caffemodel import load_weights
 
@@ -49,6 +51,24 @@ def folder(tmp_path):
         (tmp_path / f"net{ranks}.prototxt").write_text(NET % batch)
         (tmp_path / f"solver{ranks}.prototxt").write_text(SOLVER % f"net{ranks}.prototxt")
     return tmp_path
+
+
+LAYER = """
+import caffe
+
+class Twice(caffe.Layer):
+    def setup(self, bottom, top):
+        pass
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].data.shape)
+
+    def forward(self, bottom, top):
+        top[0].data[...] = 2 * bottom[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        bottom[0].diff[...] = 2 * top[0].diff
+"""
 
 
 def test_fcn_surgery(tmp_path):
@@ -153,3 +173,20 @@ def test_a_folder_named_caffe_is_no_caffe(tmp_path):
     printed = run(tmp_path, "program.py", "-x", "y", expect_failure=True)
     assert "1.0.0 __main__ " in printed
     assert "No module named 'caffe.net'" in printed
+
+
+def test_commands_run_layers_that_were_written_for_caffe(tmp_path):
+    (tmp_path / "twice.py").write_text(LAYER)
+    (tmp_path / "net.prototxt").write_text(
+        """layer { name: 'x' type: 'DummyData' top: 'x' dummy_data_param { shape { dim: 2 } } }
+        layer { name: 'twice' type: 'Python' bottom: 'x' top: 'y'
+          python_param { module: 'twice' layer: 'Twice' } }"""
+    )
+    done = subprocess.run(
+        [BIN / "pcaffe", "time", "--model=net.prototxt", "--iterations=1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
