@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from pycaffe_dist.errors import UsageError, did_you_mean
+from pycaffe_dist.schema.reading import read_lines
 
 _TRUE = ("1", "t", "true", "y", "yes")
 _FALSE = ("0", "f", "false", "n", "no")
@@ -102,6 +102,11 @@ class _HelpFormatter(argparse.HelpFormatter):
         return action.help
 
 
+def _in_usage(positional: argparse.Action) -> str:
+    name = str(positional.metavar or positional.dest)
+    return {"?": f"[{name}]", "+": f"{name} …"}.get(str(positional.nargs), name)
+
+
 class FlagParser(argparse.ArgumentParser):
     """An argparse parser whose options are gflags flags; errors are raised as UsageError.
 
@@ -133,7 +138,7 @@ class FlagParser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """Return the help text, with a short usage line."""
         positionals = [action for action in self._actions if not action.option_strings]
-        words = [self.prog, "[flags]", *(str(a.metavar or a.dest) for a in positionals)]
+        words = [self.prog, "[flags]", *map(_in_usage, positionals)]
         self.usage = " ".join(words)
         return super().format_help()
 
@@ -255,8 +260,5 @@ def split_list(text: str) -> tuple[str, ...]:
 
 def _flag_file(path: str) -> list[str]:
     """Return the flags in a file, one on a line; ``#`` starts a comment line."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError as error:
-        raise UsageError(f"cannot read the flag file {path}: {error.strerror}") from None
+    lines = read_lines(path, lambda message: UsageError(f"the flag file {path} {message}"))
     return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TextIO
 
 from pycaffe_dist.errors import WRONG_INPUT, ClusterError
 from pycaffe_dist.log import logger
+from pycaffe_dist.schema.reading import read_lines
 
 # Open MPI refuses these two unless told: to run as root, as in containers, and to start more ranks
 # than there are cores.
@@ -132,10 +133,7 @@ def read_hostfile(path: str, ranks: int) -> list[tuple[str, int | None]]:
 
     Raises ClusterError, with the line, when it cannot be what was meant.
     """
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError as error:
-        raise ClusterError(f"cannot read the hostfile {path}: {error.strerror}") from None
+    lines = read_lines(path, lambda message: ClusterError(f"the hostfile {path} {message}"))
     hosts: list[tuple[str, int | None]] = []
     for number, line in enumerate(lines, 1):
         host, *settings = line.partition("#")[0].split() or [""]
@@ -242,7 +240,8 @@ class Job:
     def _pass_on(self, source: int, stream: BinaryIO) -> None:
         with suppress(OSError):  # a terminal's other end is closed with an error
             while data := os.read(source, 1 << 16):
-                stream.write(data)
+                # Open MPI ends its own messages with a zero byte, which would begin our next line.
+                stream.write(data.replace(b"\0", b""))
                 stream.flush()
                 self._tails[stream] = (self._tails.get(stream, b"") + data)[-_TAIL_BYTES:]
         os.close(source)

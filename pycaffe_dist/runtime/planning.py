@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +18,7 @@ from pycaffe_dist.runtime.plan import describe, make_plan
 from pycaffe_dist.runtime.recording import Kind
 from pycaffe_dist.runtime.simulation import Iteration
 from pycaffe_dist.schema import text
+from pycaffe_dist.schema.reading import read_lines
 from pycaffe_dist.solvers import nets
 from pycaffe_dist.solvers.layer_times import LayerTimes
 from pycaffe_dist.solvers.method import Regularization, method_class
@@ -87,10 +87,7 @@ def read_times(path: str, net: Net) -> Times:
     """
     seconds = dict.fromkeys(net.layer_names, (0.0, 0.0))
     update = 0.0
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError as error:
-        raise UsageError(f"cannot read the layers' times {path}: {error.strerror}") from None
+    lines = read_lines(path, lambda message: UsageError(f"the file of times {path} {message}"))
     for number, line in enumerate(lines, 1):
         name, *values = line.partition("#")[0].split() or [""]
         if not name:

@@ -33,6 +33,20 @@ def read_bytes(path: str | os.PathLike[str], fail: Callable[[str], PcaffeError])
     return data
 
 
+def read_lines(path: str | os.PathLike[str], fail: Callable[[str], PcaffeError]) -> list[str]:
+    """Return the lines of a text file, which may be empty.
+
+    ``fail`` makes the error that is raised from a message without the path, for one that cannot be
+    read or is no text.
+    """
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError as error:
+        raise fail(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise fail("is a binary file, expected a text") from None
+
+
 def is_hdf5(path: str | os.PathLike[str]) -> bool:
     """Tell by its first bytes whether a file is HDF5; False when it cannot be read."""
     try:

@@ -275,5 +275,8 @@ def test_hostfiles_that_can(tmp_path):
     ):
         (tmp_path / "hosts").write_text(lines)
         assert mpirun.read_hostfile(str(tmp_path / "hosts"), 3) == hosts
-    with pytest.raises(ClusterError, match=r"cannot read the hostfile .*: No such file"):
+    with pytest.raises(ClusterError, match=r"the hostfile .* cannot be read: No such file"):
         mpirun.read_hostfile(str(tmp_path / "missing"), 3)
+    (tmp_path / "hosts").write_bytes(b"\xff\xfe")
+    with pytest.raises(ClusterError, match=r"the hostfile .* is a binary file, expected a text"):
+        mpirun.read_hostfile(str(tmp_path / "hosts"), 3)

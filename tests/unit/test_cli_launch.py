@@ -128,3 +128,8 @@ def test_a_signal_while_mpirun_is_being_started_reaches_it(tmp_path, monkeypatch
 
     monkeypatch.setattr(mpirun.subprocess, "Popen", interrupted)
     assert mpirun.run(program_that(tmp_path, "exec sleep 20"), 1, never) == 130
+
+
+def test_zero_bytes_of_mpirun_do_not_reach_the_output(tmp_path, capfd):
+    assert mpirun.run(program_that(tmp_path, r"printf 'told\n\0' >&2"), 0, never) == 0
+    assert capfd.readouterr().err == "told\n"
