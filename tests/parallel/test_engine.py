@@ -7,7 +7,7 @@ import pytest
 from fake_parameters import parameters
 
 from pycaffe_dist.config import Action, ExchangeSettings
-from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.errors import ClusterError, UsageError
 from pycaffe_dist.exchange.base import Exchange, Load
 from pycaffe_dist.exchange.fusing import fuse_and_slice
 from pycaffe_dist.runtime import engine as engines
@@ -208,5 +208,5 @@ def test_one_rank_needs_no_exchange():
     engine = make_engine(LocalCluster(), "naive")
     assert isinstance(engine, LocalEngine)
     assert engine.agree(Action.SNAPSHOT) is Action.SNAPSHOT
-    with pytest.raises(ClusterError, match="unknown exchange 'gossip'"):
+    with pytest.raises(UsageError, match="unknown exchange 'gossip'"):
         make_engine(LocalCluster(), "gossip")
