@@ -8,7 +8,7 @@ import pytest
 from fake_parameters import parameters
 
 from pycaffe_dist.cli.main import main
-from pycaffe_dist.config import ExchangeSettings
+from pycaffe_dist.config import ExchangeSettings, UpdatePriority
 from pycaffe_dist.errors import FAILURE, WRONG_INPUT, ClusterError, UsageError
 from pycaffe_dist.exchange import candidates, exchange_class
 from pycaffe_dist.exchange.parameter_server import ParameterServer
@@ -114,3 +114,15 @@ def test_wrong_flags_give_one_line(capsys, flags, complaint):
     said = capsys.readouterr().err
     assert complaint in said
     assert "Traceback" not in said
+
+
+def test_what_changes_weights_most_goes_first():
+    nets = parameters([(200,), (300,), (400,)])
+    for parameter, weight, gradient in zip(nets, (1, 4, 0), (1, 1, 1)):
+        parameter.blob.data[...] = weight
+        parameter.blob.diff[...] = gradient
+    wanted = UpdatePriority.RELATIVE_MAGNITUDE
+    exchange, _, shards = plan(FakeCluster(2), nets, bucket_bytes=4, update_priority=wanted)
+    first = sorted(shards, key=exchange._priority)
+    order = list(dict.fromkeys(shard.pieces[0].parameter.blob.count for shard in first))
+    assert order == [400, 200, 300], "weights of 0 change by more than anything"
