@@ -36,7 +36,7 @@ class HDF5Data(Layer):
         try:
             self._rows = HDF5Rows(param.source, names, param.shuffle, self.context.seed)
         except DataError as error:
-            raise self.error(str(error)) from None
+            raise self.error(str(error)) from error
         logger.info("Number of HDF5 files: %d", len(self._rows.files))
         self._shard, self._batches = self.context.shard, 0
 
@@ -52,7 +52,7 @@ class HDF5Data(Layer):
         try:
             self._rows.take(positions, [blob.data for blob in top])
         except DataError as error:
-            raise self.error(str(error)) from None
+            raise self.error(str(error)) from error
         self._batches += 1
 
     def state(self) -> dict[str, Any]:
