@@ -197,12 +197,15 @@ class Net:
         if changed:
             layer.reshape(bottom, node.top)
             self._seen[index] = _shapes(bottom)
-        if joined is None:
-            self._fusing.part(index)
-            layer.forward(bottom, node.top)
-        else:
-            joined.forward(bottom, node.top)
-            self._fusing.ran(joined, index)
+        try:
+            if joined is None:
+                self._fusing.part(index)
+                layer.forward(bottom, node.top)
+            else:
+                joined.forward(bottom, node.top)
+                self._fusing.ran(joined, index)
+        except MemoryError as error:
+            raise _out_of_memory(layer, "forward", error) from error
 
     def backward(
         self,
@@ -248,8 +251,11 @@ class Net:
         node = self.nodes[index]
         if node.need_backward:
             self._turns.begin(index)
-            with devices.use(devices.HOST if node.layer.host_only else self.device):
-                self._fusing.backward(index)
+            try:
+                with devices.use(devices.HOST if node.layer.host_only else self.device):
+                    self._fusing.backward(index)
+            except MemoryError as error:
+                raise _out_of_memory(node.layer, "backward", error) from error
             self._turns.end(index)
             if self.debug_info:
                 debug.log_backward(self, index)
@@ -316,3 +322,10 @@ def _on_host(callbacks: list[Callable[[Any], None]], argument: Any) -> None:
 
 def _shapes(blobs: Iterable[Blob]) -> list[tuple[int, ...]]:
     return [blob.shape for blob in blobs]
+
+
+def _out_of_memory(layer: Layer, what: str, error: MemoryError) -> MemoryError:
+    """Return the error with the layer's name and place, which tell what to make smaller."""
+    place = f"{layer.context.where}: " if layer.context.where else ""
+    reason = str(error) or "no memory is left"
+    return MemoryError(f"{place}layer '{layer.name}' ({layer.type}): {what}: {reason}")

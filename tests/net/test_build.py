@@ -175,3 +175,19 @@ def test_parsing_does_not_change_the_callers_definition():
     before = param.SerializeToString()
     Net(param)
     assert param.SerializeToString() == before
+
+
+@pytest.mark.parametrize("what", ["forward", "backward"])
+def test_a_lack_of_memory_names_the_layer(monkeypatch, what):
+    loss = "layer { name: 'l' type: 'EuclideanLoss' bottom: 'b' bottom: 'label' top: 'l' }"
+    net = build(DATA + ip("a", "data", 5) + ip("b", "a", 4) + loss)
+    if what == "backward":
+        net.forward()
+
+    def refuse(*arguments):
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    monkeypatch.setattr(net.layers[net.layer_index("b")], what, refuse)
+    message = rf"^layer 'b' \(InnerProduct\): {what}: Unable to allocate 9 GiB$"
+    with pytest.raises(MemoryError, match=message):
+        getattr(net, what)()
