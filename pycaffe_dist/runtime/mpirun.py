@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, TextIO
 
-from pycaffe_dist.errors import WRONG_INPUT, ClusterError
+from pycaffe_dist.errors import WRONG_INPUT, ClusterError, UsageError
 from pycaffe_dist.log import logger
 from pycaffe_dist.schema.reading import read_lines
 
@@ -282,9 +282,9 @@ class Job:
 def run(line: Sequence[str], restarts: int, again: Callable[[], Sequence[str]]) -> int:
     """Run mpirun; after a failure run it again up to ``restarts`` times, as ``again`` says.
 
-    Wrong input is not tried again.  Returns the exit status: 0, or 130 when a second SIGINT ended
-    the job, or a signal that came before the ranks had begun.  Raises ClusterError, with the rank
-    that died, if the last run failed.
+    Returns the exit status: 0, or 130 when a second SIGINT ended the job, or a signal that came
+    before the ranks had begun.  Raises ClusterError, with the rank that died, if the last run
+    failed, and UsageError for wrong input, which is not tried again.
     """
     for number in range(restarts + 1):
         with Job(line) as job:
@@ -297,10 +297,10 @@ def run(line: Sequence[str], restarts: int, again: Callable[[], Sequence[str]]) 
         if status == 0:
             return 0
         died = job.who_died or f"mpirun ended with status {status}"
-        if job.asked_to_stop or number == restarts:
-            break
         if status == WRONG_INPUT:
-            died += "; it would fail again, so it is not restarted"
+            hopeless = "; it would fail again, so it is not restarted" if restarts else ""
+            raise UsageError(f"the job failed: {died}{hopeless}")
+        if job.asked_to_stop or number == restarts:
             break
         logger.warning("The job failed: %s; restart %d of %d", died, number + 1, restarts)
         line = again()

@@ -103,7 +103,7 @@ def test_a_signal_before_the_ranks_listen_is_no_failure(tmp_path, caplog, asked)
 
 def test_wrong_input_is_not_tried_again(tmp_path):
     line = program_that(tmp_path, f"exit {WRONG_INPUT}")
-    with pytest.raises(ClusterError, match="it would fail again, so it is not restarted"):
+    with pytest.raises(UsageError, match="it would fail again, so it is not restarted"):
         mpirun.run(line, 3, never)
 
 
