@@ -2,18 +2,18 @@
 
 template <typename T>
 __global__ void relu_forward(const T* x, T* y, Wide<T> slope, int n) {
-  for EACH(i, n) {
+  set_each(y, n, [=](int i) {
     const Wide<T> value = load(x, i);
-    store(y, i, value > 0 ? value : value * slope);
-  }
+    return value > 0 ? value : value * slope;
+  });
 }
 
 template <typename T>
 __global__ void relu_backward(const T* sign, const T* dy, T* dx, Wide<T> slope, int n) {
-  for EACH(i, n) {
+  set_each(dx, n, [=](int i) {
     const Wide<T> gradient = load(dy, i);
-    store(dx, i, load(sign, i) > 0 ? gradient : gradient * slope);
-  }
+    return load(sign, i) > 0 ? gradient : gradient * slope;
+  });
 }
 
 // Slopes are parameters, P: float where data is half.

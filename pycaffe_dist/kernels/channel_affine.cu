@@ -1,16 +1,23 @@
 // Per-channel shifts, scales and sums of data (outer, channels, inner).  Vectors of one value for
 // each channel are parameters, P; divisions by inner and channels are products.
 
+// What is not positive is multiplied by slope; `kept`, which may be null, gets a copy of x.
 template <typename T, typename P>
-__global__ void affine(const T* x, T* y, const P* shift, const P* scale, const P* bias,
-                       unsigned int inner_factor, int inner_bits, unsigned int channels_factor,
-                       int channels_bits, int channels, int n) {
-  for EACH(i, n) {
+__global__ void affine(const T* x, T* y, T* kept, const P* shift, const P* scale, const P* bias,
+                       Wide<T> slope, unsigned int inner_factor, int inner_bits,
+                       unsigned int channels_factor, int channels_bits, int channels, int n) {
+  const auto of = [=](int i, Wide<T> value) {
     const int row = divide(i, inner_factor, inner_bits);
     const int c = row - divide(row, channels_factor, channels_bits) * channels;
-    const Wide<T> centred = load(x, i) - Wide<T>(load(shift, c));
-    store(y, i, centred * Wide<T>(load(scale, c)) + Wide<T>(load(bias, c)));
-  }
+    const Wide<T> centred = value - Wide<T>(load(shift, c));
+    const Wide<T> result = centred * Wide<T>(load(scale, c)) + Wide<T>(load(bias, c));
+    return result > 0 ? result : result * slope;
+  };
+  const auto value = [=](int i) { return load(x, i); };
+  each_of_four(n, value, [=](int i, Wide<T> before) {
+    if (kept) store(kept, i, before);
+    store(y, i, of(i, before));
+  });
 }
 
 template <typename T, typename P>
@@ -18,35 +25,51 @@ __global__ void normalize_gradient(const T* x, const T* dy, T* dx, const P* shif
                                    const P* offset, const P* slope, unsigned int inner_factor,
                                    int inner_bits, unsigned int channels_factor, int channels_bits,
                                    int channels, int n) {
-  for EACH(i, n) {
+  set_each(dx, n, [=](int i) {
     const int row = divide(i, inner_factor, inner_bits);
     const int c = row - divide(row, channels_factor, channels_bits) * channels;
     const Wide<T> centred = load(x, i) - Wide<T>(load(shift, c));
     const Wide<T> gradient =
         load(dy, i) - Wide<T>(load(offset, c)) - centred * Wide<T>(load(slope, c));
-    store(dx, i, gradient * Wide<T>(load(scale, c)));
-  }
+    return gradient * Wide<T>(load(scale, c));
+  });
 }
 
 // Two sums for each channel over each of `parts` stretches of its elements, (parts, channels):
 // those of dy and of dy·(x - shift).  Without dy it is x - pivot for both, and the pivot, in place
-// of the shift, is the channel's first element: then nothing cancels in the variance.
+// of the shift, is the channel's first element: then nothing cancels in the variance.  Where there
+// is a `sign`, dy is multiplied by slope first, and stored, where that is not positive.
 template <typename T, typename P>
-__global__ void sums(const T* x, const T* dy, const P* shift, double* first, double* second,
-                     unsigned int inner_factor, int inner_bits, int channels, int inner, int count,
-                     int stretch, int parts) {
+__global__ void sums(const T* x, T* dy, const T* sign, Wide<T> slope, const P* shift,
+                     double* first, double* second, unsigned int inner_factor, int inner_bits,
+                     int channels, int inner, int count, int stretch, int parts) {
+  const int together = 4;  // loads on their way at a time, as in each_of_four
   for EACH_BLOCK(block, channels * parts) {
     const int part = block / channels, c = block - part * channels;
     const Wide<T> centre = dy ? Wide<T>(load(shift, c)) : load(x, c * inner);
     const int end = min(count, (part + 1) * stretch);
     Wide<T> sum = 0, product = 0;
-    for (int j = part * stretch + threadIdx.x; j < end; j += blockDim.x) {
-      const int n = divide(j, inner_factor, inner_bits);
-      const int at = (n * channels + c) * inner + (j - n * inner);
-      const Wide<T> value = load(x, at) - centre;
-      const Wide<T> gradient = dy ? load(dy, at) : value;
-      sum += gradient;
-      product += gradient * value;
+    for (int start = part * stretch; start < end; start += together * blockDim.x) {
+      Wide<T> values[together], gradients[together], signs[together];
+      int places[together];
+#pragma unroll
+      for (int k = 0; k < together; k++) {
+        const int j = start + k * blockDim.x + threadIdx.x;
+        const int n = divide(j, inner_factor, inner_bits);
+        places[k] = j < end ? (n * channels + c) * inner + (j - n * inner) : -1;
+        values[k] = places[k] >= 0 ? load(x, places[k]) : centre;
+        gradients[k] = dy && places[k] >= 0 ? load(dy, places[k]) : Wide<T>(0);
+        signs[k] = sign && places[k] >= 0 ? load(sign, places[k]) : Wide<T>(1);
+      }
+#pragma unroll
+      for (int k = 0; k < together; k++) {
+        const Wide<T> value = values[k] - centre;
+        Wide<T> gradient = dy ? gradients[k] : value;
+        if (!(signs[k] > 0)) gradient *= slope;
+        if (sign && places[k] >= 0) store(dy, places[k], gradient);
+        sum += gradient;
+        product += gradient * value;
+      }
     }
     const double total = block_sum(double(sum)), total_product = block_sum(double(product));
     if (threadIdx.x == 0) first[block] = total, second[block] = total_product;

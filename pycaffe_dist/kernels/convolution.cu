@@ -3,8 +3,8 @@
 
 // matrix (M, images, pixels) from some images of x (N, M, pixels).
 template <typename T>
-__global__ void gather_images(const T* x, T* matrix, int first, int images, int channels,
-                              int pixels, int lines, int shift) {
+__global__ void gather_images(const T* __restrict__ x, T* __restrict__ matrix, int first,
+                              int images, int channels, int pixels, int lines, int shift) {
   for EACH_ROW(line, lines, shift) {
     const int m = line / images, image = line - m * images;
     const T* source = x + ((long long)(first + image) * channels + m) * pixels;
@@ -15,8 +15,9 @@ __global__ void gather_images(const T* x, T* matrix, int first, int images, int 
 
 // The way back, plus a bias that may be null; what is negative then is multiplied by slope.
 template <typename T, typename P>
-__global__ void scatter_images(const T* matrix, const P* b, T* y, Wide<T> slope, int first,
-                               int images, int channels, int pixels, int lines, int shift) {
+__global__ void scatter_images(const T* __restrict__ matrix, const P* b, T* __restrict__ y,
+                               Wide<T> slope, int first, int images, int channels, int pixels,
+                               int lines, int shift) {
   for EACH_ROW(line, lines, shift) {
     const int image = line / channels, m = line - image * channels;
     const Wide<T> bias = b ? Wide<T>(b[m]) : Wide<T>(0);

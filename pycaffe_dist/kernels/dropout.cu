@@ -10,8 +10,8 @@ __device__ __forceinline__ unsigned int mixed(unsigned int value, unsigned int k
 template <typename T>
 __global__ void dropout(const T* x, T* y, unsigned int low, unsigned int high,
                         unsigned int threshold, Wide<T> scale, int n) {
-  for EACH(i, n) {
+  set_each(y, n, [=](int i) {
     const bool kept = mixed(mixed(i, low), high) >= threshold;
-    store(y, i, load(x, i) * (kept ? scale : Wide<T>(0)));
-  }
+    return load(x, i) * (kept ? scale : Wide<T>(0));
+  });
 }

@@ -1,16 +1,19 @@
 // Sums, products and maxima of arrays of one size; of four at a time, those behind the first may be
 // left out.
 
+template <typename V> struct Values { V a, b, c, d; };
+
 template <typename T>
 __global__ void weighted_sum(T* y, const T* a, const T* b, const T* c, const T* d, Wide<T> fa,
                              Wide<T> fb, Wide<T> fc, Wide<T> fd, int n) {
-  for EACH(i, n) {
-    Wide<T> sum = load(a, i) * fa;
-    if (b) sum += load(b, i) * fb;
-    if (c) sum += load(c, i) * fc;
-    if (d) sum += load(d, i) * fd;
-    store(y, i, sum);
-  }
+  const auto values = [=](int i) {
+    const Wide<T> none = 0;
+    return Values<Wide<T>>{load(a, i), b ? load(b, i) : none, c ? load(c, i) : none,
+                           d ? load(d, i) : none};
+  };
+  each_of_four(n, values, [=](int i, const Values<Wide<T>>& at) {
+    store(y, i, at.a * fa + at.b * fb + at.c * fc + at.d * fd);
+  });
 }
 
 template <typename T>

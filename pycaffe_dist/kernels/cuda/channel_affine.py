@@ -6,7 +6,7 @@ from typing import Any
 
 from pycaffe_dist import device
 from pycaffe_dist.kernels.cuda import kernels
-from pycaffe_dist.kernels.cuda.activation import relu_backward, relu_forward
+from pycaffe_dist.kernels.cuda.activation import relu_backward
 from pycaffe_dist.kernels.cuda.division import division
 
 _cu = kernels("channel_affine")
@@ -15,44 +15,57 @@ _cu = kernels("channel_affine")
 _ELEMENTS_PER_BLOCK = 4096
 _BLOCKS = 2048
 _ROWS_PER_BLOCK = 256
+# CUDA's limit for a grid.
+_MOST_IN_SECOND_AXIS = 65535
 # Threads of a block that joins the blocks' sums.
 _JOINING_THREADS = 64
 
 
 def affine(x: Any, y: Any, shift: Any, scale: Any, bias: Any, slope: float | None = None) -> None:
     """See `pycaffe_dist.kernels.channel_affine.affine`."""
-    _cu.affine(x.size, x, y, shift, scale, bias, *_layout(x))
-    if slope is not None:
-        relu_forward(y, y, slope)
+    _affine(x, y, None, shift, scale, bias, slope)
 
 
 def affine_in_place(
     x: Any, kept: Any, shift: Any, scale: Any, bias: Any, slope: float | None = None
 ) -> None:
     """See `pycaffe_dist.kernels.channel_affine.affine_in_place`."""
-    kept[...] = x
-    affine(kept, x, shift, scale, bias, slope)
+    _affine(x, x, kept, shift, scale, bias, slope)
+
+
+def _affine(x: Any, y: Any, kept: Any, shift: Any, scale: Any, bias: Any, slope: Any) -> None:
+    slope = 1.0 if slope is None else slope
+    _cu.affine(x.size, x, y, kept, shift, scale, bias, slope, *_layout(x))
 
 
 def gradient_sums(x: Any, dy: Any, shift: Any, sum_dy: Any, sum_dyx: Any) -> None:
     """See `pycaffe_dist.kernels.channel_affine.gradient_sums`."""
-    channels = x.shape[1]
-    parts, stretch = _parts(x.shape)
-    if parts == 1:
-        _sums(x, dy, shift, sum_dy, sum_dyx, parts, stretch)
-        return
-    first, second = _scratch(parts, channels)
-    _sums(x, dy, shift, first, second, parts, stretch)
-    totals = first, second, sum_dy, sum_dyx, channels, parts
-    _cu.total_sums.blocks(channels, *totals, threads=_JOINING_THREADS)
+    _gradient_sums(None, x, dy, shift, 1.0, sum_dy, sum_dyx)
 
 
 def rectified_gradient_sums(
     sign: Any, x: Any, dy: Any, shift: Any, slope: float, sum_dy: Any, sum_dyx: Any
 ) -> None:
     """See `pycaffe_dist.kernels.channel_affine.rectified_gradient_sums`."""
-    relu_backward(sign, dy, dy, slope)
-    gradient_sums(x, dy, shift, sum_dy, sum_dyx)
+    if x.shape[2] == 1:
+        relu_backward(sign, dy, dy, slope)
+        gradient_sums(x, dy, shift, sum_dy, sum_dyx)
+    else:
+        _gradient_sums(sign, x, dy, shift, slope, sum_dy, sum_dyx)
+
+
+def _gradient_sums(
+    sign: Any, x: Any, dy: Any, shift: Any, slope: float, sum_dy: Any, sum_dyx: Any
+) -> None:
+    channels = x.shape[1]
+    parts, stretch = _parts(x.shape)
+    if parts == 1:
+        _sums(x, dy, sign, slope, shift, sum_dy, sum_dyx, parts, stretch)
+        return
+    first, second = _scratch(parts, channels)
+    _sums(x, dy, sign, slope, shift, first, second, parts, stretch)
+    totals = first, second, sum_dy, sum_dyx, channels, parts
+    _cu.total_sums.blocks(channels, *totals, threads=_JOINING_THREADS)
 
 
 def statistics(x: Any, mean: Any, variance: Any) -> None:
@@ -60,7 +73,7 @@ def statistics(x: Any, mean: Any, variance: Any) -> None:
     outer, channels, inner = x.shape
     parts, stretch = _parts(x.shape)
     first, second = _scratch(parts, channels)
-    _sums(x, None, None, first, second, parts, stretch)
+    _sums(x, None, None, 1.0, None, first, second, parts, stretch)
     sizes = channels, inner, outer * inner, parts
     _cu.moments.blocks(channels, x, first, second, mean, variance, *sizes, threads=_JOINING_THREADS)
 
@@ -82,7 +95,8 @@ def _parts(shape: tuple[int, ...]) -> tuple[int, int]:
     outer, channels, inner = shape
     count = outer * inner
     if inner == 1:
-        parts = min(-(-count // _ROWS_PER_BLOCK), max(1, _BLOCKS * 32 // max(1, channels)))
+        most = min(_BLOCKS * 32 // max(1, channels), _MOST_IN_SECOND_AXIS)
+        parts = min(-(-count // _ROWS_PER_BLOCK), max(1, most))
     else:
         parts = min(-(-count // _ELEMENTS_PER_BLOCK), max(1, _BLOCKS // max(1, channels)))
     parts = max(1, parts)
@@ -94,13 +108,24 @@ def _scratch(parts: int, channels: int) -> tuple[Any, Any]:
     return first, second
 
 
-def _sums(x: Any, dy: Any, shift: Any, first: Any, second: Any, parts: int, stretch: int) -> None:
+def _sums(
+    x: Any,
+    dy: Any,
+    sign: Any,
+    slope: float,
+    shift: Any,
+    first: Any,
+    second: Any,
+    parts: int,
+    stretch: int,
+) -> None:
     outer, channels, inner = x.shape
-    arrays = x, dy, shift, first, second
     if inner == 1:
         grid = -(-channels // 32), parts
         if channels:
+            arrays = x, dy, shift, first, second
             _cu.sums_of_columns.grid(grid, (32, 8), *arrays, channels, outer, stretch)
         return
+    arrays = x, dy, sign, slope, shift, first, second
     sizes = channels, inner, outer * inner, stretch, parts
     _cu.sums.blocks(channels * parts, *arrays, *division(max(1, inner)), *sizes)

@@ -66,6 +66,29 @@ __device__ __forceinline__ int floor_power_of_two(int n) {
   return power;
 }
 
+// For all indices below n, whatever the grid: store(i, make(i)).  Four elements are made before any
+// is stored.  As an output may lie where an input does, the compiler keeps loads behind the stores
+// before them, and one load of each thread on its way leaves half of a large GPU's memory idle.
+// `store` must write at its own index only, and `make` read nothing that is written at another one.
+template <typename Make, typename Store>
+__device__ __forceinline__ void each_of_four(int n, const Make& make, const Store& store) {
+  const int step = gridDim.x * blockDim.x;
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  for (; i + 3LL * step < n; i += 4 * step) {
+    const auto first = make(i), second = make(i + step);
+    const auto third = make(i + 2 * step), fourth = make(i + 3 * step);
+    store(i, first), store(i + step, second);
+    store(i + 2 * step, third), store(i + 3 * step, fourth);
+  }
+  for (; i < n; i += step) store(i, make(i));
+}
+
+// The same where there is one array to store to.
+template <typename T, typename Make>
+__device__ __forceinline__ void set_each(T* y, int n, const Make& make) {
+  each_of_four(n, make, [=](int i, Wide<T> value) { store(y, i, value); });
+}
+
 // n / d for 0 <= n < 2^31, without a division: `factor` and `bits` are kernels.cuda.division's for d.
 __device__ __forceinline__ int divide(int n, unsigned int factor, int bits) {
   return int((unsigned long long)(unsigned int)n * factor >> bits);
