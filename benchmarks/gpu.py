@@ -6,18 +6,21 @@ printed, and the median of the rounds' ratios.
 
     TORCH_PYTHON=/path/to/python python benchmarks/gpu.py --tf32 --json gpu.json
 
-Without a GPU it says so in one line and exits with 1.  TORCH_PYTHON is an interpreter with PyTorch,
-if this one has none.
+A net's lines are printed, and the file is written, when it is done; one that fails, for want of
+memory say, is named and the others go on.  Without a GPU it says so in one line and exits with 1.
+TORCH_PYTHON is an interpreter with PyTorch, if this one has none.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from cpu import Result, Worker, torch_python
 from cpu_nets import NETS, BenchmarkNet
@@ -30,40 +33,64 @@ GPU_NETS["ResNet-50"] = BenchmarkNet("resnet50/train_val.prototxt", 128, (3, 224
 
 
 def measure(name: str, args: argparse.Namespace, torch: str | None) -> Result:
-    """Measure one net."""
+    """Measure one net; raises SystemExit when our side ends early."""
     result = Result(name)
     flags = ["tf32"] * args.tf32
     ours = Worker([sys.executable, str(HERE / "gpu_ours.py"), name, str(args.models), *flags])
     workers = {"pcaffe": ours}
-    layers = ours.read()
-    if torch:
-        workers["PyTorch"] = Worker([torch, str(HERE / "gpu_torch.py"), *flags])
-        workers["PyTorch"].send(json.dumps(layers))
-    counts = {}
-    for who, worker in workers.items():
-        worker.run("3")  # compiles, allocates, and lets cuDNN choose
-        counts[who] = max(1, round(ROUND_SECONDS * 5 / worker.run("5")["wall"]))
-    for _ in range(args.rounds):
-        for who, worker in workers.items():
-            result.add(who, worker.run(str(counts[who])), counts[who])
-    for worker in workers.values():
-        worker.close()
+    try:
+        layers = ours.read()
+        counts = {"pcaffe": iterations(ours)}
+        if torch:
+            theirs = Worker([torch, str(HERE / "gpu_torch.py"), *flags])
+            try:
+                theirs.send(json.dumps(layers))
+                counts["PyTorch"] = iterations(theirs)
+                workers["PyTorch"] = theirs
+            except (SystemExit, OSError) as error:
+                print(f"{name}: PyTorch is left out: {error}", flush=True)
+                theirs.close()
+        for _ in range(args.rounds):
+            for who, worker in workers.items():
+                result.add(who, worker.run(str(counts[who])), counts[who])
+    finally:
+        for worker in workers.values():
+            worker.close()
     return result
 
 
-def print_table(results: list[Result]) -> None:
-    """Print the table of nets."""
-    print(f"\n{'net':18}{'batch':>6}{'':3}{'':10}{'ms':>9}{'images/s':>10}{'MB':>8}{'ratio':>8}")
-    for result in results:
-        batch = GPU_NETS[result.name].batch
-        for who, wall in result.wall.items():
-            seconds = median(wall)
-            line = (
-                f"{result.name:18}{batch:6}   {who:10}{1e3 * seconds:9.3f}{batch / seconds:10.0f}"
-            )
-            line += f"{result.memory[who] / 1e6:8.0f}"
-            line += f"{result.ratio(who, result.wall):8.2f}" if who != "pcaffe" else ""
-            print(line)
+def iterations(worker: Worker) -> int:
+    """Warm a side up; return how many iterations it does in one round."""
+    worker.run("3")  # compiles, allocates, and lets cuDNN choose
+    return max(1, round(ROUND_SECONDS * 5 / worker.run("5")["wall"]))
+
+
+def print_result(result: Result) -> None:
+    """Print a net's lines of the table."""
+    batch = GPU_NETS[result.name].batch
+    for who, wall in result.wall.items():
+        seconds = median(wall)
+        line = f"{result.name:18}{batch:6}   {who:10}{1e3 * seconds:9.3f}{batch / seconds:10.0f}"
+        line += f"{result.memory[who] / 1e6:8.0f}"
+        line += f"{result.ratio(who, result.wall):8.2f}" if who != "pcaffe" else ""
+        print(line, flush=True)
+
+
+def torch_on_gpu() -> str | None:
+    """Return an interpreter whose PyTorch sees a GPU; say so if there is none."""
+    python = torch_python()
+    if python is None:
+        why = "PyTorch is not installed (TORCH_PYTHON may name an interpreter that has it)"
+    else:
+        code = "import torch; torch.zeros(1, device='cuda'); print(torch.__version__)"
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            print(f"PyTorch {done.stdout.strip()}")
+            return python
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
+        why = f"PyTorch cannot use the GPU ({lines[-1]})"
+    print(f"{why}: the times are ours alone.")
+    return None
 
 
 def parse() -> argparse.Namespace:
@@ -87,20 +114,29 @@ def main() -> None:
         gpu = open_gpu(0)
     except DeviceError as error:
         raise SystemExit(f"nothing was measured: {error}") from None
-    torch = torch_python()
-    if torch is None:
-        print("PyTorch is not installed (TORCH_PYTHON may name an interpreter that has it):")
-        print("the times are ours alone.")
     products = "TF32" if args.tf32 else "float32"
-    print(f"{gpu.name}; {', '.join(gpu.libraries())}; products in {products}")
-    results = [measure(name, args, torch) for name in args.net or GPU_NETS]
-    print_table(results)
-    if args.json:
-        nets = [
-            {"net": r.name, "batch": GPU_NETS[r.name].batch, "wall_seconds": r.wall}
-            for r in results
-        ]
-        args.json.write_text(json.dumps({"device": gpu.name, "products": products, "nets": nets}))
+    libraries = gpu.libraries()
+    print(f"{gpu.name}; {', '.join(libraries)}; products in {products}")
+    if not any(each.startswith("cuDNN") for each in libraries):
+        print("There is no cuDNN: all our convolutions are matrix products and kernels of our own.")
+    torch = torch_on_gpu()
+    print(f"\n{'net':18}{'batch':>6}{'':3}{'':10}{'ms':>9}{'images/s':>10}{'MB':>8}{'ratio':>8}")
+    nets: list[dict[str, Any]] = []
+    for name in args.net or GPU_NETS:
+        try:
+            result = measure(name, args, torch)
+        except (SystemExit, OSError) as error:
+            print(f"{name}: FAILED: {error}", flush=True)
+            nets.append({"net": name, "batch": GPU_NETS[name].batch, "error": str(error)})
+        else:
+            print_result(result)
+            walls, batch = result.wall, GPU_NETS[name].batch
+            nets.append({"net": name, "batch": batch, "wall_seconds": walls})
+        if args.json:
+            of_all = {"device": gpu.name, "libraries": libraries, "products": products}
+            args.json.write_text(json.dumps({**of_all, "nets": nets}))
+    if any("error" in net for net in nets):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,8 @@ class RealGPU(GPU):
         ]
         with contextlib.suppress(DeviceError):
             found.append(f"NCCL {_nccl_version(self.nccl().get_version())}")
-        with contextlib.suppress(ImportError):
+        # The front end may be there without the library, which it looks for when it is used.
+        with contextlib.suppress(ImportError, OSError, RuntimeError):
             import cudnn
 
             found.append(f"cuDNN {cudnn.backend_version()} (front end {cudnn.__version__})")

@@ -20,6 +20,10 @@ def _gpu(reverse: bool):
     if ON_REAL_GPU:
         from pycaffe_dist.gpu.finding import open_gpu
 
+        if os.environ.get("PCAFFE_TEST_NO_POOL"):
+            import cupy
+
+            cupy.cuda.set_allocator(None)  # every array is an allocation of CUDA's
         return open_gpu(0)
     from pycaffe_dist.gpu.emulated import EmulatedGPU, compiler
 
