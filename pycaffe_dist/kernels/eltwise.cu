@@ -5,14 +5,15 @@ template <typename V> struct Values { V a, b, c, d; };
 
 template <typename T>
 __global__ void weighted_sum(T* y, const T* a, const T* b, const T* c, const T* d, Wide<T> fa,
-                             Wide<T> fb, Wide<T> fc, Wide<T> fd, int n) {
+                             Wide<T> fb, Wide<T> fc, Wide<T> fd, Wide<T> slope, int n) {
   const auto values = [=](int i) {
     const Wide<T> none = 0;
     return Values<Wide<T>>{load(a, i), b ? load(b, i) : none, c ? load(c, i) : none,
                            d ? load(d, i) : none};
   };
   each_of_four(n, values, [=](int i, const Values<Wide<T>>& at) {
-    store(y, i, at.a * fa + at.b * fb + at.c * fc + at.d * fd);
+    const Wide<T> sum = at.a * fa + at.b * fb + at.c * fc + at.d * fd;
+    store(y, i, sum > 0 ? sum : sum * slope);
   });
 }
 

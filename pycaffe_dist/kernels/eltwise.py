@@ -17,36 +17,55 @@ _MOST = 4
 
 
 @jit
-def _sums(begin, end, y, a, b, c, d, factors, count):
+def _sums(begin, end, y, a, b, c, d, factors, count, slope, one):
     fa, fb, fc, fd = factors
     if count == 1:
         for i in indices(begin, end):
-            y[i] = fa * a[i]
+            result = fa * a[i]
+            y[i] = result * (one if result > 0 else slope)
     elif count == 2:
         for i in indices(begin, end):
-            y[i] = fa * a[i] + fb * b[i]
+            result = fa * a[i] + fb * b[i]
+            y[i] = result * (one if result > 0 else slope)
     elif count == 3:
         for i in indices(begin, end):
-            y[i] = fa * a[i] + fb * b[i] + fc * c[i]
+            result = fa * a[i] + fb * b[i] + fc * c[i]
+            y[i] = result * (one if result > 0 else slope)
     else:
         for i in indices(begin, end):
-            y[i] = fa * a[i] + fb * b[i] + fc * c[i] + fd * d[i]
+            result = fa * a[i] + fb * b[i] + fc * c[i] + fd * d[i]
+            y[i] = result * (one if result > 0 else slope)
+
+
+def changes_nothing(slope: float | None, coefficients: Sequence[float]) -> bool:
+    """Tell whether a weighted sum is its only value."""
+    return slope is None and len(coefficients) == 1 and coefficients[0] == 1
 
 
 @kernel
 def weighted_sum(
-    y: np.ndarray, values: Sequence[np.ndarray], coefficients: Sequence[float]
+    y: np.ndarray,
+    values: Sequence[np.ndarray],
+    coefficients: Sequence[float],
+    slope: float | None = None,
 ) -> None:
-    """Set y to the sum of the values, each times its coefficient; y may be the first value."""
+    """Set y to the sum of the values, each times its coefficient; y may be the first value.
+
+    With a ``slope``, multiply what is not positive by it.
+    """
     cast = y.dtype.type
     arrays, factors = list(values), list(coefficients)
+    if changes_nothing(slope, factors) and y.ctypes.data == arrays[0].ctypes.data:
+        return
     while True:
+        last = len(arrays) <= _MOST
         count = min(_MOST, len(arrays))
         # What is not there is not read, but has a type.
         flat = [array.reshape(-1) for array in (*arrays[:count], *[y] * (_MOST - count))]
         scalars = tuple(cast(factor) for factor in (*factors[:count], *[0] * (_MOST - count)))
-        parallel_for(_sums, y.size, y.reshape(-1), *flat, scalars, count, grain=_GRAIN)
-        if len(arrays) <= _MOST:
+        ends = cast(1 if slope is None or not last else slope), cast(1)
+        parallel_for(_sums, y.size, y.reshape(-1), *flat, scalars, count, *ends, grain=_GRAIN)
+        if last:
             return
         arrays, factors = [y, *arrays[_MOST:]], [1, *factors[_MOST:]]
 

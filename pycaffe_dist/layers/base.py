@@ -104,8 +104,8 @@ class Layer:
     host_only: ClassVar[bool] = False
     # Does backward alone look at diffs, so that they need no memory of their own before and after?
     shares_diffs: ClassVar[bool] = True
-    # Does backward add up the tops' diffs, and may the bottom's diff be that of the first top?
-    adds_up_diffs: ClassVar[bool] = False
+    # May backward write the first bottom's diff in the place of the first top's?
+    backward_in_place: ClassVar[bool] = False
 
     def __init__(self, param: LayerParameter, context: LayerContext):
         self.param = param

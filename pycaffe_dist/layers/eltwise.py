@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pycaffe_dist.blob import Blob
@@ -9,6 +11,7 @@ from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.eltwise import maximum, maximum_gradient, product, weighted_sum
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import require_same_shape
+from pycaffe_dist.layers.joined import Joined, Rectified
 from pycaffe_dist.schema import caffe_pb2
 
 PROD = caffe_pb2.EltwiseParameter.PROD
@@ -39,6 +42,22 @@ class Eltwise(Layer):
         """A sum may take its first bottom's place."""
         return self.param.eltwise_param.operation == SUM
 
+    @property
+    def backward_in_place(self) -> bool:  # type: ignore[override]
+        """A sum's first gradient, mostly the top's as it is, may stay where that lies."""
+        return self.param.eltwise_param.operation == SUM
+
+    def joined(self, following: Sequence[Layer]) -> Joined | None:
+        """Join a rectifier to a sum."""
+        slope = following[0].rectifier_slope
+        if slope is None or self.param.eltwise_param.operation != SUM:
+            return None
+        return Rectified(self, following[0], self._sum)
+
+    def _sum(self, bottom: list[Blob], top: list[Blob], slope: float | None = None) -> None:
+        values = [blob.data for blob in bottom]
+        weighted_sum(top[0].data, values, self._coefficients, slope)
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.eltwise_param
         if len(param.coeff) not in (0, len(bottom)):
@@ -62,7 +81,7 @@ class Eltwise(Layer):
         if operation == PROD:
             product(top[0].data, values)
         elif operation == SUM:
-            weighted_sum(top[0].data, values, self._coefficients)
+            self._sum(bottom, top)
         else:
             maximum(top[0].data, self._winner, values)
 

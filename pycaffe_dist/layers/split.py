@@ -13,7 +13,7 @@ class Split(Layer):
 
     tops = Arity(1, None)
     backward_needs_bottom = Need.NONE
-    adds_up_diffs = True
+    backward_in_place = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for blob in top:

@@ -107,7 +107,7 @@ def share_diffs(nodes: Sequence[Node]) -> Turns:
     at it outside its backward (`Layer.shares_diffs`, `Layer.factor_rows`).
     """
     diffs = _find_diffs(nodes)
-    _find_sums(nodes, diffs)
+    _find_successors(nodes, diffs)
     slots = _assign(list(diffs.values()))
     turns = Turns()
     made: dict[int, Turn] = {}
@@ -166,11 +166,11 @@ def _touch(diffs: dict[int, _Diff], index: int, name: str, blob: Blob, writes: b
     return diff
 
 
-def _find_sums(nodes: Sequence[Node], diffs: dict[int, _Diff]) -> None:
-    """Let layers that add up their tops' diffs do so where the first one lies."""
+def _find_successors(nodes: Sequence[Node], diffs: dict[int, _Diff]) -> None:
+    """Let layers that can do so write their first bottom's diff where the first top's lies."""
     for node in nodes:
-        if node.need_backward and node.layer.adds_up_diffs and node.propagate_down[0]:
-            total = diffs[id(node.bottom[0].diff_storage)]
-            part = diffs[id(node.top[0].diff_storage)]
-            if total is not part and total.shared and part.shared:
-                total.over = part
+        if node.need_backward and node.layer.backward_in_place and node.propagate_down[0]:
+            target = diffs[id(node.bottom[0].diff_storage)]
+            source = diffs[id(node.top[0].diff_storage)]
+            if target is not source and target.shared and source.shared:
+                target.over = source

@@ -70,7 +70,8 @@ def test_neurons(dtype, on_gpu):
 def test_eltwise(operands, dtype, on_gpu):
     values = [normal(SIZE, dtype=dtype, seed=k).round(1) for k in range(operands)]
     y, factors = np.empty(SIZE, dtype), [1.0, -2.0, 0.5, 1.0, 3.0, 1.0, 1.0, 2.0, -1.0][:operands]
-    compare(on_gpu, lambda y, *v: weighted_sum(y, v, factors), [y, *values], [0], dtype)
+    for end in ((factors,), (factors, 0.0), (factors, 0.5)):
+        compare(on_gpu, lambda y, *v, e=end: weighted_sum(y, v, *e), [y, *values], [0], dtype)
     if operands > 1:
         compare(on_gpu, lambda y, *v: product(y, v), [y, *values], [0], dtype)
         winner = np.empty(SIZE, np.int32)

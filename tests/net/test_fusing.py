@@ -69,3 +69,43 @@ def test_a_relu_with_a_top_of_its_own_leaves_the_convolution_alone():
     calls = forward_calls(net)
     net.forward()
     assert calls and (net.blobs["conv"].data[1] < 0).any()
+
+
+SUM = (
+    input_layer("data", 2, 3, 4, 5)
+    + "layer { name: 'first' type: 'Power' bottom: 'data' top: 'first' }"
+    "layer { name: 'second' type: 'Power' bottom: 'data' top: 'second' power_param { scale: -2 } }"
+    "layer { name: 'sum' type: 'Eltwise' bottom: 'first' bottom: 'second' top: 'sum' %s }"
+    "layer { name: 'relu' type: 'ReLU' bottom: 'sum' top: 'sum' relu_param { %s } }"
+    "layer { name: 'loss' type: 'EuclideanLoss' bottom: 'sum' bottom: 'data' top: 'loss' }"
+)
+
+
+@pytest.mark.parametrize("keep_diffs", [True, False])
+@pytest.mark.parametrize("slope", ["", "negative_slope: 0.5"])
+@pytest.mark.parametrize("how", ["", "eltwise_param { coeff: 3 coeff: -1 }"])
+def test_a_rectified_sum_gives_what_the_two_layers_give(how, slope, keep_diffs):
+    results = []
+    for apart in (False, True):
+        net = build("force_backward: true " + SUM % (how, slope), keep_diffs=keep_diffs)
+        net.blobs["data"].data[...] = np.random.default_rng(0).standard_normal((2, 3, 4, 5))
+        if apart:
+            net.after_forward.append(lambda index: None)
+        net.forward()
+        net.backward()
+        results.append((net.blobs["sum"].data.copy(), net.blobs["data"].diff.copy()))
+    assert ((results[0][0] < 0).any()) == bool(slope)
+    assert results[0][1].any()
+    for together, one_by_one in zip(*results):
+        np.testing.assert_array_equal(together, one_by_one)
+
+
+def test_a_maximum_is_not_joined():
+    net = build(SUM % ("eltwise_param { operation: MAX }", ""))
+    net.blobs["data"].data[...] = 1
+    calls = []
+    layer = next(layer for layer in net.layers if layer.type == "ReLU")
+    forward = layer.forward
+    layer.forward = lambda *args: calls.append(1) or forward(*args)
+    net.forward()
+    assert calls

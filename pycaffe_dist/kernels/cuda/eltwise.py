@@ -6,20 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from pycaffe_dist.kernels.cuda import kernels
+from pycaffe_dist.kernels.eltwise import changes_nothing
 
 _cu = kernels("eltwise")
 # Operands of a kernel.
 _MOST = 4
 
 
-def weighted_sum(y: Any, values: Sequence[Any], coefficients: Sequence[float]) -> None:
+def weighted_sum(
+    y: Any, values: Sequence[Any], coefficients: Sequence[float], slope: float | None = None
+) -> None:
     """See `pycaffe_dist.kernels.eltwise.weighted_sum`."""
     values, factors = list(values), list(coefficients)
+    if changes_nothing(slope, factors) and y.data.ptr == values[0].data.ptr:
+        return
     while True:
-        missing = max(0, _MOST - len(values))
+        missing, last = max(0, _MOST - len(values)), len(values) <= _MOST
         arrays = *values[:_MOST], *[None] * missing
-        _cu.weighted_sum(y.size, y, *arrays, *factors[:_MOST], *[0.0] * missing, y.size)
-        if len(values) <= _MOST:
+        scalars = *factors[:_MOST], *[0.0] * missing, 1.0 if slope is None or not last else slope
+        _cu.weighted_sum(y.size, y, *arrays, *scalars, y.size)
+        if last:
             return
         values, factors = [y, *values[_MOST:]], [1.0, *factors[_MOST:]]
 
