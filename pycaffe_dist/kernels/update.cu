@@ -1,84 +1,180 @@
 // Solver updates: each method is one pass over weight, gradient and history.
 
+// How the raw gradient becomes one, and the learning rate.
+template <typename P> struct Settings { P scale, l2, l1, rate; };
+
+template <typename P> __device__ __forceinline__ P gradient(P d, P w, const Settings<P>& s) {
+  const P g = s.scale * d + s.l2 * w;
+  return w > 0 ? g + s.l1 : w < 0 ? g - s.l1 : g;
+}
+
+// What each method does with one element.
 template <typename P>
-__device__ P gradient(P d, P w, P scale, P l2, P l1) {
-  const P g = scale * d + l2 * w;
-  return w > 0 ? g + l1 : w < 0 ? g - l1 : g;
+__device__ __forceinline__ void sgd(P& w, P& d, P& h, const Settings<P>& s, P momentum) {
+  const P step = momentum * h + s.rate * gradient(d, w, s);
+  h = step;
+  d = step;
+  w -= step;
 }
 
 template <typename P>
+__device__ __forceinline__ void nesterov(P& w, P& d, P& h, const Settings<P>& s, P momentum) {
+  const P before = h;
+  const P after = momentum * before + s.rate * gradient(d, w, s);
+  const P step = (1 + momentum) * after - momentum * before;
+  h = after;
+  d = step;
+  w -= step;
+}
+
+template <typename P>
+__device__ __forceinline__ void adagrad(P& w, P& d, P& h, const Settings<P>& s, P delta) {
+  const P g = gradient(d, w, s);
+  const P sum = h + g * g;
+  const P step = s.rate * (g / (sqrt(sum) + delta));
+  h = sum;
+  d = step;
+  w -= step;
+}
+
+template <typename P>
+__device__ __forceinline__ void rmsprop(P& w, P& d, P& h, const Settings<P>& s, P rms_decay,
+                                        P delta) {
+  const P g = gradient(d, w, s);
+  const P mean = (1 - rms_decay) * (g * g) + rms_decay * h;
+  const P step = s.rate * (g / (sqrt(mean) + delta));
+  h = mean;
+  d = step;
+  w -= step;
+}
+
+template <typename P>
+__device__ __forceinline__ void adadelta(P& w, P& d, P& h, P& u, const Settings<P>& s, P momentum,
+                                         P delta) {
+  const P g = gradient(d, w, s);
+  const P mean = (1 - momentum) * (g * g) + momentum * h;
+  const P before = u;
+  const P step = g * sqrt((delta + before) / (delta + mean));
+  h = mean;
+  u = (1 - momentum) * (step * step) + momentum * before;
+  d = s.rate * step;
+  w -= s.rate * step;
+}
+
+template <typename P>
+__device__ __forceinline__ void adam(P& w, P& d, P& m, P& v, const Settings<P>& s, P beta1, P beta2,
+                                     P delta) {
+  const P g = gradient(d, w, s);
+  const P mean = (1 - beta1) * g + beta1 * m;
+  const P variance = (1 - beta2) * (g * g) + beta2 * v;
+  const P step = s.rate * (mean / (sqrt(variance) + delta));
+  m = mean;
+  v = variance;
+  d = step;
+  w -= step;
+}
+
+// One parameter.
+template <typename P>
 __global__ void sgd_update(P* w, P* d, P* h, P scale, P l2, P l1, P rate, P momentum, int n) {
-  for EACH(i, n) {
-    const P step = momentum * h[i] + rate * gradient(d[i], w[i], scale, l2, l1);
-    h[i] = step;
-    d[i] = step;
-    w[i] -= step;
-  }
+  for EACH(i, n) sgd(w[i], d[i], h[i], Settings<P>{scale, l2, l1, rate}, momentum);
 }
 
 template <typename P>
 __global__ void nesterov_update(P* w, P* d, P* h, P scale, P l2, P l1, P rate, P momentum, int n) {
-  for EACH(i, n) {
-    const P before = h[i];
-    const P after = momentum * before + rate * gradient(d[i], w[i], scale, l2, l1);
-    const P step = (1 + momentum) * after - momentum * before;
-    h[i] = after;
-    d[i] = step;
-    w[i] -= step;
-  }
+  for EACH(i, n) nesterov(w[i], d[i], h[i], Settings<P>{scale, l2, l1, rate}, momentum);
 }
 
 template <typename P>
 __global__ void adagrad_update(P* w, P* d, P* h, P scale, P l2, P l1, P rate, P delta, int n) {
-  for EACH(i, n) {
-    const P g = gradient(d[i], w[i], scale, l2, l1);
-    const P sum = h[i] + g * g;
-    const P step = rate * (g / (sqrt(sum) + delta));
-    h[i] = sum;
-    d[i] = step;
-    w[i] -= step;
-  }
+  for EACH(i, n) adagrad(w[i], d[i], h[i], Settings<P>{scale, l2, l1, rate}, delta);
 }
 
 template <typename P>
 __global__ void rmsprop_update(P* w, P* d, P* h, P scale, P l2, P l1, P rate, P rms_decay, P delta,
                                int n) {
-  for EACH(i, n) {
-    const P g = gradient(d[i], w[i], scale, l2, l1);
-    const P mean = (1 - rms_decay) * (g * g) + rms_decay * h[i];
-    const P step = rate * (g / (sqrt(mean) + delta));
-    h[i] = mean;
-    d[i] = step;
-    w[i] -= step;
-  }
+  for EACH(i, n) rmsprop(w[i], d[i], h[i], Settings<P>{scale, l2, l1, rate}, rms_decay, delta);
 }
 
 template <typename P>
 __global__ void adadelta_update(P* w, P* d, P* h, P* u, P scale, P l2, P l1, P rate, P momentum,
                                 P delta, int n) {
-  for EACH(i, n) {
-    const P g = gradient(d[i], w[i], scale, l2, l1);
-    const P mean = (1 - momentum) * (g * g) + momentum * h[i];
-    const P before = u[i];
-    const P step = g * sqrt((delta + before) / (delta + mean));
-    h[i] = mean;
-    u[i] = (1 - momentum) * (step * step) + momentum * before;
-    d[i] = rate * step;
-    w[i] -= rate * step;
-  }
+  for EACH(i, n) adadelta(w[i], d[i], h[i], u[i], Settings<P>{scale, l2, l1, rate}, momentum, delta);
 }
 
 template <typename P>
 __global__ void adam_update(P* w, P* d, P* m, P* v, P scale, P l2, P l1, P rate, P beta1, P beta2,
                             P delta, int n) {
   for EACH(i, n) {
-    const P g = gradient(d[i], w[i], scale, l2, l1);
-    const P mean = (1 - beta1) * g + beta1 * m[i];
-    const P variance = (1 - beta2) * (g * g) + beta2 * v[i];
-    const P step = rate * (mean / (sqrt(variance) + delta));
-    m[i] = mean;
-    v[i] = variance;
-    d[i] = step;
-    w[i] -= step;
+    adam(w[i], d[i], m[i], v[i], Settings<P>{scale, l2, l1, rate}, beta1, beta2, delta);
   }
+}
+
+// Many parameters, cut into pieces of at most `length` elements: a block for each.  `pieces` holds a
+// parameter's number and where the piece begins in it; `arrays`, for each parameter, its size and
+// the addresses of weights, gradient and up to two histories; `settings` its l2, l1 and what the
+// common rate is multiplied by.
+template <typename P, typename Update>
+__device__ __forceinline__ void each_piece(const int* pieces, const long long* arrays,
+                                           const P* settings, P scale, P rate, int length,
+                                           int count, const Update& update) {
+  for EACH_BLOCK(piece, count) {
+    const int which = pieces[2 * piece], begin = pieces[2 * piece + 1];
+    const long long* row = arrays + 5 * which;
+    const P* own = settings + 3 * which;
+    const Settings<P> s = {scale, own[0], own[1], rate * own[2]};
+    P *w = (P*)row[1] + begin, *d = (P*)row[2] + begin;
+    P *h = (P*)row[3] + begin, *u = (P*)row[4] + begin;
+    const int n = min(length, (int)row[0] - begin);
+    for EACH_THREAD(i, n) update(w + i, d + i, h + i, u + i, s);
+  }
+}
+
+template <typename P>
+__global__ void sgd_updates(const int* pieces, const long long* arrays, const P* settings, P scale,
+                            P rate, P momentum, int length, int count) {
+  each_piece(pieces, arrays, settings, scale, rate, length, count,
+             [=](P* w, P* d, P* h, P*, const Settings<P>& s) { sgd(*w, *d, *h, s, momentum); });
+}
+
+template <typename P>
+__global__ void nesterov_updates(const int* pieces, const long long* arrays, const P* settings,
+                                 P scale, P rate, P momentum, int length, int count) {
+  each_piece(
+      pieces, arrays, settings, scale, rate, length, count,
+      [=](P* w, P* d, P* h, P*, const Settings<P>& s) { nesterov(*w, *d, *h, s, momentum); });
+}
+
+template <typename P>
+__global__ void adagrad_updates(const int* pieces, const long long* arrays, const P* settings,
+                                P scale, P rate, P delta, int length, int count) {
+  each_piece(pieces, arrays, settings, scale, rate, length, count,
+             [=](P* w, P* d, P* h, P*, const Settings<P>& s) { adagrad(*w, *d, *h, s, delta); });
+}
+
+template <typename P>
+__global__ void rmsprop_updates(const int* pieces, const long long* arrays, const P* settings,
+                                P scale, P rate, P rms_decay, P delta, int length, int count) {
+  each_piece(pieces, arrays, settings, scale, rate, length, count,
+             [=](P* w, P* d, P* h, P*, const Settings<P>& s) {
+               rmsprop(*w, *d, *h, s, rms_decay, delta);
+             });
+}
+
+template <typename P>
+__global__ void adadelta_updates(const int* pieces, const long long* arrays, const P* settings,
+                                 P scale, P rate, P momentum, P delta, int length, int count) {
+  each_piece(pieces, arrays, settings, scale, rate, length, count,
+             [=](P* w, P* d, P* h, P* u, const Settings<P>& s) {
+               adadelta(*w, *d, *h, *u, s, momentum, delta);
+             });
+}
+
+template <typename P>
+__global__ void adam_updates(const int* pieces, const long long* arrays, const P* settings, P scale,
+                             P rate, P beta1, P beta2, P delta, int length, int count) {
+  each_piece(pieces, arrays, settings, scale, rate, length, count,
+             [=](P* w, P* d, P* m, P* v, const Settings<P>& s) {
+               adam(*w, *d, *m, *v, s, beta1, beta2, delta);
+             });
 }

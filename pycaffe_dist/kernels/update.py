@@ -7,12 +7,14 @@ dtype, and so are the scalars.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
 from pycaffe_dist.device import parallel_for
-from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels import kernel, plan
 from pycaffe_dist.kernels.compiling import indices, jit
 
 _GRAIN = 16384
@@ -135,3 +137,26 @@ def adadelta_update(w, diff, gradients, updates, regularization, rate, momentum,
 def adam_update(w, diff, mean, variance, regularization, rate, beta1, beta2, delta) -> None:
     """Adam (Kingma and Ba 2014); ``rate`` includes the bias correction."""
     _run(_adam, w, (diff, mean, variance), (*regularization, rate, beta1, beta2, delta))
+
+
+@plan
+class UpdateOfMany:
+    """The update of several parameters with one of the functions above, ``update``.
+
+    ``arrays`` are each parameter's, as that function takes them; ``settings`` each one's l2, l1 and
+    what the common rate is multiplied by.  On a GPU it is a single launch, which is why there is a
+    plan; a host that runs a kernel at once has nothing to gain.
+    """
+
+    def __init__(
+        self,
+        update: Callable[..., None],
+        arrays: Sequence[tuple[Any, ...]],
+        settings: Sequence[tuple[float, float, float]],
+    ):
+        self._update, self._arrays, self._settings = update, arrays, settings
+
+    def run(self, scale: float, rate: float, scalars: tuple[float, ...]) -> None:
+        """Update all parameters; ``scalars`` follow the rate among the function's arguments."""
+        for arrays, (l2, l1, factor) in zip(self._arrays, self._settings):
+            self._update(*arrays, (scale, l2, l1), rate * factor, *scalars)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pycaffe_dist.kernels.update import adadelta_update
-from pycaffe_dist.solvers.method import Method, Regularization, register
+from pycaffe_dist.solvers.method import Method, register
 
 
 @register("AdaDelta")
@@ -11,18 +11,9 @@ class AdaDelta(Method):
     """AdaDelta: steps in the units of the weights, from two running averages."""
 
     slots = 2
+    step = staticmethod(adadelta_update)
 
-    def update(
-        self, index: int, rate: float, regularization: Regularization, iteration: int
-    ) -> None:
-        blob = self.parameters[index].blob
-        adadelta_update(
-            blob.data,
-            blob.diff,
-            self.slot(index),
-            self.slot(index, 1),
-            regularization,
-            rate,
-            self.param.momentum,
-            self.param.delta,
-        )
+    @property
+    def scalars(self) -> tuple[float, ...]:
+        """What `step` takes after the rate."""
+        return self.param.momentum, self.param.delta

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from pycaffe_dist.kernels.update import adam_update
-from pycaffe_dist.solvers.method import Method, Regularization, register
+from pycaffe_dist.solvers.method import Method, register
 
 
 @register("Adam")
@@ -13,22 +13,14 @@ class Adam(Method):
     """Adam: running mean and variance of the gradient, corrected for their start."""
 
     slots = 2
+    step = staticmethod(adam_update)
 
-    def update(
-        self, index: int, rate: float, regularization: Regularization, iteration: int
-    ) -> None:
-        blob = self.parameters[index].blob
-        beta1, beta2 = self.param.momentum, self.param.momentum2
+    @property
+    def scalars(self) -> tuple[float, ...]:
+        """What `step` takes after the rate."""
+        return self.param.momentum, self.param.momentum2, self.param.delta
+
+    def correction(self, iteration: int) -> float:
+        """Return what makes up for averages that begin at zero."""
         t = iteration + 1
-        correction = sqrt(1.0 - beta2**t) / (1.0 - beta1**t)
-        adam_update(
-            blob.data,
-            blob.diff,
-            self.slot(index),
-            self.slot(index, 1),
-            regularization,
-            rate * correction,
-            beta1,
-            beta2,
-            self.param.delta,
-        )
+        return sqrt(1.0 - self.param.momentum2**t) / (1.0 - self.param.momentum**t)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -23,7 +23,7 @@ class Regularization(NamedTuple):
 
 
 class Method:
-    """The base of the six methods.
+    """The base of the six methods; ``step`` is the kernel that updates a parameter.
 
     Each of ``parameters`` has ``slots`` arrays of history, zero at first and allocated when they
     are first asked for: one that is updated elsewhere takes no memory here.  ``param`` is the
@@ -32,6 +32,7 @@ class Method:
 
     type: ClassVar[str]
     slots: ClassVar[int] = 1
+    step: ClassVar[Callable[..., None]]
 
     def __init__(self, param: Any, parameters: Sequence[Parameter], device: Device = HOST):
         self.param = param
@@ -74,7 +75,22 @@ class Method:
         self, index: int, rate: float, regularization: Regularization, iteration: int
     ) -> None:
         """Update parameter ``index`` in place from its diff; ``rate`` is its own learning rate."""
-        raise NotImplementedError(f"{type(self).__name__}.update")
+        rate *= self.correction(iteration)
+        self.step(*self.arrays(index), regularization, rate, *self.scalars)
+
+    def arrays(self, index: int) -> tuple[Any, ...]:
+        """Return weights, diff and history of parameter ``index``, on the current device."""
+        blob = self.parameters[index].blob
+        return blob.data, blob.diff, *(self.slot(index, number) for number in range(self.slots))
+
+    @property
+    def scalars(self) -> tuple[float, ...]:
+        """What `step` takes after the rate."""
+        raise NotImplementedError(f"{type(self).__name__}.scalars")
+
+    def correction(self, iteration: int) -> float:
+        """Return what rates are multiplied by in an iteration, counted from 0."""
+        return 1.0
 
 
 _methods: Registry[Method] = Registry("solver type", "pycaffe_dist.solvers")

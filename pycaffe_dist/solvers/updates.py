@@ -61,8 +61,20 @@ class Updates:
             self._late.begin(update)
             return
         # The last layers' gradients are the first to arrive.
-        for index in reversed(range(len(self._solver.net.parameters))):
+        indices = reversed(range(len(self._solver.net.parameters)))
+        # Who listens is told of each update.
+        if self.updater.gains_by_many and not self._solver.listeners.tell:
+            mine = [index for index in indices if self._has_come(index)]
+            self.updater.update_many(mine, rate, iteration, clipping)
+            return
+        for index in indices:
             update(index)
+
+    def _has_come(self, index: int) -> bool:
+        """Wait for a mean gradient; tell whether the parameter is to be updated here."""
+        engine, parameter = self._solver.engine, self._solver.net.parameters[index]
+        engine.wait(parameter)
+        return not engine.updates(parameter)
 
     def finish(self) -> None:
         """Make what was left to the next forward; the weights may then be used."""

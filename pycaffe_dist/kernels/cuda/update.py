@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist import device
+from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.kernels.cuda import kernels
 
 _cu = kernels("update")
+# Elements that one block updates, of one parameter.
+_PIECE = 16384
 
 
 def sgd_update(w, diff, history, regularization, rate, momentum) -> None:
@@ -37,3 +46,45 @@ def adam_update(w, diff, mean, variance, regularization, rate, beta1, beta2, del
     """See `pycaffe_dist.kernels.update.adam_update`."""
     scalars = *regularization, rate, beta1, beta2, delta
     _cu.adam_update(w.size, w, diff, mean, variance, *scalars, w.size)
+
+
+class UpdateOfMany:
+    """See `pycaffe_dist.kernels.update.UpdateOfMany`; the tables are those of update.cu."""
+
+    def __init__(
+        self,
+        update: Callable[..., None],
+        arrays: Sequence[tuple[Any, ...]],
+        settings: Sequence[tuple[float, float, float]],
+    ):
+        # A launch cannot check what it finds in a table.
+        kinds = {(array.dtype, array.size) for own in arrays for array in own}
+        if len({dtype for dtype, _ in kinds}) > 1 or len(kinds) > len({a[0].size for a in arrays}):
+            raise DeviceError(f"{update.__name__}: arrays of other types or sizes than the weights")
+        self._arrays = arrays
+        self._launch = {
+            "sgd_update": _cu.sgd_updates,
+            "nesterov_update": _cu.nesterov_updates,
+            "adagrad_update": _cu.adagrad_updates,
+            "rmsprop_update": _cu.rmsprop_updates,
+            "adadelta_update": _cu.adadelta_updates,
+            "adam_update": _cu.adam_updates,
+        }[update.__name__]
+        table = np.zeros((len(arrays), 5), np.int64)
+        pieces = []
+        for number, (row, own) in enumerate(zip(table, arrays)):
+            row[0] = own[0].size
+            row[1 : 1 + len(own)] = [array.data.ptr for array in own]
+            pieces += [(number, begin) for begin in range(0, own[0].size, _PIECE)]
+        to_device = device.current_gpu().to_device
+        self._count = len(pieces)
+        self._tables = (
+            to_device(np.array(pieces, np.int32).reshape(-1, 2)),
+            to_device(table),
+            to_device(np.array(settings, arrays[0][0].dtype).reshape(-1, 3)),
+        )
+
+    def run(self, scale: float, rate: float, scalars: tuple[float, ...]) -> None:
+        """Update all parameters."""
+        count = self._count
+        self._launch.blocks(count, *self._tables, scale, rate, *scalars, _PIECE, count)
