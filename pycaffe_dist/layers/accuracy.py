@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.labels import class_counts, label_hits
+from pycaffe_dist.kernels.largest import largest
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe
 from pycaffe_dist.layers.loss import LabelLayout, checked_labels
@@ -114,8 +117,11 @@ class ArgMax(Layer):
 def _largest(x: np.ndarray, count: int, axis: int) -> np.ndarray:
     """Return the indices of the ``count`` largest values, largest first; of equals, the last."""
     size = x.shape[axis]
-    flipped = np.flip(x, axis)
     if count == 1:
-        return size - 1 - np.argmax(flipped, axis=axis, keepdims=True)
-    order = np.argsort(-flipped, axis=axis, kind="stable")
-    return size - 1 - order[(slice(None),) * axis + (slice(count),)]
+        return size - 1 - np.argmax(np.flip(x, axis), axis=axis, keepdims=True)
+    outer, inner = x.shape[:axis], x.shape[axis + 1 :]
+    places = xp().empty((*outer, count, *inner), np.int64)
+    shape = math.prod(outer), -1, math.prod(inner)
+    if places.size:
+        largest(x.reshape(shape), places.reshape(shape))
+    return places

@@ -19,6 +19,7 @@ from pycaffe_dist.kernels.labels import (
     label_hits,
     total_loss,
 )
+from pycaffe_dist.kernels.largest import largest
 from pycaffe_dist.kernels.lstm import lstm_unit_backward, lstm_unit_forward
 from pycaffe_dist.kernels.reduction import MAGNITUDE, PLAIN, SQUARE, reduce_rows
 from pycaffe_dist.kernels.scatter import gather, scatter_add
@@ -200,3 +201,19 @@ def test_hits_and_counts_of_classes(shape, on_gpu):
         [3],
     )
     compare(on_gpu, class_counts, [numbers, counted, counts], [2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
+@pytest.mark.parametrize(("shape", "count"), [((5, 7, 1), 7), ((2, 1000, 3), 5), ((3, 1, 2), 1)])
+def test_the_places_of_the_largest(shape, count, dtype, on_gpu):
+    rng = np.random.default_rng(1)
+    x = rng.integers(-2, 3, shape).astype(dtype)  # most have equals
+    few = shape[1] // 2
+    x[0, :few, 0] = np.resize([np.nan, -np.inf, np.inf, -0.0], few)
+    found, expected = (np.empty((shape[0], count, shape[2]), np.int64) for _ in range(2))
+    there = on_gpu.to_device(found)
+    largest(x.copy(), expected)
+    largest(on_gpu.to_device(x), there)
+    np.testing.assert_array_equal(on_gpu.to_host(there), expected)
+    pairs = sorted((-x[1, c, 0], -c) for c in range(shape[1]))[:count]
+    assert expected[1, :, 0].tolist() == [-c for _, c in pairs]
