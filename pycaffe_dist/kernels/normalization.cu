@@ -39,3 +39,15 @@ __global__ void gradient_terms(const double* sum_dy, const double* sum_dyx, doub
     store(slope, c, Wide<P>(spread ? sum_dyx[c] / count * factor * factor : 0));
   }
 }
+
+// All but the sums may be null.
+template <typename P>
+__global__ void add_affine_gradients(const double* sum_dy, const double* sum_dyx, const P* factor,
+                                     P* bias, P* scale, int channels) {
+  for EACH(c, channels) {
+    if (bias) store(bias, c, Wide<P>(load(bias, c) + sum_dy[c]));
+    if (!scale) continue;
+    const double own = factor ? sum_dyx[c] * load(factor, c) : sum_dyx[c];
+    store(scale, c, Wide<P>(load(scale, c) + own));
+  }
+}

@@ -68,3 +68,21 @@ def gradient_terms(
     """
     offset[...] = sum_dy / count
     slope[...] = sum_dyx / count * scale.astype(np.float64) ** 2 if spread else 0
+
+
+@kernel
+def add_affine_gradients(
+    sum_dy: np.ndarray,
+    sum_dyx: np.ndarray,
+    factor: np.ndarray | None,
+    bias: np.ndarray | None,
+    scale: np.ndarray | None,
+) -> None:
+    """Add the sums of dy and dy·x, the latter times ``factor``, to gradients of bias and scale.
+
+    Any but the sums may be None.
+    """
+    if bias is not None:
+        bias += sum_dy
+    if scale is not None:
+        scale += sum_dyx if factor is None else sum_dyx * factor

@@ -9,6 +9,7 @@ import numpy as np
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.channel_affine import affine, affine_in_place, gradient_sums
+from pycaffe_dist.kernels.normalization import add_affine_gradients
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe
 from pycaffe_dist.layers.parameters import constant, make_parameters
@@ -113,13 +114,16 @@ class Scale(Broadcast):
             dx = dy if bottom[0] is top[0] else bottom[0].diff.reshape(shape)
             affine(dy, dx, self._zero, scale, self._zero)
 
-    def add_gradients(self, sum_dy: np.ndarray, sum_dyx: np.ndarray) -> None:
-        """Add sums of dy and of dy·x to the diffs of b and s, as far as they are learnt."""
-        learnt = len(self.param.bottom) == 1
+    def add_gradients(
+        self, sum_dy: np.ndarray, sum_dyx: np.ndarray, factor: np.ndarray | None = None
+    ) -> None:
+        """Add sums of dy and of dy·x·factor to the diffs of b and s, as far as they are learnt."""
+        bias = scale = None
         if self.param.scale_param.bias_term and self.param_propagate_down[-1]:
-            self.blobs[-1].diff.reshape(-1)[...] += sum_dy
-        if learnt and self.param_propagate_down[0]:
-            self.blobs[0].diff.reshape(-1)[...] += sum_dyx
+            bias = self.blobs[-1].diff.reshape(-1)
+        if len(self.param.bottom) == 1 and self.param_propagate_down[0]:
+            scale = self.blobs[0].diff.reshape(-1)
+        add_affine_gradients(sum_dy, sum_dyx, factor, bias, scale)
 
 
 @register("Bias")

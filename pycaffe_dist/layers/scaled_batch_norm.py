@@ -81,4 +81,4 @@ class ScaledBatchNorm(Joined):
         else:
             gradient_sums(x, dy, shift, *self._sums)
         sum_dy, sum_dyx = self._sums
-        self._scale.add_gradients(sum_dy, sum_dyx * normalization.scale)
+        self._scale.add_gradients(sum_dy, sum_dyx, normalization.scale)

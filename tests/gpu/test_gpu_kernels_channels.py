@@ -15,6 +15,7 @@ from pycaffe_dist.kernels.channel_affine import (
 )
 from pycaffe_dist.kernels.cuda.division import division
 from pycaffe_dist.kernels.normalization import (
+    add_affine_gradients,
     add_to_running_sums,
     gradient_terms,
     running_statistics,
@@ -132,6 +133,20 @@ def test_what_batch_norm_does_with_its_statistics(on_gpu):
         assert_equal([(on_gpu.to_host(offset), mean / 7)], np.float32)
         expected = variance / 7 * sums[0].astype(float) ** 2 * spread
         assert_equal([(on_gpu.to_host(slope), expected)], np.float32)
+
+
+@pytest.mark.parametrize("left_out", [(), (2,), (3,), (4,), (2, 3), (3, 4)], ids=str)
+def test_gradients_of_bias_and_scale(left_out, on_gpu):
+    sums = [data(70, float), data(70, float, 1)]
+    arrays = [*sums, *(data(70, np.float32, seed) for seed in (2, 3, 4))]
+    here = [None if k in left_out else array.copy() for k, array in enumerate(arrays)]
+    there = [None if array is None else on_gpu.to_device(array) for array in here]
+    add_affine_gradients(*here)
+    add_affine_gradients(*there)
+    for expected, found, before in zip(here[3:], there[3:], arrays[3:]):
+        if found is not None:
+            assert (expected != before).all()
+            np.testing.assert_allclose(on_gpu.to_host(found), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 49, 255, 256, 65537, 2**31 - 1])

@@ -39,3 +39,10 @@ def gradient_terms(
     """See `pycaffe_dist.kernels.normalization.gradient_terms`."""
     terms = scale, spread, offset, slope
     _cu.gradient_terms(scale.size, sum_dy, sum_dyx, count, *terms, scale.size)
+
+
+def add_affine_gradients(sum_dy: Any, sum_dyx: Any, factor: Any, bias: Any, scale: Any) -> None:
+    """See `pycaffe_dist.kernels.normalization.add_affine_gradients`."""
+    if bias is not None or scale is not None:
+        channels = sum_dy.size
+        _cu.add_affine_gradients(channels, sum_dy, sum_dyx, factor, bias, scale, channels)
