@@ -6,17 +6,21 @@
 // output columns.  An element of columns lies at (channel·taps + tap)·row + image·step + pixel, so
 // that images may follow each other, or lie side by side in one matrix.
 
-// A thread for each channel, image and output pixel, for all taps.
+// A thread for each channel, image and output pixel, for all taps; divisions by pixels, images and
+// count are products.
 template <typename T>
-__global__ void im2col(const T* x, T* columns, const int* starts, int first, int images,
-                       int channels, int plane, int width, int rows, int count, int row_taps,
-                       int kernel, int stride, int pad, int dilation, long long row,
+__global__ void im2col(const T* __restrict__ x, T* __restrict__ columns, const int* starts,
+                       unsigned int pixels_factor, int pixels_bits, unsigned int images_factor,
+                       int images_bits, unsigned int count_factor, int count_bits, int first,
+                       int images, int channels, int plane, int width, int rows, int count,
+                       int row_taps, int kernel, int stride, int pad, int dilation, long long row,
                        long long step, int n) {
   const int pixels = rows * count;
   for EACH(i, n) {
-    const int p = i % pixels, which = i / pixels;
-    const int image = which % images, c = which / images;
-    const int r = p / count, left = (p - r * count) * stride - pad;
+    const int which = divide(i, pixels_factor, pixels_bits), p = i - which * pixels;
+    const int c = divide(which, images_factor, images_bits), image = which - c * images;
+    const int r = divide(p, count_factor, count_bits);
+    const int left = (p - r * count) * stride - pad;
     const T* source = x + ((long long)(first + image) * channels + c) * plane;
     T* target = columns + (long long)c * row_taps * kernel * row + image * step + p;
     for (int t = 0; t < row_taps; t++) {

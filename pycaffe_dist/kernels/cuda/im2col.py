@@ -9,6 +9,7 @@ import numpy as np
 
 from pycaffe_dist import device
 from pycaffe_dist.kernels.cuda import kernels
+from pycaffe_dist.kernels.cuda.division import division
 from pycaffe_dist.kernels.cuda.rows import row_shift
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 
@@ -87,11 +88,13 @@ def unfold(x: Any, columns: Any, plan: Any, images: range, row: int, step: int) 
     (channel, tap, image, pixel) goes to (channel·taps + tap)·row + image·step + pixel.
     """
     n = len(images) * x.shape[1] * plan.pixels_out
+    divisors = plan.pixels_out, len(images), plan.count
     _cu.im2col(
         n,
         x,
         columns,
         plan.starts,
+        *(number for divisor in divisors for number in division(max(1, divisor))),
         images.start,
         len(images),
         x.shape[1],
