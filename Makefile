@@ -45,8 +45,8 @@ test: install ## run the tests
 test-long: install ## run the tests that take minutes, too
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
 
-test-gpu: install ## run the GPU tests on a real GPU: layers, solvers, races, accuracies
-	@$(BIN)/python tests/gpu/on_device.py
+test-gpu: install ## run the GPU tests on a real GPU: layers, solvers, accuracies, races; STEPS=…: some
+	@$(BIN)/python tests/gpu/on_device.py $(STEPS)
 
 bench: install ## time training iterations beside PyTorch's (TORCH_PYTHON=…) and Caffe's (CAFFE_BIN=…)
 	$(BIN)/python benchmarks/cpu.py --json bench.json --svg bench.svg $(BENCH_FLAGS)

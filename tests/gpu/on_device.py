@@ -1,7 +1,8 @@
 """Runs the GPU tests on a real GPU: layers, solvers, the accuracy of two nets, memory, races.
 
-    python tests/gpu/on_device.py
+    python tests/gpu/on_device.py [WORD...]
 
+With words, only the steps whose names have one of them in it: kernels, layers, lenet, racecheck.
 Each step is a process of its own with a limit of time, so that none of them spoils or holds up the
 others, and prints its result as soon as it has one; the last lines sum up.  Without a GPU it says
 so in one line and exits with 1.  The databases of MNIST and CIFAR-10 are those of data/; a net
@@ -43,7 +44,8 @@ NETS = (
     ),
 )
 # Seconds that a step may take; under compute-sanitizer all is many times slower.
-LIMIT, LIMIT_WATCHED = 300, 420
+# The first time everything is compiled, for both devices.
+LIMIT, LIMIT_WATCHED = 600, 420
 # compute-sanitizer's tools, with what they find.
 TOOLS = {"memcheck": "reads and writes beside arrays", "racecheck": "races in shared memory"}
 
@@ -52,8 +54,12 @@ OK, FAILED, LEFT_OUT = "ok", "FAILED", "left out"
 
 @dataclass
 class Report:
-    """The steps so far, each with its result and what is to be said of it."""
+    """The steps so far, each with its result and what is to be said of it.
 
+    ``words``: steps without one of them in their names are not made; none mean all.
+    """
+
+    words: tuple[str, ...] = ()
     lines: list[tuple[str, str, str]] = field(default_factory=list)
 
     def add(self, name: str, result: str, words: str) -> None:
@@ -61,8 +67,14 @@ class Report:
         self.lines.append((name, result, words))
         print(_line(name, result, words), flush=True)
 
+    def wants(self, name: str) -> bool:
+        """Tell whether a step is to be made."""
+        return not self.words or any(word in name for word in self.words)
+
     def step(self, name: str, run: Callable[[], tuple[str, str]]) -> None:
-        """Run a step, which returns its result and words."""
+        """Run a step, if it is wanted, which returns its result and words."""
+        if not self.wants(name):
+            return
         started = time.monotonic()
         try:
             result, words = run()
@@ -147,7 +159,8 @@ def watched(report: Report) -> None:
     for tool, finds in TOOLS.items():
         if program is None:
             words = f"{finds} are NOT looked for: there is no compute-sanitizer"
-            report.add(tool, LEFT_OUT, words)
+            if report.wants(tool):
+                report.add(tool, LEFT_OUT, words)
             continue
         command = (program, f"--tool={tool}", "--error-exitcode=9", "--target-processes=all")
         for path in sorted(FOLDER.glob("test_gpu_kernels_*.py")):
@@ -166,7 +179,7 @@ def main() -> int:
         print(f"no test on a GPU was run: {error}", file=sys.stderr)
         return 1
     print(f"GPU 0: {gpu.name}; {', '.join(gpu.libraries())}", flush=True)
-    report = Report()
+    report = Report(tuple(sys.argv[1:]))
     # The kernels' own tests first: where these fail, the others cannot succeed.
     files = sorted(FOLDER.glob("test_*.py"), key=lambda path: ("kernels" not in path.name, path))
     for path in files:

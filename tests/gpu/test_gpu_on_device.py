@@ -22,6 +22,15 @@ def test_a_failing_and_a_slow_step_leave_the_others_to_run(capsys):
     assert summary.endswith("steps: 1 ok, 2 FAILED, 1 left out\n")
 
 
+def test_words_choose_steps(monkeypatch, capsys):
+    monkeypatch.setattr(on_device, "compute_sanitizer", lambda: None)
+    report = on_device.Report(("kernels", "race"))
+    for name in ("gpu_kernels_update", "gpu_layers"):
+        report.step(name, lambda: (on_device.OK, ""))
+    on_device.watched(report)
+    assert [line[0] for line in report.lines] == ["gpu_kernels_update", "racecheck"]
+
+
 def test_what_is_left_out_is_no_failure(capsys):
     report = on_device.Report()
     report.step("net", lambda: on_device.accuracy("s.prototxt", "data/none_lmdb", "get.sh", 0.9))
