@@ -7,11 +7,12 @@ __global__ void add_bias(T* y, const P* b, Wide<T> slope, int channels, int pixe
                          int shift) {
   for EACH_ROW(row, rows, shift) {
     const Wide<T> bias = b ? Wide<T>(b[row % channels]) : Wide<T>(0);
-    const long long start = (long long)row * pixels;
-    for EACH_IN_ROW(p, pixels, shift) {
-      const Wide<T> value = load(y, start + p) + bias;
-      store(y, start + p, value < 0 ? value * slope : value);
-    }
+    T* own = y + (long long)row * pixels;
+    const auto value = [=](int p) { return load(own, p) + bias; };
+    const int lane = threadIdx.x & ((1 << shift) - 1);
+    four_at_a_time(lane, 1 << shift, pixels, value, [=](int p, Wide<T> sum) {
+      store(own, p, sum < 0 ? sum * slope : sum);
+    });
   }
 }
 
@@ -27,7 +28,7 @@ __global__ void channel_sums(const T* dy, P* sums, int images, int channels, int
     Wide<T> sum = 0;
     for (int n = (int)((long long)images * part / parts) + lane; n < stop; n += lanes) {
       const long long start = (long long)(n * channels + m) * pixels;
-      // Several loads on their way, as in each_of_four.
+      // Several loads on their way, as in four_at_a_time.
 #pragma unroll 4
       for EACH_IN_ROW(p, pixels, shift) sum += load(dy, start + p);
     }

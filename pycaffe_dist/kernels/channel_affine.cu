@@ -43,7 +43,7 @@ template <typename T, typename P>
 __global__ void sums(const T* x, T* dy, const T* sign, Wide<T> slope, const P* shift,
                      double* first, double* second, unsigned int inner_factor, int inner_bits,
                      int channels, int inner, int count, int stretch, int parts) {
-  const int together = 4;  // loads on their way at a time, as in each_of_four
+  const int together = 4;  // loads on their way at a time, as in four_at_a_time
   for EACH_BLOCK(block, channels * parts) {
     const int part = block / channels, c = block - part * channels;
     const Wide<T> centre = dy ? Wide<T>(load(shift, c)) : load(x, c * inner);

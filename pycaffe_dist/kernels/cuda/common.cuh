@@ -66,14 +66,13 @@ __device__ __forceinline__ int floor_power_of_two(int n) {
   return power;
 }
 
-// For all indices below n, whatever the grid: store(i, make(i)).  Four elements are made before any
-// is stored.  As an output may lie where an input does, the compiler keeps loads behind the stores
-// before them, and one load of each thread on its way leaves half of a large GPU's memory idle.
-// `store` must write at its own index only, and `make` read nothing that is written at another one.
+// For i, i + step, … below n: store(i, make(i)).  Four elements are made before any is stored.  As an
+// output may lie where an input does, the compiler keeps loads behind the stores before them, and
+// one load of each thread on its way leaves half of a large GPU's memory idle.  `store` must write at
+// its own index only, and `make` read nothing that is written at another one.
 template <typename Make, typename Store>
-__device__ __forceinline__ void each_of_four(int n, const Make& make, const Store& store) {
-  const int step = gridDim.x * blockDim.x;
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
+__device__ __forceinline__ void four_at_a_time(int i, int step, int n, const Make& make,
+                                               const Store& store) {
   for (; i + 3LL * step < n; i += 4 * step) {
     const auto first = make(i), second = make(i + step);
     const auto third = make(i + 2 * step), fourth = make(i + 3 * step);
@@ -83,7 +82,13 @@ __device__ __forceinline__ void each_of_four(int n, const Make& make, const Stor
   for (; i < n; i += step) store(i, make(i));
 }
 
-// The same where there is one array to store to.
+// The same for all indices below n, whatever the grid.
+template <typename Make, typename Store>
+__device__ __forceinline__ void each_of_four(int n, const Make& make, const Store& store) {
+  four_at_a_time(blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x, n, make, store);
+}
+
+// And where there is one array to store to.
 template <typename T, typename Make>
 __device__ __forceinline__ void set_each(T* y, int n, const Make& make) {
   each_of_four(n, make, [=](int i, Wide<T> value) { store(y, i, value); });
