@@ -118,7 +118,8 @@ def run(command: list[str], limit: float, **environment: str) -> tuple[int, str]
 
 def tests(path: Path, tool: tuple[str, ...] = (), **environment: str) -> tuple[str, str]:
     """Run the tests of a file, maybe under a tool; print what failed."""
-    options = ["-q", "--tb=short", "-rfE", "--maxfail=25", "-p", "no:cacheprovider"]
+    options = ["-q", "-m", "not long", "--tb=short", "-rfE", "--maxfail=25"]
+    options += ["-p", "no:cacheprovider"]
     command = [*tool, sys.executable, "-m", "pytest", *options, str(path.relative_to(ROOT))]
     status, output = run(command, LIMIT_WATCHED if tool else LIMIT, **environment)
     counts = [line for line in output.splitlines() if re.search(r" in [\d.]+s", line)]
