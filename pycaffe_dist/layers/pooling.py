@@ -164,6 +164,11 @@ class SPP(Layer):
         self._pools, self._outputs = [], []
         for level in range(self._levels):
             kernel, pad = zip(*(_bins(size, 2**level) for size in (height, width)))
+            if any(p >= k for p, k in zip(pad, kernel)):
+                raise self.error(
+                    f"cannot divide bottom {describe(self, bottom, 0)} into {2**level} by "
+                    f"{2**level} bins: pad {pad} would not be smaller than kernel {kernel}"
+                )
             geometry = PoolingGeometry(kernel, kernel, pad)
             output = self.new_blob(num, channels, *geometry.output_shape((height, width)))
             self._pools.append(Pool(self.param.spp_param.pool, geometry, self))

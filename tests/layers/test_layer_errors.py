@@ -105,6 +105,12 @@ CONV, POOL = "convolution_param", "pooling_param"
             "pad for MAX and AVE only",
         ),
         ("Pooling", f"{POOL} {{ kernel_size: 2 }}", {"x": X[:3]}, r"4 axes, found bottom 'x' \(2,"),
+        (
+            "SPP",
+            "spp_param { pyramid_height: 4 }",
+            {"x": (2, 3, 15, 17)},
+            r"'x' \(2, 3, 15, 17\) into 8 by 8 bins: pad \(1, 4\) would not be smaller than kernel",
+        ),
         ("LRN", "lrn_param { local_size: 4 }", {"x": X}, "odd local_size, found 4"),
         ("InnerProduct", "", {"x": X}, "num_output of at least 1"),
         ("Dropout", "dropout_param { dropout_ratio: 1 }", {"x": X}, "dropout_ratio < 1, found 1"),
