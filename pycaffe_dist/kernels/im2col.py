@@ -25,9 +25,12 @@ class ConvolutionGeometry:
     group: int = 1
 
     def output_shape(self, spatial: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the output's spatial shape; raises NetError when the kernel does not fit."""
+        """Return the output's spatial shape; raises NetError when the kernel does not fit.
+
+        As in Caffe, whose division drops the remainder, it may stand out by less than a stride.
+        """
         shape = tuple(
-            (size + 2 * pad - (dilation * (kernel - 1) + 1)) // stride + 1
+            int((size + 2 * pad - (dilation * (kernel - 1) + 1)) / stride) + 1
             for size, kernel, stride, pad, dilation in zip(
                 spatial, self.kernel, self.stride, self.pad, self.dilation
             )

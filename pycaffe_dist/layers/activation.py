@@ -194,7 +194,8 @@ class Clip(Neuron):
     """y = x, kept between min and max."""
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self._low, self._high = self.param.clip_param.min, self.param.clip_param.max
+        param = self.param.clip_param
+        self._low, self._high = param.min, max(param.min, param.max)
 
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
         np.clip(x, self._low, self._high, out=y)

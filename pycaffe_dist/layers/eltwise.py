@@ -62,7 +62,7 @@ class Eltwise(Layer):
         param = self.param.eltwise_param
         if len(param.coeff) not in (0, len(bottom)):
             raise self.error(f"has {len(param.coeff)} coeff for {len(bottom)} bottoms")
-        if param.coeff and param.operation != SUM:
+        if param.coeff and param.operation == PROD:
             raise self.error("takes coeff for SUM only")
         self._coefficients = list(param.coeff) or [1.0] * len(bottom)
         self._winner = xp().empty(0, np.int32)

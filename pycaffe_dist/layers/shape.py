@@ -32,14 +32,14 @@ class SameElements(Layer):
 
 @register("Flatten")
 class Flatten(SameElements):
-    """Axes ``axis`` to ``end_axis`` become one."""
+    """Axes ``axis`` to ``end_axis`` become one; none at all, one of size 1 before ``axis``."""
 
     def top_shape(self, bottom: list[Blob]) -> tuple[int, ...]:
         param = self.param.flatten_param
         start = axis_of(self, bottom, param.axis)
         stop = axis_of(self, bottom, param.end_axis, "end_axis") + 1
         shape = bottom[0].shape
-        if stop <= start:
+        if stop < start:
             raise self.error(
                 f"end_axis {param.end_axis} lies before axis {param.axis} of bottom "
                 f"{describe(self, bottom, 0)}"

@@ -293,6 +293,34 @@ def test_split_flatten_and_reshape_copy_nothing():
         np.testing.assert_array_equal(harness.forward({"x": bigger})[0].ravel(), bigger.ravel())
 
 
+def test_a_kernel_may_stand_out_by_less_than_a_stride():
+    options = "num_output: 1 kernel_size: 3 stride: 2 bias_term: false"
+    weights = np.arange(9.0).reshape(1, 1, 3, 3)
+    harness = build(
+        "Convolution",
+        f"convolution_param {{ {options} }}",
+        x=np.array([[[[1.0, 10.0], [100.0, 1000.0]]]]),
+        parameters=[weights],
+    )
+    np.testing.assert_array_equal(harness.forward()[0], [[[[4310.0]]]])
+
+
+def test_flatten_of_no_axis_makes_one():
+    harness = build("Flatten", "flatten_param { axis: 1 end_axis: 0 }", x=random(2, 3))
+    assert harness.top[0].shape == (2, 1, 3)
+
+
+def test_a_maximum_has_no_use_for_its_coefficients():
+    options = "eltwise_param { operation: MAX coeff: 2 coeff: 0 }"
+    x = {"a": np.array([1.0, 4.0]), "b": np.array([3.0, 2.0])}
+    np.testing.assert_array_equal(build("Eltwise", options, **x).forward()[0], [3.0, 4.0])
+
+
+def test_clip_gives_min_where_it_is_above_max():
+    harness = build("Clip", "clip_param { min: 0.5 max: 0 }", x=np.array([-1.0, 0.2, 1.0]))
+    np.testing.assert_array_equal(harness.forward()[0], [0.5, 0.5, 0.5])
+
+
 def test_filter_takes_the_chosen_samples():
     x = random(4, 3)
     harness = build("Filter", x=x, s=np.array([0.0, 1, 0, 1]))

@@ -141,9 +141,15 @@ CONV, POOL = "convolution_param", "pooling_param"
         ("Eltwise", "eltwise_param { coeff: 1 }", {"a": (4,), "b": (4,)}, "1 coeff for 2 bottoms"),
         (
             "Eltwise",
-            "eltwise_param { operation: MAX coeff: 1 coeff: 1 }",
+            "eltwise_param { operation: PROD coeff: 1 coeff: 1 }",
             {"a": (4,), "b": (4,)},
             "coeff for SUM only",
+        ),
+        (
+            "Flatten",
+            "flatten_param { axis: 2 end_axis: 0 }",
+            {"x": X},
+            "end_axis 0 lies before axis 2",
         ),
         (
             "Concat",

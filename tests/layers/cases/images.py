@@ -26,6 +26,7 @@ CASES = [
     conv("num_output: 2 kernel_size: 2 stride: 2", x=normal(1, 2, 4, 5, 4), grows=(0, 3)),
     conv("num_output: 2 kernel_size: 2 axis: 2", x=normal(2, 3, 2, 5, 4), grows=(0, 1, 4)),
     conv("num_output: 4", x=normal(3, 5), grows=(0,)),
+    conv("num_output: 3 kernel_size: 3 stride: 2", x=normal(2, 4, 2, 5)),
     conv("num_output: 3 kernel_size: 3 stride: 2", kind="Deconvolution"),
     conv("num_output: 4 kernel_size: 4 stride: 2 pad: 1 group: 4", kind="Deconvolution"),
     conv("num_output: 2 kernel_size: 3 dilation: 2 bias_term: false", kind="Deconvolution"),
