@@ -63,11 +63,11 @@ class Builder:
         for layer_param in self._param.layer:
             self._add(layer_param)
         _skip_what_does_not_reach_the_loss(self.nodes)
-        if self._param.force_backward:
-            _force_backward(self.nodes)
-        for node in self.nodes:
+        for node in reversed(self.nodes):
             verb = "needs" if node.need_backward else "does not need"
             logger.info("%s %s backward computation.", node.name, verb)
+        if self._param.force_backward:
+            _force_backward(self.nodes)
         self._find_last_contributions()
         self.outputs = sorted(self._unread)
         for name in self.outputs:
@@ -80,7 +80,9 @@ class Builder:
     def _add(self, layer_param: Any) -> None:
         if not layer_param.HasField("phase"):
             layer_param.phase = self._param.state.phase
+        # Caffe's factory says the first of these, its net the second.
         logger.info("Creating layer %s", layer_param.name)
+        logger.info("Creating Layer %s", layer_param.name)
         node = self._connect(layer_param)
         self.nodes.append(node)
         self._set_up(node)

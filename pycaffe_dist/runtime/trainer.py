@@ -66,6 +66,11 @@ def _train(
         local_size=cluster.local_size,
     )
     snapshot = _find_snapshot(options, param, cluster)
+    if snapshot or options.weights:
+        # As in Caffe, these go before what the solver says.
+        param.ClearField("weights")
+    if not snapshot:
+        param.weights.extend(options.weights)
     solver = make_solver(
         param,
         cluster,
@@ -83,8 +88,9 @@ def _train(
     )
     try:
         _log_ranks(cluster, solver)
-        if not snapshot:
-            solver.load_weights(options.weights)
+        if snapshot:
+            logger.info("Resuming from %s", snapshot)
+            solver.restore(snapshot)
         if options.check_interval and cluster.size > 1 and not options.staleness:
             solver.watchers.append(WeightCheck(options.check_interval))
         solver.watchers.extend(callbacks)
@@ -93,7 +99,7 @@ def _train(
         if timeline is not None:
             solver.listen(timeline)
         logger.info("Starting Optimization")
-        solver.solve(snapshot)
+        solver.solve()
         if timeline is not None:
             timeline.write()
     finally:

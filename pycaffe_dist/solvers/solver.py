@@ -198,6 +198,7 @@ class Solver:
         if self.param.snapshot_after_train and self.param.snapshot_prefix:
             self._check_prefix()  # now rather than after days of training
         if resume:
+            logger.info("Restoring previous solver status from %s", resume)
             self.restore(resume)
         self.step(self.param.max_iter - self.iteration)
         wanted = self.param.snapshot_after_train or self._asked_for_snapshot()
@@ -472,7 +473,6 @@ class Solver:
         With the companion file that pcaffe writes beside it, the run goes on exactly as if it had
         never stopped; without, as Caffe's would: data from their beginning, random states anew.
         """
-        logger.info("Restoring previous solver status from %s", path)
         about = snapshots.restore(self, path) if self.cluster.rank == 0 else None
         self._writer.last_good = path
         if self.cluster.size > 1:

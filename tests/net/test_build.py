@@ -1,5 +1,7 @@
 """How layers are connected, which of them run backward, and what a bad net is told."""
 
+import logging
+
 import numpy as np
 import pytest
 from nets import build, input_layer, ip, parse
@@ -191,3 +193,74 @@ def test_a_lack_of_memory_names_the_layer(monkeypatch, what):
     message = rf"^layer 'b' \(InnerProduct\): {what}: Unable to allocate 9 GiB$"
     with pytest.raises(MemoryError, match=message):
         getattr(net, what)()
+
+
+# What Caffe 1.0 logs while it builds the net below, but for the softmax within its loss.
+LOG = """
+Creating layer data
+Creating Layer data
+data -> data
+data -> label
+Setting up data
+Top shape: 2 3 (6)
+Top shape: 2 (2)
+Memory required for data: 32
+Creating layer ip
+Creating Layer ip
+ip <- data
+ip -> ip
+Setting up ip
+Top shape: 2 4 (8)
+Memory required for data: 64
+Creating layer ip_ip_0_split
+Creating Layer ip_ip_0_split
+ip_ip_0_split <- ip
+ip_ip_0_split -> ip_ip_0_split_0
+ip_ip_0_split -> ip_ip_0_split_1
+Setting up ip_ip_0_split
+Top shape: 2 4 (8)
+Top shape: 2 4 (8)
+Memory required for data: 128
+Creating layer seen
+Creating Layer seen
+seen <- ip_ip_0_split_0
+seen -> seen
+Setting up seen
+Top shape: 2 1 1 (2)
+Memory required for data: 136
+Creating layer loss
+Creating Layer loss
+loss <- ip_ip_0_split_1
+loss <- label
+loss -> loss
+Setting up loss
+Top shape: (1)
+    with loss weight 2
+Memory required for data: 140
+loss needs backward computation.
+seen does not need backward computation.
+ip_ip_0_split needs backward computation.
+ip needs backward computation.
+data does not need backward computation.
+This network produces output loss
+This network produces output seen
+Network initialization done.
+"""
+
+
+def test_the_log_is_caffes(caplog):
+    with caplog.at_level(logging.INFO):
+        build(
+            """
+            layer { name: "data" type: "Input" top: "data" top: "label"
+              input_param { shape { dim: 2 dim: 3 } shape { dim: 2 } } }
+            layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+              inner_product_param { num_output: 4 } }
+            layer { name: "seen" type: "ArgMax" bottom: "ip" top: "seen" }
+            layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss"
+              loss_weight: 2 }
+        """,
+            dtype=np.float32,
+        )
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[lines.index("Creating layer data") :] == LOG.strip().splitlines()

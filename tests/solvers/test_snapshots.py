@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from tiny import tiny_param, tiny_solver
 
+from pycaffe_dist.config import Action, TrainOptions
 from pycaffe_dist.errors import SnapshotError, UsageError
+from pycaffe_dist.runtime.trainer import train
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import atomic, catalog
 from pycaffe_dist.snapshot.background import Copies
@@ -213,3 +215,25 @@ def test_snapshots_are_named_after_the_solvers_file(tmp_path, given, expected):
     file = tmp_path / "my.solver.prototxt"
     file.write_text("net: 'x' " + given.format(folder=tmp_path))
     assert text.read_solver(file).snapshot_prefix == expected.format(folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "words"),
+    [
+        ("weights", "tiny_iter_8.caffemodel", "Finetuning from"),
+        ("snapshot", "tiny_iter_4.solverstate", "Resuming from"),
+    ],
+)
+def test_what_is_asked_for_goes_before_the_solvers_own_weights(
+    tmp_path, caplog, asked, name, words
+):
+    tiny_solver(tmp_path, "snapshot: 4").solve()
+    file = tmp_path / "solver.prototxt"
+    file.write_text(text.to_text(tiny_param(tmp_path, "weights: 'missing.caffemodel'")))
+    path = str(tmp_path / name)
+    options = {asked: (path,) if asked == "weights" else path}
+    with caplog.at_level(logging.INFO, "pcaffe"):
+        train(TrainOptions(str(file), **options), lambda: Action.NONE)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines.index(f"{words} {path}") < lines.index("Starting Optimization")
+    assert "Optimization Done." in lines
