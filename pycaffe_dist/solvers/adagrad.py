@@ -10,6 +10,7 @@ from pycaffe_dist.solvers.method import Method, register
 class AdaGrad(Method):
     """AdaGrad: the rate of each weight falls with its summed squared gradients."""
 
+    takes_momentum = False
     step = staticmethod(adagrad_update)
 
     @property

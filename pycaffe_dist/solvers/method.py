@@ -10,6 +10,7 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import HOST, Device, use
+from pycaffe_dist.errors import UsageError
 from pycaffe_dist.net import Parameter
 from pycaffe_dist.registry import Registry
 
@@ -27,14 +28,18 @@ class Method:
 
     Each of ``parameters`` has ``slots`` arrays of history, zero at first and allocated when they
     are first asked for: one that is updated elsewhere takes no memory here.  ``param`` is the
-    SolverParameter, ``device`` that of the parameters.
+    SolverParameter, ``device`` that of the parameters.  Raises UsageError for a field that the
+    method cannot use.
     """
 
     type: ClassVar[str]
     slots: ClassVar[int] = 1
     step: ClassVar[Callable[..., None]]
+    takes_momentum: ClassVar[bool] = True
 
     def __init__(self, param: Any, parameters: Sequence[Parameter], device: Device = HOST):
+        if param.momentum and not self.takes_momentum:
+            raise UsageError(f"{self.type} takes no momentum, found {param.momentum:g}")
         self.param = param
         self.parameters = parameters
         self._device = device

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pycaffe_dist.errors import UsageError
 from pycaffe_dist.kernels.update import rmsprop_update
 from pycaffe_dist.solvers.method import Method, register
 
@@ -10,7 +13,13 @@ from pycaffe_dist.solvers.method import Method, register
 class RMSProp(Method):
     """RMSProp: gradients divided by a running root mean square."""
 
+    takes_momentum = False
     step = staticmethod(rmsprop_update)
+
+    def __init__(self, param: Any, *rest: Any):
+        super().__init__(param, *rest)
+        if not 0 <= param.rms_decay < 1:
+            raise UsageError(f"rms_decay must be at least 0 and below 1, found {param.rms_decay:g}")
 
     @property
     def scalars(self) -> tuple[float, ...]:

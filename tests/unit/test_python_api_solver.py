@@ -27,7 +27,7 @@ def test_every_method_has_its_class(monkeypatch):
     monkeypatch.chdir(GOLDEN)
     assert isinstance(caffe.get_solver("solver_adadelta.prototxt"), caffe.AdaDeltaSolver)
     for name in ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"):
-        made = getattr(caffe, f"{name}Solver")("solver_sgd.prototxt")
+        made = getattr(caffe, f"{name}Solver")("solver_adagrad.prototxt")
         assert made.param.type == name
         assert isinstance(made, caffe.SGDSolver)
 
