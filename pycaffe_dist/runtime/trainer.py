@@ -100,6 +100,8 @@ def _train(
             solver.listen(timeline)
         logger.info("Starting Optimization")
         solver.solve()
+        # Caffe's command says so, whatever its solver has said.
+        logger.info("Optimization Done.")
         if timeline is not None:
             timeline.write()
     finally:

@@ -236,4 +236,5 @@ def test_what_is_asked_for_goes_before_the_solvers_own_weights(
         train(TrainOptions(str(file), **options), lambda: Action.NONE)
     lines = [record.getMessage() for record in caplog.records]
     assert lines.index(f"{words} {path}") < lines.index("Starting Optimization")
-    assert "Optimization Done." in lines
+    # Of the solver, and of the command.
+    assert lines[-2:] == ["Optimization Done."] * 2
