@@ -173,8 +173,12 @@ class Emitter:
         return new
 
     def transpose(self, rows: list[ir.Value]) -> list[ir.Value]:
-        """Transpose a square of vectors (missing rows are undefined)."""
-        rows = rows + [self.undefined] * (self.lanes - len(rows))
+        """Transpose a square of vectors; missing rows are zero.
+
+        Undefined ones would be cheaper, but LLVM's AVX-512 code generator stops the process at
+        some of the shuffles that they lead to ("Illegal shuffle mask").
+        """
+        rows = rows + [self.zero] * (self.lanes - len(rows))
         width = self.lanes // 2
         while width:
             low = [i if not i & width else self.lanes + i - width for i in range(self.lanes)]
