@@ -12,7 +12,8 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.errors import DeviceError, UsageError
@@ -62,6 +63,8 @@ HOST = Device()
 class _ThreadState(threading.local):
     # Threads begin on the host; those that read data or exchange gradients stay there.
     device = HOST
+    # In a dry run, what `parallel_for` calls instead of running kernels.
+    note: Callable[[Callable[..., Any], tuple], None] | None = None
 
 
 _here = _ThreadState()
@@ -129,6 +132,16 @@ class use:
         if self._device is not self._before:
             _here.device = self._before
             self._device.leave(self._state)
+
+
+@contextmanager
+def instead_of_running(note: Callable[[Callable[..., Any], tuple], None]) -> Iterator[None]:
+    """Let `parallel_for`, when this thread calls it, call ``note(kernel, args)`` and do nothing."""
+    before, _here.note = _here.note, note
+    try:
+        yield
+    finally:
+        _here.note = before
 
 
 class _Job:
@@ -275,6 +288,9 @@ def parallel_for(kernel: Callable[..., Any], n: int, *args: Any, grain: int = 1)
     exception in a chunk surfaces here.
     """
     if n <= 0:
+        return
+    if _here.note is not None:
+        _here.note(kernel, args)
         return
     pool = _pool
     if pool.size == 1 or n < 2 * grain or not pool.owner.acquire(blocking=False):

@@ -10,6 +10,7 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import NetError, did_you_mean
+from pycaffe_dist.kernels import dry_run
 from pycaffe_dist.schema import caffe_pb2
 
 FillerParameter = Any  # caffe_pb2.FillerParameter, a class made at run time
@@ -29,7 +30,8 @@ def fill(blob: Blob, param: FillerParameter, rng: np.random.Generator) -> None:
         raise NetError(f"filler '{param.type}' cannot fill an empty blob {blob.shape}")
     if param.sparse != -1 and param.type != "gaussian":
         raise NetError(f"filler '{param.type}' does not support sparse; only 'gaussian' does")
-    filler(blob.data, param, rng)
+    if dry_run.active() is None:  # else nobody reads the values
+        filler(blob.data, param, rng)
 
 
 def _constant(data: np.ndarray, param: FillerParameter, rng: np.random.Generator) -> None:

@@ -14,7 +14,10 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TextIO
@@ -104,6 +107,21 @@ def stop() -> None:
         handler.close()
     logger.propagate = True
     logger.setLevel(logging.NOTSET)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Drop what the calling thread logs."""
+    thread = threading.get_ident()
+
+    def is_kept(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(is_kept)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_kept)
 
 
 def fatal(error: BaseException) -> None:

@@ -16,6 +16,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import ArgumentError, UsageError, did_you_mean
 from pycaffe_dist.layers import Layer
 from pycaffe_dist.log import logger
+from pycaffe_dist.net.precompile import compile_kernels
 from pycaffe_dist.net.rules import with_state
 from pycaffe_dist.schema import caffe_pb2, text
 
@@ -63,11 +64,13 @@ class Net:
         """Return the API's view of a net that a solver owns."""
         view = cls.__new__(cls)
         view._adopt(net)
+        view._is_compiled = True
         return view
 
     def _adopt(self, net: core.Net) -> None:
         self._net = net
         self._last = len(net.nodes) - 1
+        self._is_compiled = False
         #: The blobs by name, from input to output.
         self.blobs: OrderedDict[str, Blob] = OrderedDict()
         for node in net.nodes:
@@ -154,6 +157,9 @@ class Net:
         return [self._blob_names.index(name) for name in self._net.nodes[index].top_names]
 
     def _forward(self, start: int, end: int) -> float:
+        if not self._is_compiled:
+            self._is_compiled = True
+            compile_kernels([self._net])
         return self._net.forward(start, end)
 
     def _backward(self, start: int, end: int) -> None:
@@ -180,7 +186,7 @@ class Net:
         wanted = net.outputs if end is None else net.nodes[last].top_names
         if kwargs:
             self._fill(kwargs, "data", "inputs", net.inputs)
-        net.forward(first, last)
+        self._forward(first, last)
         return {name: self._blob(name).data for name in [*wanted, *(blobs or ())]}
 
     def backward(

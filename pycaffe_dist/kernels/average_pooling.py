@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pycaffe_dist.kernels import dry_run
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import valid_range
 from pycaffe_dist.kernels.jit.calling import call
@@ -199,7 +199,7 @@ def average_filter(begin, end, x, y, geometry, kernel, rows, ones) -> None:
             values[o] *= shares[o]
 
 
-@functools.lru_cache(maxsize=64)
+@dry_run.cached(maxsize=64)
 def filtering_code(
     unit: Target, geometry: PoolingGeometry, spatial: _Size, pooled: _Size, backward: bool
 ) -> tuple[int, np.ndarray, np.ndarray] | None:

@@ -38,6 +38,11 @@ def version() -> str:
     return digest(*sorted(sources))[:16]
 
 
+def mark(name: str) -> Path:
+    """Return the file that says, if it exists, that all kernels of ``name`` are kept."""
+    return cache_directory() / f"numba-{version()}" / f"{name}.complete"
+
+
 @functools.lru_cache(maxsize=1)
 def announce() -> None:
     """Log, once, that kernels are being compiled."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import inspect
 import os
 from collections.abc import Callable
@@ -122,6 +123,25 @@ class _Cache(FunctionCache):
                 super().save_overload(sig, data)
         finally:
             _turn.end()
+
+
+def is_kept(function: Any, types: tuple) -> bool:
+    """Tell whether a `jit` function needs no compiling for arguments of these Numba types."""
+    if types in function.overloads:
+        return True
+    cache = function._cache
+    if not isinstance(cache, _Cache):
+        return False
+    try:
+        index = cache._cache_file._load_index()
+    except Exception:  # a damaged file; an empty index mends it when it is read again
+        return False
+    return cache._index_key(types, function.targetctx.codegen()) in index
+
+
+def compile_for(module: str, name: str, types: tuple) -> None:
+    """Compile the `jit` function ``name`` of a module for arguments of these types, and keep it."""
+    getattr(importlib.import_module(module), name).compile(types)
 
 
 def jit(function: Callable[..., Any] | None = None, *, fast: bool = False) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from typing import Any
 
 import numpy as np
 
 from pycaffe_dist.device import parallel_for
-from pycaffe_dist.kernels import kernel, plan
+from pycaffe_dist.kernels import dry_run, kernel, plan
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.jit.products import FlatProduct, TransposedProduct
 from pycaffe_dist.kernels.jit.target import Target, target
@@ -145,7 +144,7 @@ def gemm(
     )
 
 
-@functools.lru_cache(maxsize=64)
+@dry_run.cached(maxsize=64)
 def _plan(turned: bool, unit: Target, m: int, n: int, k: int, thread: int) -> Any:
     # A plan has scratch memory, so every thread that calls has its own.
     kind = TransposedProduct if turned else FlatProduct

@@ -66,8 +66,8 @@ class SoftmaxWithLoss(Loss):
         if len(top) > 1:
             top[1].reshape_like(bottom[0])
         outer = self._layout.outer
-        self._losses = xp().empty(outer)
-        self._valid, self._wrong_at = xp().empty(outer, np.int64), xp().empty(outer, np.int64)
+        self._losses, self._valid = xp().zeros(outer), xp().zeros(outer, np.int64)
+        self._wrong_at = xp().full(outer, -1, np.int64)
 
     def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
         layout = self._layout

@@ -61,6 +61,8 @@ class Net:
         filtered = filter_layers(param, kept)
         if logger.isEnabledFor(20):
             logger.info("Initializing net from parameters: \n%s", text.to_text(filtered).rstrip())
+        self.definition = filtered
+        self.dtype = np.dtype(dtype)
         self.name: str = filtered.name
         self.phase: int = filtered.state.phase
         self.before_forward: list[Hook] = []

@@ -16,6 +16,7 @@ from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net, debug
+from pycaffe_dist.net.precompile import compile_kernels
 from pycaffe_dist.runtime.cluster import Cluster, LocalCluster
 from pycaffe_dist.runtime.local_engine import Engine, LocalEngine
 from pycaffe_dist.runtime.recording import Listeners, Record
@@ -29,6 +30,7 @@ from pycaffe_dist.solvers.losses import Losses
 from pycaffe_dist.solvers.lr_policy import LearningRate
 from pycaffe_dist.solvers.tuning import Tuning
 from pycaffe_dist.solvers.updates import Updates
+from pycaffe_dist.solvers.updating import Updater
 
 Callback = Callable[["Solver"], None]
 
@@ -111,9 +113,13 @@ class Solver:
         self._has_restored = False
         self._updates = Updates(self, keep_diffs)
         self.method = self._updates.updater.method
+        compile_kernels([self.net, *self.test_nets], also=self._dry_update)
         for paths in param.weights:
             self.load_weights(path.strip() for path in paths.split(","))
         logger.info("Solver scaffolding done.")
+
+    def _dry_update(self, net: Net) -> None:
+        Updater(self.param, net.parameters).update(0, rate=0.0, iteration=0)
 
     def _check_prefix(self) -> None:
         if self.cluster.rank == 0:

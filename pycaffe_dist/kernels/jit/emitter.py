@@ -25,7 +25,7 @@ class Emitter:
         self.zero = ir.Constant(self.vector, [0.0] * target.lanes)
         self.undefined = ir.Constant(self.vector, ir.Undefined)
         self.module = ir.Module(name)
-        self.module.triple = llvm.get_process_triple()
+        self.module.triple = target.triple or llvm.get_process_triple()
         kind = ir.FunctionType(ir.VoidType(), [INT64] * arguments)
         self.function = ir.Function(self.module, kind, name)
         self.arguments = list(self.function.args)

@@ -6,11 +6,10 @@ layer's weights: lanes are rows of A, and B's rows are broadcast from where they
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from pycaffe_dist.device import parallel_for
+from pycaffe_dist.kernels import dry_run
 from pycaffe_dist.kernels.compiling import indices, jit
 from pycaffe_dist.kernels.jit.calling import call
 from pycaffe_dist.kernels.jit.kernels import FlatKernel, OuterKernel, PanelKernel, TransposeKernel
@@ -34,7 +33,7 @@ SHALLOW = 128
 OUTPUT_TILES = 8
 
 
-@functools.lru_cache(maxsize=64)
+@dry_run.cached(maxsize=64)
 def _flat_kernels(target: Target, rows: int, vectors: int) -> np.ndarray:
     """Return addresses: [masked, vectors - 1] of products, then of the copies into panels."""
     shapes = [(masked, count) for masked in (False, True) for count in range(1, vectors + 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pycaffe_dist.errors import UsageError, did_you_mean
 
@@ -15,7 +15,11 @@ VARIABLE = "PCAFFE_SIMD"
 
 @dataclass(frozen=True)
 class Target:
-    """A vector unit: float32 lanes, registers, whether it fuses multiply-adds, and LLVM's names."""
+    """A vector unit: float32 lanes, registers, whether it fuses multiply-adds, and LLVM's names.
+
+    ``triple`` is LLVM's name of another kind of machine than this one; ``optimize`` is LLVM's level
+    of optimization, 0 to 3.
+    """
 
     level: str
     lanes: int
@@ -23,6 +27,16 @@ class Target:
     fused: bool
     cpu: str
     features: str
+    triple: str = ""
+    optimize: int = 3
+
+    def plainer(self) -> list[Target]:
+        """Return what else makes code that this unit can run, the fastest first.
+
+        The same specification, cut for this unit's lanes, goes other ways through LLVM then.
+        """
+        narrower = [replace(self, cpu="haswell", features="")] if self.level == "avx512" else []
+        return [*narrower, replace(self, optimize=0)]
 
     def tile_rows(self, vectors: int) -> int:
         """Return how many rows of ``vectors`` sums fit, beside one operand row and a broadcast."""

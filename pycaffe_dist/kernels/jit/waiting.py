@@ -66,7 +66,12 @@ class SwapKernel:
         e.builder.call(function, [])
 
 
+def swap_kernel() -> tuple[SwapKernel, Target]:
+    """Return the specification of this machine's `swap_function`, and what to compile it for."""
+    return SwapKernel(platform.machine()), host_target()
+
+
 def swap_function() -> Callable[[int, int, int, int, int, int], None]:
     """Return `SwapKernel` as a Python function that lets go of the interpreter lock."""
-    address = address_of(SwapKernel(platform.machine()), host_target())
+    address = address_of(*swap_kernel())
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(address)

@@ -1,0 +1,86 @@
+"""Compiles, on all cores, the kernels that a dry run found, before they are needed."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from functools import partial
+from typing import Any
+
+from pycaffe_dist.kernels import caching, workers
+from pycaffe_dist.kernels.compiling import compile_for, is_kept
+from pycaffe_dist.kernels.dry_run import Needs
+from pycaffe_dist.kernels.jit.objects import compile_microkernel, is_ready
+from pycaffe_dist.kernels.jit.waiting import swap_kernel
+from pycaffe_dist.kernels.workers import Task, Worker
+from pycaffe_dist.log import fmt, logger
+
+# How often the log says how far compiling is.
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class _Progress:
+    """Says how far compiling is."""
+
+    def __init__(self, kernels: int):
+        self._kernels, self._done = kernels, 0
+        self._start = self._said = time.monotonic()
+        logger.info(
+            "Compiling %d kernels for this machine; they are kept in %s",
+            kernels,
+            caching.cache_directory(),
+        )
+
+    def one_more(self, error: Exception | None) -> None:
+        self._done += 1
+        now = time.monotonic()
+        if error is not None:
+            # The first use of the kernel compiles it in this process, or says why it cannot.
+            logger.warning("A kernel was not compiled ahead: %s: %s", type(error).__name__, error)
+        elif now > self._said + SECONDS_BETWEEN_LINES and self._done < self._kernels:
+            self._said = now
+            logger.info("Compiled %d of %d kernels", self._done, self._kernels)
+
+    def end(self) -> None:
+        seconds = fmt(round(time.monotonic() - self._start, 1))
+        logger.info("Compiled %d kernels in %s s", self._done, seconds)
+
+
+def compile_needs(needs: Needs) -> None:
+    """Compile what ``needs`` lists and the cache lacks, in worker processes; wait for it."""
+    needs.add_microkernel(*swap_kernel())  # of the threads, of which a dry run has one
+    groups = _groups(needs)
+    if not groups:
+        return
+    # One process of a host compiles, on all cores; the others find what they need afterwards.
+    lock = caching.cache_directory() / "compiling.lock"
+    with caching.exclusive(lock, lambda: not _groups(needs)):
+        groups = _groups(needs)
+        if groups:
+            progress = _Progress(sum(map(len, groups)))
+            workers.run_all(groups, progress.one_more)
+            progress.end()
+
+
+def _groups(needs: Needs) -> list[list[Task]]:
+    """Return what is to be compiled, in groups for one worker each, the longest group first."""
+    loops: dict[str, list[Task]] = defaultdict(list)
+    for function, types in needs.loops:
+        if not is_kept(function, types):
+            # Loops of a module call the same helpers, which one worker compiles once.
+            module, name = function.py_func.__module__, function.py_func.__name__
+            loops[module].append(partial(_compile_loop, module, name, types))
+    microkernels: list[list[Task]] = [
+        [partial(_compile_microkernel, spec, target, layer)]
+        for (spec, target), layer in needs.microkernels.items()
+        if not is_ready(spec, target)
+    ]
+    return sorted(loops.values(), key=len, reverse=True) + microkernels
+
+
+def _compile_loop(module: str, name: str, types: tuple, worker: Worker) -> None:
+    worker.run(compile_for, module, name, types)
+
+
+def _compile_microkernel(spec: Any, target: Any, layer: str, worker: Worker) -> None:
+    compile_microkernel(spec, target, worker, layer)

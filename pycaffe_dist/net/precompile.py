@@ -1,0 +1,95 @@
+"""Compiles the kernels of nets before their first iteration: by a dry run of a copy of each."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pycaffe_dist import device as devices
+from pycaffe_dist.kernels import ahead, caching, dry_run
+from pycaffe_dist.kernels.dry_run import Needs
+from pycaffe_dist.kernels.jit.target import target
+from pycaffe_dist.log import silent
+from pycaffe_dist.schema import caffe_pb2
+
+if TYPE_CHECKING:
+    from pycaffe_dist.net.net import Net
+
+# Layers whose code must not run twice: it is the user's, or it writes files.
+_NOT_RUN = ("Python", "HDF5Output")
+
+
+def compile_kernels(nets: Sequence[Net], also: Callable[[Net], Any] | None = None) -> None:
+    """Compile what ``nets`` need for forward, and in the TRAIN phase for backward.
+
+    What an earlier run compiled is there already.  ``also`` is called in the dry run with a copy of
+    the first net, to find what else is needed.  Nets on a GPU are left out.
+    """
+    nets = [net for net in nets if not net.device.is_gpu]
+    marks = [caching.mark(_identity(net)) for net in nets]
+    if all(mark.exists() for mark in marks):
+        return
+    needs = Needs()
+    for net in nets:
+        find_needs(net, needs, also)
+        also = None
+    ahead.compile_needs(needs)
+    for mark in marks:
+        with contextlib.suppress(OSError):  # then the next start looks again
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+
+
+def find_needs(net: Net, needs: Needs, also: Callable[[Net], Any] | None = None) -> None:
+    """Add to ``needs`` what the passes of ``net`` need, and what ``also`` does."""
+    from pycaffe_dist.net.net import Net
+
+    with silent(), dry_run.noting(needs), contextlib.suppress(Exception):
+        copy = Net(_copy_without_data(net), dtype=net.dtype, device=devices.HOST)
+        copy.record = lambda kind, name, start, end: needs.name_layer(name)
+        learns = net.phase == caffe_pb2.TRAIN
+        try:
+            copy.forward()
+            if learns:
+                copy.backward()
+        except Exception:
+            _run_layers(copy, learns)
+        if also is not None:
+            also(copy)
+
+
+def _run_layers(net: Net, learns: bool) -> None:
+    """Run each layer by itself: one that cannot work without values does not stop the others."""
+    indices = list(range(len(net.nodes)))
+    for index in indices:
+        with contextlib.suppress(Exception):
+            net.forward_layer(index)
+    for index in reversed(indices) if learns else ():
+        with contextlib.suppress(Exception):
+            net.backward_layer(index)
+
+
+def _copy_without_data(net: Net) -> Any:
+    """Return the definition of ``net`` with inputs in place of layers that must not run."""
+    nodes = {node.name: node for node in net.nodes}
+    param = caffe_pb2.NetParameter()
+    param.CopyFrom(net.definition)
+    del param.layer[:]
+    for layer in net.definition.layer:
+        makes_data = not layer.bottom and layer.type != "Parameter"
+        if not makes_data and layer.type not in _NOT_RUN:
+            param.layer.append(layer)
+        elif layer.top:
+            source = param.layer.add(name=layer.name, type="Input", top=layer.top)
+            for top in nodes[layer.name].top:
+                source.input_param.shape.add(dim=top.shape)
+    return param
+
+
+def _identity(net: Net) -> str:
+    """Return a name for all nets that need the same kernels as ``net``."""
+    shapes = [blob.shape for node in net.nodes for blob in node.top]
+    words = f"{target()} {net.dtype} {shapes}".encode()
+    return hashlib.sha256(words + net.definition.SerializeToString()).hexdigest()[:32]
