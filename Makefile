@@ -15,7 +15,7 @@ export MNIST_MIRROR
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-long test-gpu bench bench-gpu lint format proto clean
+.PHONY: help install train test test-long sweep test-gpu bench bench-gpu lint format proto clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' Makefile | awk -F '\t' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -34,6 +34,7 @@ $(INSTALLED): setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[mpi,dev]'
 	@# On all cores, which pip does not use: without, every process that starts may take twice as long.
 	@$(BIN)/python -m compileall -q -j 0 -x '/tests/' pycaffe_dist $(VENV)/lib >/dev/null || true
+	@$(BIN)/pcaffe warmup
 	@touch $@
 
 train: install ## get MNIST and train LeNet on $RANKS ranks (2): the quick start
@@ -44,6 +45,9 @@ test: install ## run the tests
 
 test-long: install ## run the tests that take minutes, too
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
+
+sweep: install ## compile all microkernels for many processors, to see that LLVM survives
+	$(BIN)/python -m pytest -n 0 $(PYTEST_FLAGS) tests/unit/test_compile_sweep.py
 
 test-gpu: install ## run the GPU tests on a real GPU: layers, solvers, accuracies, races; STEPS=…: some
 	@$(BIN)/python tests/gpu/on_device.py $(STEPS)

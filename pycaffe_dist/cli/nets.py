@@ -19,18 +19,12 @@ def open_net(
     shard: Shard | None = None,
     device: Device | None = None,
 ) -> Net:
-    """Build the net of ``--model`` in ``phase``, at ``--level`` and in the ``--stage`` stages.
-
-    Its kernels are compiled.
-    """
+    """Build the net of ``--model`` in ``phase``, at ``--level`` and in the ``--stage`` stages."""
     from pycaffe_dist.data.partition import Shard
     from pycaffe_dist.net import Net
-    from pycaffe_dist.net.precompile import compile_kernels
     from pycaffe_dist.net.rules import with_state
     from pycaffe_dist.schema import text
 
     param, places = text.read_net_with_places(options.model)
     param = with_state(param, phase, options.level, split_list(options.stage))
-    net = Net(param, shard=shard or Shard(), places=places, device=device)
-    compile_kernels([net])
-    return net
+    return Net(param, shard=shard or Shard(), places=places, device=device)

@@ -35,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.cli.nets import open_net
     from pycaffe_dist.data.partition import Shard
     from pycaffe_dist.device import set_threads
+    from pycaffe_dist.net.precompile import compile_kernels
     from pycaffe_dist.runtime.cluster import detect
     from pycaffe_dist.runtime.devices import choose_device
     from pycaffe_dist.schema import caffe_pb2
@@ -47,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
         shard = Shard(cluster.rank, cluster.size, "batch")
         net = open_net(options, caffe_pb2.TEST, shard, device=chosen)
         try:
+            compile_kernels([net])
             for path in split_list(options.weights):
                 net.load_weights(path)
             logger.info("Running for %d iterations.", options.iterations)

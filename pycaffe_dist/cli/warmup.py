@@ -1,21 +1,23 @@
-"""Compile the kernels that a net needs, and keep them for later runs.
+"""Compile kernels and keep them for later runs: those of a net, or those of usual nets.
 
-Runs one iteration of the net in the TRAIN phase, with an update of every solver method, and one
-forward pass in the TEST phase.  The net's data must be there.
+With --model these are all kernels that training and testing this net need; the net's data must be
+there.  Without, they are those that do not depend on the sizes of layers; they take longest.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag
-from pycaffe_dist.errors import UsageError
-from pycaffe_dist.log import fmt, logger
+from pycaffe_dist.log import fmt, logger, silent
 
 if TYPE_CHECKING:
-    from pycaffe_dist.net import Parameter
+    from pycaffe_dist.kernels.workers import Worker
+    from pycaffe_dist.net import Net
 
 
 def add_flags(parser: FlagParser) -> None:
@@ -28,46 +30,88 @@ def add_flags(parser: FlagParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compile what the flags ask for; raises PcaffeError."""
-    if not options.model:
-        raise UsageError("need a model definition to warm up for: --model=FILE")
     from pycaffe_dist import device
     from pycaffe_dist.kernels import caching
+    from pycaffe_dist.net.precompile import compile_kernels
     from pycaffe_dist.runtime.devices import choose_device
     from pycaffe_dist.schema import caffe_pb2
 
     if options.threads:
         device.set_threads(options.threads)
-    with device.use(choose_device(options.gpu)):
+    with device.use(choose_device(options.gpu)), contextlib.ExitStack() as stack:
         start = perf_counter()
-        _run_phase(options, caffe_pb2.TRAIN)
-        _run_phase(options, caffe_pb2.TEST)
+        nets = [_open_net(options, phase) for phase in (caffe_pb2.TRAIN, caffe_pb2.TEST)]
+        for net in nets:
+            stack.callback(net.close)
+        others = [] if options.model else [_compile_data_kernels]
+        compile_kernels(nets, _update, "every method", others)
+        if device.current().is_gpu:
+            _run(nets)
     seconds = fmt(round(perf_counter() - start, 2))
     logger.info("Ready after %s s: kernels are kept in %s", seconds, caching.cache_directory())
     return 0
 
 
-def _run_phase(options: argparse.Namespace, phase: int) -> None:
+def _open_net(options: argparse.Namespace, phase: int) -> Net:
+    from pycaffe_dist import net
     from pycaffe_dist.cli.nets import open_net
-    from pycaffe_dist.schema import caffe_pb2
+    from pycaffe_dist.net.rules import with_state
+    from pycaffe_dist.schema import text
 
-    net = open_net(options, phase)
-    try:
-        net.forward()
-        if phase == caffe_pb2.TRAIN:
-            net.backward()
-            for parameter in net.parameters[:1]:
-                _update(parameter)
-    finally:
-        net.close()
+    if options.model:
+        return open_net(options, phase)
+    usual = text.read_net(str(Path(net.__file__).with_name("usual.prototxt")))
+    with silent():
+        return net.Net(with_state(usual, phase))
 
 
-def _update(parameter: Parameter) -> None:
-    """Run every solver method on a parameter whose values matter to nobody."""
+def _run(nets: list[Net]) -> None:
+    """Run nets on a GPU, whose kernels are compiled when they are used."""
+    train, test = nets
+    train.forward()
+    train.backward()
+    _update(train)
+    test.forward()
+
+
+def _update(net: Net) -> None:
+    """Update a parameter, whose values matter to nobody, by every solver method."""
     from pycaffe_dist import device
     from pycaffe_dist.schema import caffe_pb2
     from pycaffe_dist.solvers.method import Regularization, method_class, method_types
 
-    for name in method_types():
+    for name in method_types() if net.parameters else ():
         param = caffe_pb2.SolverParameter(type=name)
-        method = method_class(name)(param, [parameter], device.current())
+        method = method_class(name)(param, net.parameters[:1], device.current())
         method.update(0, 0.0, Regularization(1.0, 0.0, 0.0), 0)
+
+
+def _compile_data_kernels(worker: Worker) -> None:
+    worker.run(_read_records)
+
+
+def _read_records() -> None:
+    """Read records of the usual kinds as data layers do, which compiles the kernels for it."""
+    import tempfile
+
+    import numpy as np
+
+    from pycaffe_dist.data.convert import write_datums
+    from pycaffe_dist.data.writers import create_database
+    from pycaffe_dist.net import Net
+    from pycaffe_dist.schema import caffe_pb2
+
+    with tempfile.TemporaryDirectory() as folder:
+        for channels in (1, 3):
+            source = f"{folder}/{channels}"
+            with create_database(source, "lmdb") as writer:
+                images = np.zeros((2, channels, 8, 8), np.uint8)
+                write_datums(writer, images, np.zeros(2, np.int64), key_digits=8)
+            param = caffe_pb2.NetParameter()
+            data = param.layer.add(name="data", type="Data", top=["data", "label"])
+            data.data_param.source, data.data_param.batch_size = source, 2
+            data.data_param.backend = caffe_pb2.DataParameter.LMDB
+            data.transform_param.crop_size = 6
+            net = Net(param)
+            net.forward()
+            net.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -46,23 +47,25 @@ class _Progress:
         logger.info("Compiled %d kernels in %s s", self._done, seconds)
 
 
-def compile_needs(needs: Needs) -> None:
-    """Compile what ``needs`` lists and the cache lacks, in worker processes; wait for it."""
+def compile_needs(needs: Needs, others: Sequence[Task] = ()) -> None:
+    """Compile what ``needs`` lists and the cache lacks, in worker processes; wait for it.
+
+    ``others`` are tasks that compile what no dry run finds.
+    """
     needs.add_microkernel(*swap_kernel())  # of the threads, of which a dry run has one
-    groups = _groups(needs)
-    if not groups:
+    if not _groups(needs, others):
         return
     # One process of a host compiles, on all cores; the others find what they need afterwards.
     lock = caching.cache_directory() / "compiling.lock"
-    with caching.exclusive(lock, lambda: not _groups(needs)):
-        groups = _groups(needs)
+    with caching.exclusive(lock, lambda: not _groups(needs, ())):
+        groups = _groups(needs, others)
         if groups:
             progress = _Progress(sum(map(len, groups)))
             workers.run_all(groups, progress.one_more)
             progress.end()
 
 
-def _groups(needs: Needs) -> list[list[Task]]:
+def _groups(needs: Needs, others: Sequence[Task]) -> list[list[Task]]:
     """Return what is to be compiled, in groups for one worker each, the longest group first."""
     loops: dict[str, list[Task]] = defaultdict(list)
     for function, types in needs.loops:
@@ -75,7 +78,8 @@ def _groups(needs: Needs) -> list[list[Task]]:
         for (spec, target), layer in needs.microkernels.items()
         if not is_ready(spec, target)
     ]
-    return sorted(loops.values(), key=len, reverse=True) + microkernels
+    longest_first = sorted(loops.values(), key=len, reverse=True)
+    return [*([task] for task in others), *longest_first, *microkernels]
 
 
 def _compile_loop(module: str, name: str, types: tuple, worker: Worker) -> None:

@@ -40,7 +40,7 @@ def version() -> str:
 
 def mark(name: str) -> Path:
     """Return the file that says, if it exists, that all kernels of ``name`` are kept."""
-    return cache_directory() / f"numba-{version()}" / f"{name}.complete"
+    return cache_directory() / f"{version()}-{name}.complete"
 
 
 @functools.lru_cache(maxsize=1)

@@ -7,10 +7,13 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pycaffe_dist import device as devices
 from pycaffe_dist.kernels import ahead, caching, dry_run
 from pycaffe_dist.kernels.dry_run import Needs
 from pycaffe_dist.kernels.jit.target import target
+from pycaffe_dist.kernels.workers import Task
 from pycaffe_dist.log import silent
 from pycaffe_dist.schema import caffe_pb2
 
@@ -21,21 +24,27 @@ if TYPE_CHECKING:
 _NOT_RUN = ("Python", "HDF5Output")
 
 
-def compile_kernels(nets: Sequence[Net], also: Callable[[Net], Any] | None = None) -> None:
+def compile_kernels(
+    nets: Sequence[Net],
+    also: Callable[[Net], Any] | None = None,
+    also_is: str = "",
+    others: Sequence[Task] = (),
+) -> None:
     """Compile what ``nets`` need for forward, and in the TRAIN phase for backward.
 
     What an earlier run compiled is there already.  ``also`` is called in the dry run with a copy of
-    the first net, to find what else is needed.  Nets on a GPU are left out.
+    the first net, to find what else is needed; ``also_is`` tells one such function from another.
+    ``others`` are tasks that compile by themselves.  Nets on a GPU are left out.
     """
     nets = [net for net in nets if not net.device.is_gpu]
-    marks = [caching.mark(_identity(net)) for net in nets]
+    marks = [caching.mark(_identity(net, also_is)) for net in nets]
     if all(mark.exists() for mark in marks):
         return
     needs = Needs()
     for net in nets:
         find_needs(net, needs, also)
         also = None
-    ahead.compile_needs(needs)
+    ahead.compile_needs(needs, others)
     for mark in marks:
         with contextlib.suppress(OSError):  # then the next start looks again
             mark.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +55,9 @@ def find_needs(net: Net, needs: Needs, also: Callable[[Net], Any] | None = None)
     """Add to ``needs`` what the passes of ``net`` need, and what ``also`` does."""
     from pycaffe_dist.net.net import Net
 
-    with silent(), dry_run.noting(needs), contextlib.suppress(Exception):
+    # A layer may fail without values: what it needs is compiled when it is used.
+    quiet = np.errstate(all="ignore")
+    with silent(), quiet, dry_run.noting(needs), contextlib.suppress(Exception):
         copy = Net(_copy_without_data(net), dtype=net.dtype, device=devices.HOST)
         copy.record = lambda kind, name, start, end: needs.name_layer(name)
         learns = net.phase == caffe_pb2.TRAIN
@@ -88,8 +99,8 @@ def _copy_without_data(net: Net) -> Any:
     return param
 
 
-def _identity(net: Net) -> str:
-    """Return a name for all nets that need the same kernels as ``net``."""
+def _identity(net: Net, also: str) -> str:
+    """Return a name for all nets that need the same kernels as ``net``, and as ``also``."""
     shapes = [blob.shape for node in net.nodes for blob in node.top]
-    words = f"{target()} {net.dtype} {shapes}".encode()
+    words = f"{target()} {net.dtype} {shapes} {also}".encode()
     return hashlib.sha256(words + net.definition.SerializeToString()).hexdigest()[:32]

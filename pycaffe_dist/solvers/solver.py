@@ -113,7 +113,7 @@ class Solver:
         self._has_restored = False
         self._updates = Updates(self, keep_diffs)
         self.method = self._updates.updater.method
-        compile_kernels([self.net, *self.test_nets], also=self._dry_update)
+        compile_kernels([self.net, *self.test_nets], also=self._dry_update, also_is=param.type)
         for paths in param.weights:
             self.load_weights(path.strip() for path in paths.split(","))
         logger.info("Solver scaffolding done.")
