@@ -221,34 +221,56 @@ def test_phases_are_chosen_for_wide_strided_kernels(unit):
 LARGE = (16, 128, 28, 28)
 
 
+DIRECTIONS = "forward", "data", "weights"
+
+
+def choices(unit, x_shape, outputs, geometry):
+    """Return the tiles of each direction, as the rule says and as a plan follows it."""
+    w_shape = (outputs, x_shape[1] // geometry.group, *geometry.kernel)
+    tiles = [best_tile(unit, x_shape, w_shape, geometry, each) for each in DIRECTIONS]
+    if geometry.group == 1:
+        ways = Convolution(x_shape, w_shape, geometry)._ways
+        plans = ways._forward, ways._data, ways._weights
+        filtered = [isinstance(plan, WinogradConvolution | WinogradGradient) for plan in plans]
+        assert filtered == [tile > 0 for tile in tiles]
+    return tiles
+
+
+@pytest.mark.parametrize("geometry", [square(3, 1), square(5, 2)], ids=["3x3", "5x5"])
+def test_it_is_chosen_for_many_channels(unit, geometry):
+    assert all(choices(unit, LARGE, 128, geometry))
+
+
 @pytest.mark.parametrize(
-    ("x_shape", "outputs", "geometry", "wanted"),
+    ("outputs", "geometry"),
     [
-        (LARGE, 128, square(3, 1), True),
-        (LARGE, 128, square(5, 2), True),
-        (LARGE, 128, square(3, 1, stride=2), False),
-        (LARGE, 128, square(3, 2, dilation=2), False),
-        (LARGE, 128, square(3, 3), False),  # beyond the kernel
-        (LARGE, 128, square(7, 3), False),
-        (LARGE, 128, ConvolutionGeometry((3, 5), (1, 1), (1, 2), (1, 1)), False),
-        (LARGE, 256, square(3, 1, group=128), False),
-        ((1, 512, 3, 3), 512, square(3, 1), False),  # transforming the weights costs more
-        ((16, 3, 32, 32), 32, square(3, 1), False),
-        ((16, 1, 32, 32), 32, square(3, 1), False),
+        (128, square(3, 1, stride=2)),
+        (128, square(3, 2, dilation=2)),
+        (128, square(3, 3)),  # padded beyond the kernel
+        (128, square(7, 3)),
+        (128, ConvolutionGeometry((3, 5), (1, 1), (1, 2), (1, 1))),
+        (256, square(3, 1, group=128)),
     ],
 )
-def test_it_is_chosen_where_it_is_faster(unit, x_shape, outputs, geometry, wanted):
-    w_shape = (outputs, x_shape[1] // geometry.group, *geometry.kernel)
-    for direction in ("forward", "data", "weights"):
-        assert bool(best_tile(unit, x_shape, w_shape, geometry, direction)) == wanted
-    plan = Convolution(x_shape, w_shape, geometry)
-    if geometry.group == 1:
-        kinds = (
-            (WinogradConvolution, WinogradGradient) if wanted else (RowConvolution, WeightGradient)
-        )
-        assert isinstance(plan._ways._forward, kinds[0])
-        assert isinstance(plan._ways._data, kinds[0])
-        assert isinstance(plan._ways._weights, kinds[1])
+def test_it_is_for_square_kernels_that_touch_every_pixel(unit, outputs, geometry):
+    assert not any(choices(unit, LARGE, outputs, geometry))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_transforms_cost_more_than_they_spare_few_channels(unit, channels):
+    forward, _, weights = choices(unit, (16, channels, 32, 32), 32, square(3, 1))
+    assert (forward, weights) == (0, 0)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_more_channels_never_speak_against_it(unit, direction):
+    """The transforms of a tile serve all channels of the other side."""
+    chosen = []
+    for channels in (16, 32, 64, 128, 256, 512):
+        shapes = (16, channels, 28, 28), (channels, channels, 3, 3), square(3, 1)
+        chosen.append(best_tile(unit, *shapes, direction) > 0)
+    assert chosen == sorted(chosen)
+    assert chosen[-1]
 
 
 def test_the_choice_is_the_same_for_parts_of_a_batch(unit):
