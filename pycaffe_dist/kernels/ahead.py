@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pycaffe_dist.kernels import caching, workers
@@ -20,20 +22,23 @@ from pycaffe_dist.log import fmt, logger
 SECONDS_BETWEEN_LINES = 5.0
 
 
-class _Progress:
-    """Says how far compiling is."""
+# How long a process waits for another one, before it compiles for itself.
+LOCK_SECONDS = 600.0
 
-    def __init__(self, kernels: int):
-        self._kernels, self._done = kernels, 0
+
+class _Progress:
+    """Logs how far compiling is, and writes it to a file for the processes that wait."""
+
+    def __init__(self, kernels: int, file: Path):
+        self._kernels, self._file, self._done = kernels, file, 0
         self._start = self._said = time.monotonic()
-        logger.info(
-            "Compiling %d kernels for this machine; they are kept in %s",
-            kernels,
-            caching.cache_directory(),
-        )
+        folder = caching.cache_directory()
+        logger.info("Compiling %d kernels for this machine; they are kept in %s", kernels, folder)
+        self._write()
 
     def one_more(self, error: Exception | None) -> None:
         self._done += 1
+        self._write()
         now = time.monotonic()
         if error is not None:
             # The first use of the kernel compiles it in this process, or says why it cannot.
@@ -46,6 +51,26 @@ class _Progress:
         seconds = fmt(round(time.monotonic() - self._start, 1))
         logger.info("Compiled %d kernels in %s s", self._done, seconds)
 
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write_text(f"{self._done} of {self._kernels}")
+
+
+class _Watcher:
+    """Logs now and then how far the process is that this one waits for."""
+
+    def __init__(self, file: Path):
+        self._file, self._said = file, time.monotonic()
+
+    def look(self) -> bool:
+        """Say what there is to be said; return False: this process goes on waiting."""
+        now = time.monotonic()
+        if now > self._said + SECONDS_BETWEEN_LINES:
+            self._said = now
+            with contextlib.suppress(OSError):
+                logger.info("Another process compiled %s kernels", self._file.read_text())
+        return False
+
 
 def compile_needs(needs: Needs, others: Sequence[Task] = ()) -> None:
     """Compile what ``needs`` lists and the cache lacks, in worker processes; wait for it.
@@ -56,11 +81,12 @@ def compile_needs(needs: Needs, others: Sequence[Task] = ()) -> None:
     if not _groups(needs, others):
         return
     # One process of a host compiles, on all cores; the others find what they need afterwards.
-    lock = caching.cache_directory() / "compiling.lock"
-    with caching.exclusive(lock, lambda: not _groups(needs, ())):
+    folder = caching.cache_directory()
+    file = folder / "compiling.progress"
+    with caching.exclusive(folder / "compiling.lock", _Watcher(file).look, LOCK_SECONDS):
         groups = _groups(needs, others)
         if groups:
-            progress = _Progress(sum(map(len, groups)))
+            progress = _Progress(sum(map(len, groups)), file)
             workers.run_all(groups, progress.one_more)
             progress.end()
 

@@ -59,8 +59,10 @@ def _announce_waiting() -> None:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, ready: Callable[[], bool]) -> Iterator[None]:
-    """Hold a lock on the file ``path``, or give up after `LOCK_SECONDS` or when ``ready()``.
+def exclusive(
+    path: Path, ready: Callable[[], bool], seconds: float = LOCK_SECONDS
+) -> Iterator[None]:
+    """Hold a lock on the file ``path``, or give up after ``seconds`` or when ``ready()``.
 
     Where the file system has no locks, or the folder cannot be written, nothing is held.
     """
@@ -75,7 +77,7 @@ def exclusive(path: Path, ready: Callable[[], bool]) -> Iterator[None]:
     with file:
         start = time.monotonic()
         while not _lock(fcntl, file):
-            if time.monotonic() > start + LOCK_SECONDS or ready():
+            if ready() or time.monotonic() > start + seconds:
                 break
             _announce_waiting()
             time.sleep(0.005)
