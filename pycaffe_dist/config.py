@@ -52,9 +52,10 @@ class TrainOptions:
     ``random_seed``, ``max_time`` None (else seconds) its ``max_time``.  ``stop_at_nan`` lets a loss
     that is NaN or infinite end the run.  ``staleness``, ``server_ranks`` and ``update_priority``
     are those of the parameter server, ``bandwidth_limit`` (bytes per second) that of every rank:
-    see ExchangeSettings and ClusterSettings, also for ``wire`` and ``stall_seconds``.  The weights
-    of all ranks are compared every ``check_interval`` iterations; 0 means never.  ``overlap`` says
-    until when gradients may travel, ``timeline`` into which file what all ranks do is written.
+    see ExchangeSettings and ClusterSettings, also for ``wire``, ``stall_seconds`` and
+    ``shutdown_seconds``.  The weights of all ranks are compared every ``check_interval``
+    iterations; 0 means never.  ``overlap`` says until when gradients may travel, ``timeline`` into
+    which file what all ranks do is written.
     """
 
     solver: str
@@ -73,6 +74,7 @@ class TrainOptions:
     wire: Wire = Wire.FLOAT32
     check_interval: int = 1000
     stall_seconds: float = 120.0
+    shutdown_seconds: float = math.inf
     threads: int = 0
     global_batch: bool = False
     seed: int | None = None
@@ -85,13 +87,15 @@ class TrainOptions:
 class ClusterSettings:
     """How the ranks of a run work together.
 
-    A rank that has waited for others for ``stall_seconds`` says so, once per operation.  The last
-    ``server_ranks`` ranks do not train but serve parameters; without any, all ranks do both.
-    Exchanges send at most ``bandwidth_limit`` bytes per second and rank.  ``hosts`` names every
-    rank's host, where the machines' own names do not tell which ranks share one.
+    A rank that has waited for others for ``stall_seconds`` says so, once per operation, and ends
+    the run after ``shutdown_seconds``.  The last ``server_ranks`` ranks do not train but serve
+    parameters; without any, all ranks do both.  Exchanges send at most ``bandwidth_limit`` bytes
+    per second and rank.  ``hosts`` names every rank's host, where the machines' own names do not
+    tell which ranks share one.
     """
 
     stall_seconds: float = 120.0
+    shutdown_seconds: float = math.inf
     server_ranks: int = 0
     bandwidth_limit: float = math.inf
     hosts: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ _NOT_NEGATIVE = (
     "bandwidth_limit",
     "check_interval",
     "stall_timeout",
+    "stall_shutdown",
 )
 _PARAMETER_SERVER = "parameter_server"
 # Flags that only this exchange reads, with their defaults.
@@ -92,6 +93,15 @@ def _add_checking_flags(parser: FlagParser) -> None:
         metavar="SECONDS",
         help="when a rank has waited this long, it says for which others; 0 never does",
     )
+    add_flag(
+        parser,
+        "stall_shutdown",
+        float,
+        default=0.0,
+        metavar="SECONDS",
+        help="when a rank has waited this long for others, it ends the run, which pcaffe launch "
+        "--restarts then starts again; take more than the longest snapshot or test; 0 never does",
+    )
 
 
 def _add_server_flags(parser: FlagParser) -> None:
@@ -146,4 +156,5 @@ def exchange_options(options: argparse.Namespace) -> dict[str, Any]:
         "wire": Wire(options.wire),
         "check_interval": options.check_interval,
         "stall_seconds": options.stall_timeout or math.inf,
+        "shutdown_seconds": options.stall_shutdown or math.inf,
     }

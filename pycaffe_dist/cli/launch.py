@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     require_not_negative(options, ("restarts",))
     if options.restarts and options.command[0] != "train":
         raise UsageError(f"only train can be restarted from a snapshot, not {options.command[0]}")
-    from pycaffe_dist.runtime import mpirun
+    from pycaffe_dist.runtime import job, mpirun
 
     extra = options.mpirun_flags.split()
 
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         return mpirun.command(options.n, options.hostfile, extra, program)
 
     started = time.time()
-    return mpirun.run(
+    return job.run(
         line(options.command), options.restarts, lambda: line(_resumed(options, started))
     )
 

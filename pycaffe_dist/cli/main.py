@@ -16,7 +16,7 @@ import pycaffe_dist
 from pycaffe_dist import cli, log
 from pycaffe_dist.cli.flags import FlagParser, add_flag
 from pycaffe_dist.errors import WRONG_INPUT, PcaffeError, UsageError, did_you_mean, exit_status
-from pycaffe_dist.runtime import launcher
+from pycaffe_dist.runtime import job_messages, launcher, processes
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -32,8 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     log.start(rank=launcher.rank())
     try:
+        processes.end_earlier_attempts()
         status = _run(args)
         sys.stdout.flush()
+        if status == 0 and launcher.rank() == 0:
+            job_messages.report(job_messages.DONE)
         return status
     except (PcaffeError, MemoryError) as error:  # CuPy's error for a GPU's memory is one, too
         if os.environ.get("PCAFFE_TRACEBACK", "0") not in ("", "0"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import queue
 import sys
 import threading
@@ -139,7 +140,8 @@ class CommunicationThread:
 
     ``test_all`` tells whether a list of requests has completed (``MPI.Request.Testall``).  When a
     step takes longer than ``stall_seconds``, standard error says which ranks it waits for; ``who``
-    names this rank there.  ``on_exchange`` is told, in the thread, of every task with an order that
+    names this rank there.  After ``shutdown_seconds``, waiting for the task raises ClusterError.
+    ``on_exchange`` is told, in the thread, of every task with an order that
     has ended: its name, and when it started and ended (``time.perf_counter``).  ``pace`` limits
     what tasks send that have an order or are ``paced``.
     """
@@ -150,9 +152,11 @@ class CommunicationThread:
         stall_seconds: float = 120.0,
         who: str = "this rank",
         pace: Pace | None = None,
+        shutdown_seconds: float = math.inf,
     ):
         self.who = who
         self.stall_seconds = stall_seconds
+        self._shutdown_seconds = shutdown_seconds
         self._pace = pace or Pace()
         self._test_all = test_all
         self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -365,10 +369,24 @@ class CommunicationThread:
             if job.paced and not self._may_send():
                 return False
             self._resume(job, now)
-        elif now - job.since > self.stall_seconds and not (job.patient or self._has_reported()):
+        elif not job.patient:
+            self._inspect(job, now)
+        return complete
+
+    def _inspect(self, job: _Job, now: float) -> None:
+        """Report a task that has waited for long, and let it fail when that is too long."""
+        waited = now - job.since
+        if waited > self.stall_seconds and not self._has_reported():
             job.reported = True
             self._report(job, now)
-        return complete
+        if waited > self._shutdown_seconds and not job.handle.done:
+            # It stays live: MPI may still write to what it receives into.
+            job.handle._finish(
+                error=ClusterError(
+                    f"{job.handle.name} has waited {waited:.0f} s for {_named(self._missing(job))}:"
+                    " the run ends, as --stall_shutdown asks for"
+                )
+            )
 
     def _resume(self, job: _Job, now: float) -> None:
         try:
@@ -411,21 +429,24 @@ class CommunicationThread:
 
     def _report(self, job: _Job, now: float) -> None:
         """Say once which ranks a task is waiting for."""
-        missing = sorted(
-            {
-                rank
-                for request, rank in zip(job.step.requests, job.step.ranks)
-                if not request.Get_status()
-            }.union(job.late())
-        )
-        if missing:
-            whom = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
-        else:
-            whom = "other ranks; a collective operation does not tell which"
+        missing = self._missing(job)
         if self.inquiry is not None:
             self.inquiry.ask(missing, now)
         print(
-            f"pcaffe: {self.who}: {job.handle.name} has waited {now - job.since:.0f} s for {whom}",
+            f"pcaffe: {self.who}: {job.handle.name} has waited {now - job.since:.0f} s for "
+            f"{_named(missing)}",
             file=sys.stderr,
             flush=True,
         )
+
+    def _missing(self, job: _Job) -> list[int]:
+        """Return the ranks that a task is waiting for; none if it does not know."""
+        requests = zip(job.step.requests, job.step.ranks)
+        incomplete = {rank for request, rank in requests if not request.Get_status()}
+        return sorted(incomplete.union(job.late()))
+
+
+def _named(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return "other ranks; a collective operation does not tell which"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -19,7 +19,7 @@ from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.device import Device
 from pycaffe_dist.errors import FAILURE, ClusterError, PcaffeError, exit_status
 from pycaffe_dist.exchange.arrival import in_stream
-from pycaffe_dist.runtime import contention, launcher
+from pycaffe_dist.runtime import contention, job_messages, launcher
 from pycaffe_dist.runtime.clocks import compare
 from pycaffe_dist.runtime.cluster import Cluster
 from pycaffe_dist.runtime.communication import CommunicationThread, Handle, Step, Task
@@ -70,6 +70,7 @@ class MPICluster(Cluster):
             settings.stall_seconds,
             f"a rank on {host}",
             Pace(settings.bandwidth_limit),
+            settings.shutdown_seconds,
         )
         self._finalize = self.communication.call(self._initialise, "MPI_Init").wait()
         self.rank = self.world_rank = self._control.Get_rank()
@@ -85,6 +86,8 @@ class MPICluster(Cluster):
             )
         self._share_host(host)
         self._host = host
+        if self.rank == 0:
+            job_messages.report(job_messages.HOSTS, " ".join(self.hosts))
         if self.has_servers:
             self._separate_servers()
         self.communication.call(self._allow_inquiries, "inquiries").wait()
@@ -332,6 +335,7 @@ class MPICluster(Cluster):
             elif not isinstance(error, PcaffeError | MemoryError):
                 text = "".join(traceback.format_exception(error)).rstrip()
         message = f"rank {self.world_rank} of {self._world_size} on {self._host}: {text}"
+        job_messages.report(job_messages.FAILED, f"rank {self.world_rank} on {self._host}")
         log.fatal(ClusterError(message).with_traceback(trace))
         sys.stdout.flush()
         sys.stderr.flush()

@@ -37,6 +37,7 @@ def train(
     """
     settings = ClusterSettings(
         stall_seconds=options.stall_seconds,
+        shutdown_seconds=options.shutdown_seconds,
         server_ranks=options.server_ranks,
         bandwidth_limit=options.bandwidth_limit,
     )

@@ -14,7 +14,7 @@ import pytest
 from launching import ENVIRONMENT, TIMEOUT_SECONDS
 
 from pycaffe_dist.errors import ClusterError
-from pycaffe_dist.runtime import mpirun
+from pycaffe_dist.runtime import failure, mpirun
 from pycaffe_dist.snapshot import catalog
 
 pytestmark = pytest.mark.slow
@@ -249,7 +249,7 @@ def test_a_run_to_the_end_has_status_0(launch, tmp_path):
     ],
 )
 def test_what_mpirun_says(output, told):
-    assert mpirun.who_died(output) == told
+    assert failure.find_cause(output) == told
 
 
 @pytest.mark.parametrize(

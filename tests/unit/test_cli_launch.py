@@ -9,7 +9,7 @@ import pytest
 from pycaffe_dist.cli import launch
 from pycaffe_dist.cli.flags import FlagParser
 from pycaffe_dist.errors import WRONG_INPUT, ClusterError, UsageError
-from pycaffe_dist.runtime import mpirun
+from pycaffe_dist.runtime import job, mpirun
 
 
 def parse(*args: str):
@@ -97,25 +97,25 @@ def never() -> list[str]:
 @pytest.mark.parametrize("asked", ["INT", "TERM", "USR1", "HUP"])
 def test_a_signal_before_the_ranks_listen_is_no_failure(tmp_path, caplog, asked):
     line = program_that(tmp_path, f"kill -{asked} $PPID\nexec sleep 20")
-    assert mpirun.run(line, 1, never) == 130
+    assert job.run(line, 1, never) == 130
     assert "ended the job before its ranks had begun" in caplog.text
 
 
 def test_wrong_input_is_not_tried_again(tmp_path):
     line = program_that(tmp_path, f"exit {WRONG_INPUT}")
     with pytest.raises(UsageError, match="it would fail again, so it is not restarted"):
-        mpirun.run(line, 3, never)
+        job.run(line, 3, never)
 
 
 def test_another_failure_is(tmp_path):
     line = program_that(tmp_path, "exit 1")
-    assert mpirun.run(line, 3, lambda: program_that(tmp_path, "exit 0")) == 0
+    assert job.run(line, 3, lambda: program_that(tmp_path, "exit 0")) == 0
 
 
 def test_a_rank_that_a_signal_ends_of_itself_is_a_failure(tmp_path):
     line = program_that(tmp_path, "kill -USR1 $$")
     with pytest.raises(ClusterError, match="mpirun ended with status -10"):
-        mpirun.run(line, 0, never)
+        job.run(line, 0, never)
 
 
 def test_a_signal_while_mpirun_is_being_started_reaches_it(tmp_path, monkeypatch):
@@ -126,10 +126,10 @@ def test_a_signal_while_mpirun_is_being_started_reaches_it(tmp_path, monkeypatch
             os.kill(os.getpid(), signal.SIGINT)
         return start(line, **settings)
 
-    monkeypatch.setattr(mpirun.subprocess, "Popen", interrupted)
-    assert mpirun.run(program_that(tmp_path, "exec sleep 20"), 1, never) == 130
+    monkeypatch.setattr(job.subprocess, "Popen", interrupted)
+    assert job.run(program_that(tmp_path, "exec sleep 20"), 1, never) == 130
 
 
 def test_zero_bytes_of_mpirun_do_not_reach_the_output(tmp_path, capfd):
-    assert mpirun.run(program_that(tmp_path, r"printf 'told\n\0' >&2"), 0, never) == 0
+    assert job.run(program_that(tmp_path, r"printf 'told\n\0' >&2"), 0, never) == 0
     assert capfd.readouterr().err == "told\n"

@@ -1,0 +1,95 @@
+"""Why a job failed: what mpirun and the ranks have said of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+# What mpirun says, and what it means.
+_SURE = (
+    (
+        r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+)\s+exited on\s+"
+        r"signal (?P<signal>\d+(?: \([^)]*\))?)",
+        "rank {rank} (process {pid} on {host}) was ended by signal {signal}",
+    ),
+    (
+        r"(?i)lost communication with(?:.|\n)*?Remote daemon\s*: .* on node (?P<host>\S+)",
+        "host {host} does not answer any more, or mpirun's process there has ended",
+    ),
+    (
+        r"daemon failed to report back(?:.|\n)*?Remote host:\s+(?P<host>\S+)",
+        "no rank could be started on host {host}: is it up, does ssh reach it without a password, "
+        "is mpirun there at the same path, and does no firewall keep it from answering?",
+    ),
+)
+# The same; a rank's own word says more.  The last two are MPICH's.
+_ENDS = (
+    (
+        r"Process name: \[.*,(?P<rank>\d+)\]\s+Exit code: +(?P<code>\d+)",
+        "rank {rank} ended with status {code}",
+    ),
+    (
+        r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)(?:.|\n)*?EXIT STRING: (?P<name>[^\n(]+) "
+        r"\(signal (?P<signal>\d+)\)",
+        "process {pid} on {host} was ended by signal {signal} ({name})",
+    ),
+    (
+        r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)\s+=\s+EXIT CODE: (?P<code>\d+)",
+        "process {pid} on {host} ended with status {code}",
+    ),
+)
+# A rank that ends the job by MPI_Abort: our own code, or MPI itself after an error.
+_ABORT = re.compile(
+    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+)\s+calling\s+\"abort\""
+)
+# MPI's words for a connection between two ranks that broke.
+_BROKEN = re.compile(
+    r"peer process has unexpectedly disconnected(?:.|\n)*?"
+    r"Local host:\s+(?P<here>\S+)(?:.|\n)*?Peer host:\s+(?P<there>\S+)"
+)
+
+
+def find_cause(output: str, gave_up: Sequence[str] = (), hosts: Sequence[str] = ()) -> str:
+    """Return which rank or host ended the job, and how; empty when nobody says it.
+
+    ``output`` is what mpirun and the ranks printed, ``gave_up`` names ranks that ended the job
+    themselves, the first one first, and ``hosts`` is every rank's host, if known.
+    """
+    if cause := _search(_SURE, output):
+        return cause
+    if gave_up:
+        return f"{gave_up[0]} gave up, for the reason that it has told"
+    if not (aborted := _ABORT.search(output)):
+        return _search(_ENDS, output)
+    rank = f"rank {aborted['rank']} on {aborted['host']}"
+    # A rank that dies on another host ends this one by way of MPI, before mpirun hears of it.
+    suspects = _suspects(output, hosts)
+    if suspects:
+        return f"{rank} lost its connection to {suspects}, which had probably died before"
+    return f"{rank} gave up, for the reason that it has told"
+
+
+def _search(causes: Sequence[tuple[str, str]], output: str) -> str:
+    for pattern, words in causes:
+        if match := re.search(pattern, output):
+            return words.format(**match.groupdict())
+    return ""
+
+
+def _suspects(output: str, hosts: Sequence[str]) -> str:
+    """Name the ranks to which connections broke; the dead do not report a broken connection."""
+    broken = [(_short(match["here"]), _short(match["there"])) for match in _BROKEN.finditer(output)]
+    reporting = {here for here, _ in broken}
+    peers = dict.fromkeys(there for _, there in broken)  # in order, each once
+    suspected = [peer for peer in peers if peer not in reporting] or list(peers)
+    named = []
+    for host in suspected:
+        ranks = [str(rank) for rank, name in enumerate(hosts) if _short(name) == host]
+        which = f"rank{'s' * (len(ranks) > 1)} {' or '.join(ranks)}" if ranks else "a rank"
+        named.append(f"{which} on {host}")
+    return " or ".join(named)
+
+
+def _short(host: str) -> str:
+    """Return a host's name without its domain, which MPI and the system may treat differently."""
+    return host if host.replace(".", "").isdigit() else host.partition(".")[0]

@@ -1,0 +1,85 @@
+"""What ranks report to ``pcaffe launch``: short messages within their standard error.
+
+Standard error comes from every host and through every MPI's mpirun to the launcher, which needs no
+port and no shared folder for it.  The launcher takes the messages out before a user sees them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+#: Every process of a launched job has the job's name in this environment variable.
+VARIABLE = "PCAFFE_JOB"
+#: Rank 0 has done all that its command was to do.
+DONE = "done"
+#: A rank ends the job.  After the word: "rank R on HOST".
+FAILED = "failed"
+#: Where the ranks are.  After the word: the host of every rank.
+HOSTS = "hosts"
+
+#: Is given the kind and the details of a message.
+Receiver = Callable[[str, str], None]
+
+# Bytes that no log has, so that little is ever held back.
+_BEGIN, _END = b"\x02", b"\x03"
+# A pipe takes so much at once: other ranks' lines cannot come in between.
+_MOST_BYTES = 4096
+
+
+def report(kind: str, details: str = "") -> None:
+    """Send a message to the launcher of this job, if there is one and the message is short."""
+    job = os.environ.get(VARIABLE)
+    if not job:
+        return
+    message = _begin(job) + f"{kind} {details}".encode() + _END + b"\n"
+    if len(message) <= _MOST_BYTES:
+        with suppress(OSError):  # nobody reads standard error
+            os.write(2, message)
+
+
+def _begin(job: str) -> bytes:
+    return _BEGIN + f"{VARIABLE} {job} ".encode()
+
+
+class MessageFilter:
+    """Takes the messages of a job out of what its ranks print.
+
+    ``receive`` is called with the kind and the details of every message.
+    """
+
+    def __init__(self, job: str, receive: Receiver):
+        self._receive = receive
+        self._begin = _begin(job)
+        # A terminal ends lines with a carriage return, too.
+        self._message = re.compile(
+            re.escape(self._begin) + b"([^" + _END + b"]*)" + _END + b"(?:\r?\n)?"
+        )
+        self._kept = b""
+
+    def __call__(self, data: bytes) -> bytes:
+        """Return what a user is to see of the next bytes, and of those kept back before."""
+        data = self._message.sub(self._take, self._kept + data)
+        begin = data.rfind(_BEGIN)
+        if begin < 0 or not self._may_be_message(data[begin:]):
+            begin = len(data)
+        self._kept = data[begin:]
+        return data[:begin]
+
+    def rest(self) -> bytes:
+        """Return what was kept back, at the end of the output."""
+        kept, self._kept = self._kept, b""
+        return kept
+
+    def _may_be_message(self, data: bytes) -> bool:
+        """Tell whether this may be the first part of a message, the rest of which has not come."""
+        if len(data) > _MOST_BYTES:
+            return False
+        return data.startswith(self._begin) or self._begin.startswith(data)
+
+    def _take(self, match: re.Match[bytes]) -> bytes:
+        kind, _, details = match[1].decode(errors="replace").partition(" ")
+        self._receive(kind, details)
+        return b""
