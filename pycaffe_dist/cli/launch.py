@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.runtime import job, mpirun
 
     extra = options.mpirun_flags.split()
+    mpirun.check_flags(extra)
 
     def line(program: Sequence[str]) -> list[str]:
         return mpirun.command(options.n, options.hostfile, extra, program)

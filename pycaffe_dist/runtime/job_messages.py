@@ -53,9 +53,9 @@ class MessageFilter:
     def __init__(self, job: str, receive: Receiver):
         self._receive = receive
         self._begin = _begin(job)
-        # A terminal ends lines with a carriage return, too.
+        # mpirun may name the rank in front; a terminal ends lines with a carriage return.
         self._message = re.compile(
-            re.escape(self._begin) + b"([^" + _END + b"]*)" + _END + b"(?:\r?\n)?"
+            rb"(?:\[\d+,\d+\]<stderr>: )?" + re.escape(self._begin) + rb"([^\x03]*)\x03\r?\n"
         )
         self._kept = b""
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.errors import ClusterError, UsageError
 from pycaffe_dist.runtime import job_messages
 from pycaffe_dist.schema.reading import read_lines
 
@@ -28,6 +28,10 @@ ENVIRONMENT = {
 }
 # What ranks on other hosts are to see of this process's environment; mpirun passes on its own.
 _PASSED_ON = re.compile(r"PYTHON|PCAFFE_|GLOG_|NUMBA_|OMP_|OPENBLAS_|LD_LIBRARY_PATH$")
+# Open MPI's flags, of versions 5 and 4, and MPICH's.
+_ELSEWHERE = re.compile(
+    r"(?:^| )--?(?:output[ =]\S*(?:file|dir|xml)|output-filename|xml|outfile|errfile)\S*"
+)
 
 
 def find() -> str:
@@ -43,6 +47,19 @@ def find() -> str:
             "MPI so that mpirun is on the PATH"
         )
     return found
+
+
+def check_flags(flags: Sequence[str]) -> None:
+    """Raise UsageError for flags that send the ranks' standard error elsewhere.
+
+    It has to come to the launcher: rank 0 reports in it that its work is done.
+    """
+    if found := _ELSEWHERE.search(" ".join(flags)):
+        raise UsageError(
+            f"flag --mpirun_flags has '{found[0].strip()}', which would keep rank 0's reports from "
+            "pcaffe launch: redirect what pcaffe launch prints instead (2>FILE), or let training "
+            "write a log itself (--log_dir)"
+        )
 
 
 def command(ranks: int, hostfile: str, extra: Sequence[str], program: Sequence[str]) -> list[str]:
