@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+_LOST_HOST = "host {host} does not answer any more, or mpirun's process there has ended"
 # What mpirun says, and what it means.
 _SURE = (
     (
@@ -14,13 +15,14 @@ _SURE = (
     ),
     (
         r"(?i)lost communication with(?:.|\n)*?Remote daemon\s*: .* on node (?P<host>\S+)",
-        "host {host} does not answer any more, or mpirun's process there has ended",
+        _LOST_HOST,
     ),
-    (
-        r"daemon failed to report back(?:.|\n)*?Remote host:\s+(?P<host>\S+)",
-        "no rank could be started on host {host}: is it up, does ssh reach it without a password, "
-        "is mpirun there at the same path, and does no firewall keep it from answering?",
-    ),
+)
+# Open MPI's mpirun says this, too, when its process on a host ends while ranks run there.
+_NO_DAEMON = r"daemon failed to report back(?:.|\n)*?Remote host:\s+(?P<host>\S+)"
+_NO_START = (
+    "no rank could be started on host {host}: is it up, does ssh reach it without a password, "
+    "is mpirun there at the same path, and does no firewall keep it from answering?"
 )
 # The same; a rank's own word says more.  The last two are MPICH's.
 _ENDS = (
@@ -53,9 +55,10 @@ def find_cause(output: str, gave_up: Sequence[str] = (), hosts: Sequence[str] = 
     """Return which rank or host ended the job, and how; empty when nobody says it.
 
     ``output`` is what mpirun and the ranks printed, ``gave_up`` names ranks that ended the job
-    themselves, the first one first, and ``hosts`` is every rank's host, if known.
+    themselves, the first one first, and ``hosts`` is every rank's host, once they have begun.
     """
-    if cause := _search(_SURE, output):
+    sure = (*_SURE, (_NO_DAEMON, _LOST_HOST if hosts else _NO_START))
+    if cause := _search(sure, output):
         return cause
     if gave_up:
         return f"{gave_up[0]} gave up, for the reason that it has told"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -170,6 +172,21 @@ def child_of_rank(rank: int, launcher: int) -> int:
     raise AssertionError(f"there is no rank {rank}")
 
 
+def descendants(process: int) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            if process in ancestors(int(status.parent.name)):
+                found.append(int(status.parent.name))
+    return found
+
+
+def program(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[0].decode()
+    return ""
+
+
 def ancestors(process: int) -> list[int]:
     found = []
     while process > 1:
@@ -196,6 +213,43 @@ def test_a_killed_rank_is_named_and_training_goes_on_from_the_latest_snapshot(la
     assert running.end() == 1
     assert re.search(r"the job failed: rank 0 \(process \d+ on ", running.output)
     assert len(snapshots(tmp_path)) in (2, 3)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+@pytest.mark.skipif(len(socket.if_nameindex()) < 2, reason="mpirun's processes need a network")
+def test_a_lost_host_is_a_failure_and_training_goes_on(launch, tmp_path):
+    # A host of which mpirun's way to start a process there, its ssh, runs it on this one.
+    agent = tmp_path / "ssh"
+    agent.write_text(
+        '#!/bin/sh\nuntil [ "$1" = elsewhere ]; do shift; done\nshift\nexec sh -c "$*"\n'
+    )
+    agent.chmod(0o755)
+    (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=1\nelsewhere slots=1\n")
+    hosts = "--hostfile=hosts", f"--mpirun_flags=--prtemca plm_ssh_agent {agent}"
+    running = launch(2, launcher=("--restarts=1", *hosts), snapshot=50)
+    running.read_until("Iteration 100 ")
+    for process in descendants(running.process.pid):
+        # It runs in a session of its own, and its parent keeps the connection of ssh.
+        if program(process).endswith("/prted") and os.getsid(process) == process:
+            os.kill(process, signal.SIGKILL)
+    running.read_until(r"The job failed: host \S+ does not answer any more.*; restart 1 of 1")
+    running.read_until(r"Resuming exactly where iteration \d+ ended")
+    running.read_until(r"Iteration \d+ \(")
+    running.process.send_signal(signal.SIGINT)
+    assert running.end() == 0, running.output
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+def test_a_job_that_stalls_is_ended_and_goes_on(launch):
+    running = launch(2, "--stall_shutdown=1", launcher=("--restarts=1",), snapshot=50)
+    running.read_until("Iteration 200 ")
+    os.kill(child_of_rank(1, running.process.pid), signal.SIGSTOP)
+    running.read_until(r"rank 0 of 2 on \S+: .* has waited 1 s for .*: the run ends, as --stall_sh")
+    running.read_until(r"The job failed: rank 0 on \S+ gave up, for the reason .*; restart 1 of 1")
+    running.read_until(r"Resuming exactly where iteration \d+ ended")
+    running.read_until(r"Iteration \d+ \(")
+    running.process.send_signal(signal.SIGINT)
+    assert running.end() == 0, running.output
 
 
 def test_wrong_input_is_not_tried_again(launch):
@@ -245,11 +299,54 @@ def test_a_run_to_the_end_has_status_0(launch, tmp_path):
             "=   PID 73 RUNNING AT node-2.cluster\n=   EXIT CODE: 1\n=   CLEANING UP\n",
             "process 73 on node-2.cluster ended with status 1",
         ),
+        (
+            "PRTE has lost communication with a remote daemon.\n\n"
+            "  HNP daemon   : [prterun-h1-106@0,0] on node h1\n"
+            "  Remote daemon: [prterun-h1-106@0,2] on node h3.cluster\n\nThis is usually",
+            "host h3.cluster does not answer any more, or mpirun's process there has ended",
+        ),
         ("something else", ""),
     ],
 )
 def test_what_mpirun_says(output, told):
     assert failure.find_cause(output) == told
+
+
+ABORT = """prterun has exited due to process rank 0 with PID 0 on node h1 calling
+"abort". This may have caused other processes in the application to be"""
+BROKEN = """An MPI communication peer process has unexpectedly disconnected.  This
+usually indicates a failure in the peer process (e.g., a crash or ...
+
+  Local host: %s
+  Local PID:  17215
+  Peer host:  %s
+"""
+HOSTS = ["h1", "h2.cluster", "h3.cluster", "h3.cluster"]
+
+
+def test_mpirun_mistakes_the_end_of_its_process_on_a_host_for_a_start():
+    said = "A daemon failed to report back after being spawned.\n  Remote host:   h3\n"
+    told = "host h3 does not answer any more, or mpirun's process there has ended"
+    assert failure.find_cause(said, [], HOSTS) == told
+
+
+@pytest.mark.parametrize(
+    "broken, hosts, suspects",
+    [
+        ([("h1", "h2")], HOSTS, "rank 1 on h2"),
+        ([("h1", "h3")], HOSTS, "ranks 2 or 3 on h3"),
+        ([("h1", "h2")], [], "a rank on h2"),
+        # A rank that sees another die dies, too, and takes others along.
+        ([("h1", "h2"), ("h2.cluster", "h3")], HOSTS, "ranks 2 or 3 on h3"),
+        ([("h1", "h2"), ("h2", "h1")], HOSTS, "rank 1 on h2 or rank 0 on h1"),
+    ],
+)
+def test_a_rank_that_mpi_ends_is_not_blamed_for_the_death_of_another(broken, hosts, suspects):
+    output = "".join(BROKEN % pair for pair in broken) + ABORT
+    told = f"rank 0 on h1 lost its connection to {suspects}, which had probably died before"
+    assert failure.find_cause(output, [], hosts) == told
+    reason = "rank 2 on h3 gave up, for the reason that it has told"
+    assert failure.find_cause(output, ["rank 2 on h3", "rank 0 on h1"], hosts) == reason
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,18 @@ def test_a_stalled_task_names_the_ranks_that_it_waits_for(thread, capfd):
     assert said.rstrip().endswith("for ranks 2, 5")
 
 
+def test_a_task_that_is_stalled_for_too_long_fails():
+    thread = CommunicationThread(all_arrived, stall_seconds=1e9, shutdown_seconds=0.05)
+    missing = Request()
+    patient = thread.submit(waiting_for(missing, result="in time"), "leaving", patient=True)
+    handle = thread.submit(waiting_for(missing), "exchange of conv1[0]")
+    with pytest.raises(ClusterError, match=r"conv1\[0\] has waited 0 s for rank 3: the run ends"):
+        handle.wait(5)
+    missing.arrived = True
+    assert patient.wait(5) == "in time"
+    thread.close(timeout=5)
+
+
 def test_an_idle_thread_takes_no_time(thread):
     thread.call(lambda: None, "call").wait(5)
     clock = time.pthread_getcpuclockid(thread._thread.ident)
