@@ -2,8 +2,13 @@
 
 Starts mpirun with what pcaffe needs and passes signals on to the ranks, which mpirun does not:
 SIGINT (Ctrl-C) goes to them as SIGUSR1, SIGHUP as SIGUSR2, SIGTERM as both, with which training
-writes a snapshot and stops.  A second SIGINT ends the job at once.  When a rank dies, its number is
-told, and --restarts lets training go on from its newest snapshot.
+writes a snapshot and stops.  A second SIGINT ends the job at once.
+
+The job has succeeded when mpirun's status is 0 and rank 0 has reported that its work is done.  Else
+the rank or host that failed first is named, as far as it is known, and --restarts lets training go
+on from its newest snapshot, once the old ranks have ended.  A host that does not answer is given up
+after a minute; a job whose ranks wait for each other can be ended, too (train --stall_shutdown).
+When nobody reads the output any more (… | head), lines are dropped, and the job goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +39,12 @@ def add_flags(parser: FlagParser) -> None:
         metavar="N",
         help="start training again after a failure, up to N times, from its newest snapshot",
     )
-    add_flag(parser, "mpirun_flags", metavar="FLAGS", help="further flags for mpirun, in quotes")
+    add_flag(
+        parser,
+        "mpirun_flags",
+        metavar="FLAGS",
+        help="further flags for mpirun, in quotes; none that sends the ranks' output elsewhere",
+    )
     parser.add_argument("command", nargs="*", metavar="COMMAND …")
 
 

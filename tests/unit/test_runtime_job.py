@@ -170,7 +170,8 @@ def is_running(pid_file: Path) -> bool:
 
 @needs_proc
 def test_a_restart_begins_when_the_old_ranks_have_ended(tmp_path):
-    rank = f"""setsid sh -c 'trap "" TERM; echo $$ >{tmp_path}/pid; while :; do sleep 1; done' &
+    lives_on = f'trap "" TERM; echo $$ >{tmp_path}/pid; for i in $(seq 20); do sleep 1; done'
+    rank = f"""setsid sh -c '{lives_on}' &
     until [ -s {tmp_path}/pid ]; do sleep 0.02; done
     kill -9 $$"""
 
