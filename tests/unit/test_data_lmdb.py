@@ -12,8 +12,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from pycaffe_dist.data.sources import lmdb as sources_lmdb
-from pycaffe_dist.data.sources import open_source
+from pycaffe_dist.data.sources import lmdb_environment, open_source
 from pycaffe_dist.errors import DataError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "data"
@@ -88,11 +87,14 @@ def test_two_sources_of_one_database_are_independent():
     assert one.read(1).value(0) != two.read(1).value(0)
 
 
-def test_reading_leaves_the_folder_as_it_was(tmp_path):
+def test_reading_adds_no_more_than_the_lock(tmp_path):
     folder = tmp_path / "db"
-    shutil.copytree(GOLDEN / "gray_lmdb", folder)
+    folder.mkdir()
+    data = (GOLDEN / "gray_lmdb" / "data.mdb").read_bytes()
+    (folder / "data.mdb").write_bytes(data)
     _read_all(folder)
-    assert os.listdir(folder) == ["data.mdb"]
+    assert sorted(os.listdir(folder)) == ["data.mdb", "lock.mdb"]
+    assert (folder / "data.mdb").read_bytes() == data
 
 
 def _fails(path: Path, *words: str) -> None:
@@ -226,6 +228,6 @@ def test_database_is_opened_again_while_another_thread_closes_it(tmp_path):
 
 def test_database_that_the_program_itself_has_open(tmp_path, monkeypatch):
     path = _write(tmp_path / "db", _values(9, (5, 5)))
-    monkeypatch.setattr(sources_lmdb, "_CLOSING_SECONDS", 0.01)
+    monkeypatch.setattr(lmdb_environment, "_CLOSING_SECONDS", 0.01)
     with lmdb.open(str(path), readonly=True, lock=False):
         _fails(path, "already open")

@@ -1,94 +1,29 @@
 """LMDB databases, read through the lmdb library.
 
-liblmdb maps the file and trusts it; `lmdb_pages` therefore looks at every page before it does.  The
-file must not be written to while it is read.
+A source sees the database as it was when it was opened, whatever another process writes to it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
-import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
-from weakref import WeakValueDictionary, finalize
 
 import lmdb
-import numpy as np
 
 from pycaffe_dist.data.sources import Cursor, Database, Records, file_of
-from pycaffe_dist.data.sources.lmdb_pages import PageCheck
+from pycaffe_dist.data.sources.lmdb_environment import Environment, environment
 from pycaffe_dist.errors import DataError
-
-# Values of this size on average are used where they lie; smaller ones are sooner copied.
-_LEFT_IN_PLACE = 4096
-
-
-class _Environment:
-    """An LMDB that is open for reading; closed when nothing refers to it any more.
-
-    Only records that ``pages`` has checked may be read.
-    """
-
-    def __init__(self, path: str, file: str):
-        self._path, self._file = path, file
-        self.pages = PageCheck(path, file)
-        finalize(self, self.pages.close)
-        # No lock file: nobody writes, and the folder may be read-only.
-        self.lmdb = lmdb.open(path, readonly=True, create=False, lock=False)
-
-    @contextlib.contextmanager
-    def located_damage(self, number: int) -> Iterator[None]:
-        """Raise `DataError` for damaged pages that a library finds which looks at those of values.
-
-        They are looked for from record ``number`` on.
-        """
-        try:
-            yield
-        except lmdb.CorruptedError:
-            for begin in (number, 0):
-                PageCheck(self._path, self._file, begin).upto(self.lmdb.stat()["entries"])
-            raise
-
-    def records(self, values: list[memoryview]) -> Records:
-        """Return records of these values; large ones stay in the file, and are read when used.
-
-        So they are not waited for by a thread that holds the interpreter lock.
-        """
-        if sum(map(len, values)) < _LEFT_IN_PLACE * len(values):
-            return Records.joined(values)
-        from pycaffe_dist.kernels.datum import address  # where only keys are read, do without Numba
-
-        arrays = [np.frombuffer(value, np.uint8) for value in values]
-        places = np.array([(address(array), len(array)) for array in arrays], np.int64)
-        begin = places[:, 0].min()
-        span = _Span(self, int(begin), int(places.sum(axis=1).max() - begin))
-        places[:, 0] -= begin
-        return Records(np.asarray(span), places)
-
-
-class _Span:
-    """A part of the memory that an LMDB is mapped to; arrays made of it keep the LMDB open."""
-
-    def __init__(self, environment: _Environment, address: int, size: int):
-        self._environment = environment
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "|u1",
-            "shape": (size,),
-            "data": (address, True),
-        }
 
 
 class LmdbSource(Database):
     """An open LMDB; ``path`` is its folder."""
 
-    def __init__(self, path: str, environment: _Environment):
+    def __init__(self, path: str, opened: Environment):
         super().__init__(path)
-        self._environment: _Environment | None = environment
-        self._count = environment.lmdb.stat()["entries"]
+        self._environment: Environment | None = opened
+        self._count = opened.count
 
     @property
     def count(self) -> int:
@@ -104,34 +39,36 @@ class LmdbSource(Database):
         return self._all(values=False)
 
     def fetch(self, keys: list[bytes]) -> Records:
-        environment = self._opened()
-        environment.pages.upto(self._count)
-        with (
-            _errors_of(self.path),
-            environment.located_damage(0),
-            environment.lmdb.begin(buffers=True) as transaction,
-        ):
-            pairs = transaction.cursor().getmulti(keys)
-            if len(pairs) < len(keys):
-                raise DataError(f"LMDB '{self.path}' is damaged: it lacks one of its own keys")
-            return environment.records([value for _, value in pairs])
+        opened = self._opened()
+        opened.pages.upto(self._count)
+        with _errors_of(self.path):
+            reading = opened.reading()
+            with opened.turn(reading, 0):
+                cursor: Any = reading.transaction.cursor()
+                pairs = cursor.getmulti(keys)
+                if len(pairs) < len(keys):
+                    raise DataError(f"LMDB '{self.path}' is damaged: it lacks one of its own keys")
+                return opened.records([value for _, value in pairs])
 
     def close(self) -> None:
         self._environment = None
 
     def _all(self, values: bool) -> Iterator[Any]:
-        environment = self._opened()
-        with _errors_of(self.path), environment.lmdb.begin() as transaction:
-            cursor: Any = transaction.cursor()
+        opened = self._opened()
+        with _errors_of(self.path):
+            reading = opened.reading()
+            cursor: Any = reading.transaction.cursor()
             done, rest = 0, cursor.iternext(values=values)
             while done < self._count:
-                environment.pages.upto(done)
-                checked = environment.pages.records
-                with environment.located_damage(done):
-                    yield from islice(rest, checked - done)
+                opened.pages.upto(done)
+                checked = opened.pages.records
+                with opened.turn(reading, done):
+                    found = list(islice(rest, checked - done))
+                for item in found:
+                    yield tuple(map(bytes, item)) if values else bytes(item)
                 done = checked
 
-    def _opened(self) -> _Environment:
+    def _opened(self) -> Environment:
         if self._environment is None:
             raise DataError(f"LMDB '{self.path}' has been closed")
         return self._environment
@@ -144,12 +81,14 @@ class LmdbCursor(Cursor):
     the loops over records are therefore short, and in C where possible.
     """
 
-    def __init__(self, source: LmdbSource, environment: _Environment):
+    def __init__(self, source: LmdbSource, opened: Environment):
         super().__init__()
         self._path, self._count = source.path, source.count
-        self._environment = environment  # keeps it open
+        self._environment = opened  # keeps it open
         with _errors_of(self._path):
-            self._cursor = environment.lmdb.begin(buffers=True).cursor()
+            self._reading = opened.reading()
+            with self._reading.turn:
+                self._cursor: Any = self._reading.transaction.cursor()
         # The number of the record that the library's cursor is on; `_count` is behind the last.
         self._at = self._count
 
@@ -158,17 +97,21 @@ class LmdbCursor(Cursor):
 
     def read(self, count: int, step: int = 1) -> Records:
         values: list[memoryview] = []
-        number = self.position % self._count
-        with _errors_of(self._path), self._environment.located_damage(number):
+        with self._turn():
             while len(values) < count:
                 values += self._lap(count - len(values), step)
             return self._environment.records(values)
 
     def key(self) -> bytes:
-        number = self.position % self._count
-        with _errors_of(self._path), self._environment.located_damage(number):
+        with self._turn():
             self._move()
             return bytes(self._cursor.key())
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        number = self.position % self._count
+        with _errors_of(self._path), self._environment.turn(self._reading, number):
+            yield
 
     def _lap(self, most: int, step: int) -> list[memoryview]:
         """Return the values from here on, ``step`` records apart, no further than the end."""
@@ -199,35 +142,13 @@ class LmdbCursor(Cursor):
             self._at = number
 
 
-_open: WeakValueDictionary[str, _Environment] = WeakValueDictionary()
-_opening = threading.Lock()
-_CLOSING_SECONDS = 2.0
-
-
-def _environment(path: str, file: str) -> _Environment:
-    """Return the one environment of ``path``: the library opens a database once per process."""
-    place = os.path.realpath(path)
-    with _opening:
-        environment = _open.get(place)
-        deadline = time.monotonic() + _CLOSING_SECONDS
-        while environment is None:
-            try:
-                environment = _open[place] = _Environment(path, file)
-            except lmdb.Error as error:
-                # One that nothing refers to any more may be about to be closed by another thread.
-                if "already open" not in str(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.001)
-        return environment
-
-
 def open_for_reading(path: str) -> LmdbSource:
     """Open the LMDB in folder ``path``; raises `DataError` unless it holds readable records."""
     file = file_of(path, "lmdb")
     with _errors_of(path):
-        environment = _environment(path, file)
-        environment.pages.begin()
-    source = LmdbSource(path, environment)
+        opened = environment(path, file)
+        opened.pages.begin()
+    source = LmdbSource(path, opened)
     if source.count == 0:
         raise DataError(f"LMDB '{path}' is empty: it holds no records")
     return source

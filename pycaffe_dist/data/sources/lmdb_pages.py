@@ -132,6 +132,21 @@ class PageCheck:
             raise
         self._batches = self._checked()
 
+    @property
+    def transaction(self) -> int:
+        """The number of the transaction that wrote the database as it is checked."""
+        return self._meta.transaction
+
+    @property
+    def bytes(self) -> int:
+        """How large the file must be."""
+        return self._meta.bytes
+
+    @property
+    def descriptor(self) -> int:
+        """The open file's."""
+        return self._file.fileno()
+
     def begin(self) -> None:
         """Check what there is time for when a database is opened: usually all of it."""
         deadline = time.monotonic() + _SECONDS_AT_OPENING
@@ -160,7 +175,6 @@ class PageCheck:
         self.records = next(self._batches)
         if self.records == self._meta.records:
             next(self._batches, None)  # there must be none
-            self.close()
 
     def _checked(self) -> Iterator[int]:
         """Check pages, in the order of the records; yield how many of these there are so far."""
