@@ -16,13 +16,14 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TextIO
+from typing import Any, TextIO
 
-from pycaffe_dist.errors import UsageError
+from pycaffe_dist.errors import PcaffeError, UsageError
 
 logger = logging.getLogger("pcaffe")
 
@@ -35,15 +36,20 @@ def fmt(number: float) -> str:
     return f"{float(number):.6g}"
 
 
+_HINT = " (an unexpected error, maybe of pcaffe itself: --debug shows where it comes from)"
+
+
 class GlogFormatter(logging.Formatter):
     """Formats a record as glog does: severity, date, time, process, file and line.
 
-    ``rank`` is named in front of the message, unless it is 0.
+    ``rank`` is named in front of the message, unless it is 0.  With ``debug`` an error that ends
+    the run is followed by its traceback; without, an unexpected one by a hint at it.
     """
 
-    def __init__(self, rank: int = 0):
+    def __init__(self, rank: int = 0, debug: bool = False):
         super().__init__()
         self._prefix = f"[rank {rank}] " if rank else ""
+        self._debug = debug
 
     def format(self, record: logging.LogRecord) -> str:
         letter = "FEWI"[sum(record.levelno < level for level in SEVERITIES[1:])]
@@ -52,9 +58,10 @@ class GlogFormatter(logging.Formatter):
         when = time.strftime("%m%d %H:%M:%S", time.localtime(seconds))
         head = f"{letter}{when}.{micros:06d} {record.process:5d} {record.filename}:{record.lineno}]"
         text = f"{head} {self._prefix}{record.getMessage()}"
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        return text
+        error = getattr(record, "error", None)
+        if error is not None and self._debug:
+            return f"{text}\n{''.join(traceback.format_exception(error)).rstrip()}"
+        return text + _HINT if record.exc_info else text
 
 
 class _TerminalHandler(logging.StreamHandler):
@@ -80,12 +87,13 @@ def start(
     rank: int = 0,
     log_dir: str = "",
     to_stream: bool = True,
+    debug: bool = False,
 ) -> None:
     """Send pcaffe's log to ``stream`` (standard error); a second call replaces the first.
 
     A rank other than 0 logs warnings and errors only, with its rank in front.  With ``log_dir``,
     rank 0 writes a file there as well, named as glog names it; ``to_stream`` False leaves only
-    that.  Raises UsageError when the file cannot be written.
+    that.  ``debug`` adds tracebacks to errors.  Raises UsageError when the file cannot be written.
     """
     handlers: list[logging.Handler] = []
     if log_dir and rank == 0:
@@ -94,7 +102,7 @@ def start(
         handlers.append(_TerminalHandler(stream))
     stop()
     for handler in handlers:
-        handler.setFormatter(GlogFormatter(rank))
+        handler.setFormatter(GlogFormatter(rank, debug))
         logger.addHandler(handler)
     logger.setLevel(max(level, logging.WARNING) if rank else level)
     logger.propagate = False
@@ -124,8 +132,12 @@ def silent() -> Iterator[None]:
         logger.removeFilter(is_kept)
 
 
-def fatal(error: BaseException) -> None:
-    """Log an error as glog's FATAL line, with the place that raised it."""
+def fatal(error: BaseException, who: str = "") -> None:
+    """Log an error as glog's FATAL line, with the place that raised it; ``who`` goes before it.
+
+    An error that is not raised on purpose gets its type, too, and its traceback as the log's format
+    has it: see `GlogFormatter`.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -133,7 +145,15 @@ def fatal(error: BaseException) -> None:
     if trace is not None:
         file, line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
     text = str(error) or type(error).__name__  # a MemoryError may say nothing
-    logger.handle(logger.makeRecord(logger.name, logging.CRITICAL, file, line, "%s", (text,), None))
+    info: Any = None
+    if isinstance(error, KeyboardInterrupt):
+        text = "interrupted"
+    elif not isinstance(error, PcaffeError | MemoryError):
+        text = " ".join(f"{type(error).__name__}: {text}".split())
+        info = type(error), error, error.__traceback__
+    args, level = (who + text,), logging.CRITICAL
+    extra = {"error": error}
+    logger.handle(logger.makeRecord(logger.name, level, file, line, "%s", args, info, extra=extra))
 
 
 def _file_handler(folder: Path) -> logging.FileHandler:
@@ -152,7 +172,7 @@ def _file_handler(folder: Path) -> logging.FileHandler:
         link.symlink_to(name)
     except OSError as error:
         raise UsageError(f"cannot write a log file in {folder}: {error.strerror}") from None
-    return logging.FileHandler(folder / name)
+    return logging.FileHandler(folder / name, errors="backslashreplace")
 
 
 class _Callable(ModuleType):

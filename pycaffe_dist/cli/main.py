@@ -7,7 +7,6 @@ import os
 import pkgutil
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pycaffe_dist
 from pycaffe_dist import cli, log
 from pycaffe_dist.cli.flags import FlagParser, add_flag
-from pycaffe_dist.errors import WRONG_INPUT, PcaffeError, UsageError, did_you_mean, exit_status
+from pycaffe_dist.errors import WRONG_INPUT, UsageError, did_you_mean, exit_status
 from pycaffe_dist.runtime import job_messages, launcher, processes
 
 INTERRUPTED = 130
@@ -26,11 +25,11 @@ RANK_0_FIRST_SECONDS = 3
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``pcaffe`` with ``argv`` (default: the process's arguments); return the exit status.
 
-    A PcaffeError, or a lack of memory, becomes one line on standard error and its exit status; any
-    other exception is a bug and keeps its traceback.
+    An exception becomes one line on standard error and its exit status; with ``--debug`` its
+    traceback follows.
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    log.start(rank=launcher.rank())
+    log.start(rank=launcher.rank(), debug="debug" in (arg.lstrip("-") for arg in args))
     try:
         processes.end_earlier_attempts()
         status = _run(args)
@@ -38,20 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if status == 0 and launcher.rank() == 0:
             job_messages.report(job_messages.DONE)
         return status
-    except (PcaffeError, MemoryError) as error:  # CuPy's error for a GPU's memory is one, too
-        if os.environ.get("PCAFFE_TRACEBACK", "0") not in ("", "0"):
-            traceback.print_exc()
-        if launcher.rank() > 0:
-            # What is wrong here is mostly wrong on all ranks: rank 0 says so, and its end ends us.
-            time.sleep(RANK_0_FIRST_SECONDS)
-        log.fatal(error)
-        return exit_status(error)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         # The interpreter flushes standard output at exit; give it a place to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except Exception as error:
+        if launcher.rank() > 0:
+            # What is wrong here is mostly wrong on all ranks: rank 0 says so, and its end ends us.
+            time.sleep(RANK_0_FIRST_SECONDS)
+        log.fatal(error)
+        return exit_status(error)
     finally:
         log.stop()
 
@@ -132,7 +129,7 @@ def _usage() -> str:
 
 
 def _add_log_flags(parser: FlagParser) -> None:
-    """Give ``parser`` glog's flags; their defaults come from glog's environment variables.
+    """Give ``parser`` --debug and glog's flags, whose defaults are its environment variables.
 
     argparse parses a default that is a text as it parses a value.
     """
@@ -160,6 +157,7 @@ def _add_log_flags(parser: FlagParser) -> None:
         default=True,
         help="log to standard error even when there is a log file (on when not given)",
     )
+    add_flag(parser, "debug", bool, help="show the traceback of an error that ends the command")
 
 
 def _start_log(options: Any) -> None:
@@ -171,4 +169,5 @@ def _start_log(options: Any) -> None:
         rank=launcher.rank(),
         log_dir="" if options.logtostderr else options.log_dir,
         to_stream=options.alsologtostderr or options.logtostderr,
+        debug=options.debug,
     )

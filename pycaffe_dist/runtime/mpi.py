@@ -6,7 +6,6 @@ import atexit
 import os
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -17,7 +16,7 @@ import numpy as np
 from pycaffe_dist import log
 from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.device import Device
-from pycaffe_dist.errors import FAILURE, ClusterError, PcaffeError, exit_status
+from pycaffe_dist.errors import ClusterError, exit_status
 from pycaffe_dist.exchange.arrival import in_stream
 from pycaffe_dist.runtime import contention, job_messages, launcher
 from pycaffe_dist.runtime.clocks import compare
@@ -317,26 +316,18 @@ class MPICluster(Cluster):
     def abort(self, error: BaseException | str) -> None:
         """End the run on all ranks, with one message that names this rank, its host and ``error``.
 
-        A PcaffeError or a lack of memory is its message; of any other exception, a bug, the
-        traceback is shown as well.  One rank alone does nothing: the error itself goes on to the
-        caller.
+        One rank alone does nothing: the error itself goes on to the caller.
         """
         if self._world_size == 1:
             return
         if self.world_rank:
             rank = min(self.world_rank, _MOST_WAITING_RANKS)
             time.sleep(_LATER_RANKS_WAIT + _NEXT_RANK_WAITS * rank)
-        text, trace, status = str(error) or type(error).__name__, None, FAILURE
-        if isinstance(error, BaseException):
-            status = exit_status(error)
-            trace = error.__traceback__
-            if isinstance(error, KeyboardInterrupt):
-                text = "interrupted"
-            elif not isinstance(error, PcaffeError | MemoryError):
-                text = "".join(traceback.format_exception(error)).rstrip()
-        message = f"rank {self.world_rank} of {self._world_size} on {self._host}: {text}"
+        if not isinstance(error, BaseException):
+            error = ClusterError(error)
+        status = exit_status(error)
         job_messages.report(job_messages.FAILED, f"rank {self.world_rank} on {self._host}")
-        log.fatal(ClusterError(message).with_traceback(trace))
+        log.fatal(error, f"rank {self.world_rank} of {self._world_size} on {self._host}: ")
         sys.stdout.flush()
         sys.stderr.flush()
         try:

@@ -56,7 +56,7 @@ def test_a_restart_prefers_the_runs_own_snapshots(given, wanted):
     [
         (
             "mpirun (Open MPI) 5",
-            ["--hostfile", "HOSTS", "-x", "GLOG_v", "-x", "PCAFFE_JOB", "-x", "PCAFFE_TRACEBACK"],
+            ["--hostfile", "HOSTS", "-x", "GLOG_v", "-x", "PCAFFE_JOB", "-x", "PCAFFE_SIMD"],
         ),
         ("HYDRA build details:", ["-hosts", "a:2,b:1"]),
     ],
@@ -68,7 +68,7 @@ def test_the_command_line_for_mpirun(monkeypatch, tmp_path, version, between):
     hosts = tmp_path / "hosts"
     hosts.write_text("a slots=2\nb slots=1\n")
     monkeypatch.setattr(mpirun, "find", lambda: str(program))
-    monkeypatch.setattr(mpirun.os, "environ", {"PCAFFE_TRACEBACK": "1", "HOME": "/", "GLOG_v": ""})
+    monkeypatch.setattr(mpirun.os, "environ", {"PCAFFE_SIMD": "avx2", "HOME": "/", "GLOG_v": ""})
     line = mpirun.command(3, str(hosts), ["--bind-to", "none"], ["train", "--solver=s"])
     assert line[:3] == [str(program), "-n", "3"]
     assert line[3:-7] == [str(hosts) if word == "HOSTS" else word for word in between]

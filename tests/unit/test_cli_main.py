@@ -135,20 +135,36 @@ def test_wrong_input_has_a_status_of_its_own(error, cause, status):
     assert exit_status(error) == status
 
 
-def test_a_traceback_on_request(capsys, command, monkeypatch):
+def test_an_unexpected_error_is_one_line_with_a_hint(capsys, command):
+    command.run = lambda options: {}["a\nkey"]
+    assert cli.main(["train"]) == FAILURE
+    message = fatal_message(capsys)
+    assert message.startswith("KeyError: 'a\\nkey' (an unexpected error")
+    assert "--debug shows where" in message
+
+
+@pytest.mark.parametrize("error", [DataError("no such file: x_lmdb"), ZeroDivisionError()])
+def test_a_traceback_on_request(capsys, command, error):
     def run(options):
-        raise DataError("no such file: x_lmdb")
+        raise error
 
     command.run = run
-    monkeypatch.setenv("PCAFFE_TRACEBACK", "1")
-    assert cli.main(["train"]) == 1
+    assert cli.main(["train", "--debug"]) == FAILURE
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown and "in run\n" in shown and "unexpected" not in shown
+    assert cli.main(["train", "--debug", "--nodebug"]) == FAILURE
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_traceback_of_an_error_before_the_flags_are_read(capsys):
+    assert cli.main(["trian", "--debug"]) == WRONG_INPUT
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_bug_keeps_its_traceback(command):
-    command.run = lambda options: 1 // 0
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["train"])
+def test_every_command_has_the_flag_for_tracebacks(capsys):
+    for name in cli.commands():
+        assert cli.main([name, "--help"]) == 0
+        assert "--[no]debug" in capsys.readouterr().out
 
 
 def test_an_interrupt_is_quiet(capsys, command):
