@@ -15,6 +15,9 @@ from pycaffe_dist.errors import NetError
 # Vector kernels may read up to this many bytes past an array's end; the storage covers them.
 SLACK_BYTES = 64
 _ALIGNMENT = 64
+# Caffe's limits.
+MOST_AXES = 32
+MOST_ELEMENTS = 2**31 - 1
 
 
 class Storage:
@@ -85,6 +88,12 @@ def aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
     return raw[start : start + nbytes].view(dtype)
 
 
+def _too_large(shape: tuple[int, ...], count: int) -> str:
+    if len(shape) > MOST_AXES:
+        return f"a blob has at most {MOST_AXES} axes, found {len(shape)}"
+    return f"a blob has at most {MOST_ELEMENTS} elements, found {count:.6g}: shape {shape}"
+
+
 class Blob:
     """An N-dimensional array of values (``data``) and of their gradient (``diff``).
 
@@ -115,8 +124,10 @@ class Blob:
             raise NetError(f"blob shape {shape} has a negative dimension")
         if shape == self.shape and self._data_view is not None:
             return
-        self.shape = shape
-        self.count = math.prod(shape)
+        count = math.prod(shape)
+        if len(shape) > MOST_AXES or count > MOST_ELEMENTS:
+            raise NetError(_too_large(shape, count))
+        self.shape, self.count = shape, count
         self._data_view = self._diff_view = None
 
     def reshape_like(self, other: Blob) -> None:

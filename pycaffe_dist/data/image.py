@@ -90,6 +90,8 @@ def read_file(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise DataError(f"cannot read image '{path}': {error.strerror}") from error
+    except ValueError as error:  # a zero byte in the path
+        raise DataError(f"cannot read image {path!r}: {error}") from None
 
 
 def read_image(path: str, color: bool, height: int = 0, width: int = 0) -> np.ndarray:

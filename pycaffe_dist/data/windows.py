@@ -52,6 +52,8 @@ def read_windows(file: str, fg_threshold: float, bg_threshold: float, root: str 
                 raise ValueError(f"expected '# {number}', found '{' '.join(words[at : at + 2])}'")
             paths.append(root + words[at + 2])
             channels, count = int(words[at + 3]), int(words[at + 6])
+            if channels not in (1, 3):
+                raise ValueError(f"images have 1 or 3 channels, found {channels}")
             at += 7
             if not 0 <= count <= (len(words) - at) // 6:
                 raise IndexError

@@ -24,6 +24,7 @@ class Accuracy(Layer):
 
     bottoms = Arity(2, 2)
     tops = Arity(1, 2)
+    averages_samples = True
     has_backward = False
     backward_needs_bottom = Need.NONE
 

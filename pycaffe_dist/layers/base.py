@@ -98,6 +98,10 @@ class Layer:
     # A loss layer's first top counts towards the loss, and it may leave its tops unnamed.
     is_loss: ClassVar[bool] = False
     has_backward: ClassVar[bool] = True
+    # Are its tops means over the samples of the first bottom, and 0 when there are none?
+    averages_samples: ClassVar[bool] = False
+    # May the net leave it out when its tops are empty?
+    idle_when_empty: ClassVar[bool] = True
     # The net reshapes a layer when its bottoms' shapes changed; some need it before every forward.
     reshape_every_forward: ClassVar[bool] = False
     # Is there no way to run it on a GPU?  Then the net runs it on the host, and its blobs move.

@@ -53,6 +53,10 @@ class InnerProduct(Layer):
         samples = bottom[0].count_of(0, axis)
         if samples != self._samples:
             self._samples = samples
+            self._last = None
+            if not samples:  # the net leaves out a layer with nothing to compute
+                dtype = self.context.dtype
+                self._last = np.empty((0, inputs), dtype), np.empty((0, param.num_output), dtype)
             self._plan = InnerProductPlan(
                 samples, param.num_output, inputs, param.transpose, self.context.dtype
             )

@@ -36,6 +36,7 @@ class Loss(Layer):
 
     bottoms = Arity(2, 2)
     is_loss = True
+    averages_samples = True
 
     def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
         """Return the loss; on a GPU it may be an array without axes."""

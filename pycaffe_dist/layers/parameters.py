@@ -32,6 +32,8 @@ def make_parameters(layer: Layer, *specs: Spec) -> None:
             raise layer.error(f"needs parameters of shapes {shapes}, found {found}")
         return
     for index, (shape, filler) in enumerate(specs):
+        if 0 in shape:
+            raise layer.error(f"parameter {index} would have the shape {shape} and no elements")
         blob = Blob(shape, layer.context.parameter_dtype)
         try:
             with device.use(device.HOST):  # the same numbers on every device

@@ -77,6 +77,7 @@ class Python(Layer):
     tops = Arity(0, None)
     reshape_every_forward = True
     shares_diffs = False
+    idle_when_empty = False
 
     def __init__(self, param: Any, context: Any):
         super().__init__(param, context)

@@ -82,6 +82,8 @@ class Recurrent(Layer):
             )
         require_axes(self, bottom, 1, 2)
         steps, streams = bottom[0].shape[:2]
+        if not steps:
+            raise self.error(f"needs a time step, found bottom {describe(self, bottom, 0)}")
         if bottom[1].shape != (steps, streams):
             raise mismatch(self, bottom, 0, 1, "need the same steps and streams")
         if self._static and bottom[2].shape[:1] != (streams,):

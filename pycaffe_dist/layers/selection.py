@@ -101,9 +101,9 @@ class BatchReindex(Layer):
         return checked_indices(bottom[1].data, bottom[0].shape[0], False, error)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        samples = bottom[0].data.reshape(bottom[0].shape[0], -1)
-        chosen = top[0].data.reshape(top[0].shape[0], -1)
-        gather(samples, self._indices(bottom), chosen)
+        indices, size = self._indices(bottom), bottom[0].count_of(1)
+        samples = bottom[0].data.reshape(bottom[0].shape[0], size)
+        gather(samples, indices, top[0].data.reshape(top[0].shape[0], size))
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         require_no_gradient(self, propagate_down, 1)

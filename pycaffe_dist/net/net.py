@@ -15,7 +15,7 @@ from pycaffe_dist.errors import NetError
 from pycaffe_dist.layers import Layer, LayerContext
 from pycaffe_dist.layers.joined import Joined
 from pycaffe_dist.log import logger
-from pycaffe_dist.net import debug, weights
+from pycaffe_dist.net import debug, idle, weights
 from pycaffe_dist.net.build import Builder
 from pycaffe_dist.net.diff_sharing import Turns, share_diffs
 from pycaffe_dist.net.fusing import Fusing
@@ -200,7 +200,9 @@ class Net:
             layer.reshape(bottom, node.top)
             self._seen[index] = _shapes(bottom)
         try:
-            if joined is None:
+            if idle.is_idle(node):
+                idle.forward(node)
+            elif joined is None:
                 self._fusing.part(index)
                 layer.forward(bottom, node.top)
             else:
@@ -255,7 +257,10 @@ class Net:
             self._turns.begin(index)
             try:
                 with devices.use(devices.HOST if node.layer.host_only else self.device):
-                    self._fusing.backward(index)
+                    if idle.is_idle(node):
+                        idle.backward(node)
+                    else:
+                        self._fusing.backward(index)
             except MemoryError as error:
                 raise _out_of_memory(node.layer, "backward", error) from error
             self._turns.end(index)

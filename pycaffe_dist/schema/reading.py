@@ -26,6 +26,8 @@ def read_bytes(path: str | os.PathLike[str], fail: Callable[[str], PcaffeError])
         raise fail("is a folder, not a file") from None
     except OSError as error:
         raise fail(f"cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a zero byte in the path
+        raise fail(f"cannot be read: {error}") from None
     if not data:
         raise fail("is empty")
     if data.startswith(_LFS_MAGIC):

@@ -111,7 +111,23 @@ def parse(text: str, message: AnyMessage, file: str = "") -> AnyMessage:
         layer = re.match(r"layer\[(\d+)\]", missing[0])
         line = layer_lines(text).layers[int(layer.group(1))] if layer else 0
         raise PrototxtError(f"{missing[0]} is required and missing", file, line)
+    # Written as \0 or the like: most strings are paths and names, which hold none.
+    name = _string_with_zero(message) if "\\" in text else ""
+    if name:
+        raise PrototxtError(f"{name} holds a zero byte", file)
     return message
+
+
+def _string_with_zero(message: Message) -> str:
+    """Return the name of a field whose string holds a zero byte; empty if there is none."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        for item in [value] if isinstance(value, str | Message) else value:
+            found = "" if isinstance(item, str) else _string_with_zero(item)
+            if found or (isinstance(item, str) and "\0" in item):
+                return f"{field.name}.{found}" if found else field.name
+    return ""
 
 
 def to_text(message: Message) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
+from pycaffe_dist.errors import UsageError
 from pycaffe_dist.kernels.update import adam_update
 from pycaffe_dist.solvers.method import Method, register
 
@@ -14,6 +16,13 @@ class Adam(Method):
 
     slots = 2
     step = staticmethod(adam_update)
+
+    def __init__(self, param: Any, *rest: Any):
+        super().__init__(param, *rest)
+        for name in ("momentum", "momentum2"):
+            value = getattr(param, name)
+            if not 0 <= value < 1:
+                raise UsageError(f"Adam needs a {name} of at least 0 and below 1, found {value:g}")
 
     @property
     def scalars(self) -> tuple[float, ...]:

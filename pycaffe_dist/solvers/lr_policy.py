@@ -10,6 +10,10 @@ from typing import Any
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.log import logger
 
+# Weights are float32, and so is what their gradients are multiplied by.
+_LARGEST_RATE = 3.4028234663852886e38
+# exp() of more overflows.
+_LARGEST_EXPONENT = 709.0
 _WARMUP_POWERS = {"linear": 1, "quadratic": 2}
 
 
@@ -65,7 +69,7 @@ class LearningRate:
         if loss < self._least_loss:
             self._least_loss, self._least_at = loss, iteration
         param = self._param
-        rate = max(self._policy(iteration), param.min_lr)
+        rate = max(self._rate(iteration), param.min_lr)
         if iteration >= param.warmup_iter:
             return rate
         done = (iteration / param.warmup_iter) ** _WARMUP_POWERS[param.warmup_type]
@@ -83,6 +87,22 @@ class LearningRate:
         """Go on from what :meth:`state` returned."""
         self.current_step = state["current_step"]
         self._least_loss, self._least_at = state["least_loss"], state["least_at"]
+
+    def _rate(self, iteration: int) -> float:
+        """Return the policy's rate; raises UsageError when it is not a float32."""
+        param = self._param
+        try:
+            rate = self._policy(iteration)
+        except (OverflowError, ZeroDivisionError):
+            rate = math.inf
+        # A negative number to a fractional power is complex in Python.
+        if isinstance(rate, complex) or not abs(rate) <= _LARGEST_RATE:
+            raise UsageError(
+                f"lr_policy '{param.lr_policy}' gives no usable learning rate for iteration "
+                f"{iteration}, but {rate:g}: base_lr {param.base_lr:g}, gamma {param.gamma:g}, "
+                f"power {param.power:g}"
+            )
+        return rate
 
     def _fixed(self, iteration: int) -> float:
         return self._param.base_lr
@@ -111,7 +131,8 @@ class LearningRate:
 
     def _sigmoid(self, iteration: int) -> float:
         p = self._param
-        return p.base_lr / (1.0 + math.exp(-p.gamma * (iteration - p.stepsize)))
+        exponent = min(-p.gamma * (iteration - p.stepsize), _LARGEST_EXPONENT)
+        return p.base_lr / (1.0 + math.exp(exponent))
 
     def _plateau(self, iteration: int) -> float:
         patience = self._param.plateau_winsize[self.current_step :]

@@ -151,6 +151,7 @@ def test_mean_and_scale_leave_padding_at_zero(windows):
         ("", "is empty"),
         ("# 1\na.png\n", "expected '# 0'"),
         ("# 0\na.png\n3\n40\n50\n2\n7 1.0 0 0 49 39\n", "malformed at image 0"),
+        ("# 0\na.png\n-3\n40\n50\n1\n7 1.0 0 0 49 39\n", "1 or 3 channels, found -3"),
         ("# 0\na.png\n3\n40\n50\n1\n7 1.0 0 0 49 39\n", "both are needed"),
         ("# 0\na.png\n3\n40\n50\n1\n0 1.0 0 0 49 39\n", "label below 1"),
     ],
@@ -168,6 +169,13 @@ def test_window_outside_of_its_image(windows):
     with pytest.raises(DataError, match=r"window \(20, 20\) to \(21, 40\) is not inside.*b\.png"):
         for _ in range(20):
             run.batch()
+
+
+def test_an_image_whose_path_holds_a_zero_byte(windows):
+    text = (windows / "windows").read_text()
+    (windows / "windows").write_text(text.replace("a.png", "a\0.png").replace("b.png", "b\0.png"))
+    with pytest.raises(DataError, match=r"cannot read image '.*\\x00.png': embedded null byte"):
+        _Run(_param(windows)).batch()
 
 
 def test_configuration_errors(windows):

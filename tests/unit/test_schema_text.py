@@ -102,6 +102,11 @@ MISTAKES = [
         'layer { }\nlayer { name: "c"\n clip_param { min: 0 } }',
         "2: layer[1].clip_param.max is required and missing",
     ),
+    (
+        'layer { data_param { source: "a\\000b" } }',
+        " layer.data_param.source holds a zero byte",
+    ),
+    ('layer { top: "a" top: "b\\x00" }', " layer.top holds a zero byte"),
 ]
 
 
