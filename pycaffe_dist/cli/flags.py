@@ -253,6 +253,20 @@ def require_not_negative(options: argparse.Namespace, names: Iterable[str]) -> N
             raise UsageError(f"flag --{name} needs 0 or more, not {value:g}")
 
 
+def require_utf8(options: argparse.Namespace, names: Iterable[str]) -> None:
+    """Raise UsageError when one of these flags has bytes in it that are not UTF-8."""
+    for name in names:
+        value = getattr(options, name)
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            shown = value.encode("utf-8", "backslashreplace").decode()
+            raise UsageError(
+                f"flag --{name} needs a path in UTF-8, not '{shown}': rename the folder, or change "
+                "to it and give the path from there"
+            ) from None
+
+
 def split_list(text: str) -> tuple[str, ...]:
     """Return the parts of a comma-separated flag value; an empty text has none."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -14,6 +14,7 @@ from pycaffe_dist.cli.flags import (
     add_caffe_flags,
     add_flag,
     require_not_negative,
+    require_utf8,
     split_list,
 )
 from pycaffe_dist.cli.reading import add_reading_flags, use_reading_flags
@@ -21,6 +22,8 @@ from pycaffe_dist.config import Action, TrainOptions
 from pycaffe_dist.errors import UsageError
 
 _CAFFE_FLAGS = ("solver", "snapshot", "weights", "gpu", "level", "stage")
+# A solver and its state keep these; protobuf's texts are UTF-8.
+_PATHS_IN_MESSAGES = ("solver", "weights", "snapshot")
 _NOT_NEGATIVE = ("threads", "keep")
 _SIGNAL_FLAGS = ("sigint_effect", "sighup_effect")
 
@@ -83,6 +86,7 @@ def run(options: argparse.Namespace) -> int:
     if options.snapshot and options.weights and not options.snapshot.startswith("latest"):
         raise UsageError("give a snapshot to resume training or weights to finetune, but not both")
     require_not_negative(options, _NOT_NEGATIVE)
+    require_utf8(options, _PATHS_IN_MESSAGES)
     check_exchange_flags(options)
     use_reading_flags(options)
     from pycaffe_dist.cli.progress import Progress

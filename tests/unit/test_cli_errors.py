@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -222,3 +223,17 @@ def test_a_loss_that_is_not_a_number_ends_the_run(job, fails):
     job.write(base_lr="1e38")
     message = fails("train", "--solver=solver.prototxt")
     assert re.search(r"iteration \d+: the loss is (nan|inf)", message)
+
+
+def test_a_folder_whose_name_is_not_utf8(job, fails, monkeypatch):
+    folder = os.fsdecode(b"caf\xe9")
+    os.mkdir(folder)
+    for name in ("net.prototxt", "solver.prototxt", "train_lmdb", "out"):
+        os.rename(name, os.path.join(folder, name))
+    for flag in ("solver", "weights", "snapshot"):
+        rest = () if flag == "solver" else ("--solver=s",)
+        message = fails("train", *rest, f"--{flag}={folder}/x")
+        assert f"flag --{flag} needs a path in UTF-8, not 'caf\\udce9/x'" in message
+    monkeypatch.chdir(folder)
+    assert main(["train", "--solver=solver.prototxt"]) == 0
+    assert main(["train", "--solver=solver.prototxt", "--snapshot=latest"]) == 0
