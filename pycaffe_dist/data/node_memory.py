@@ -15,6 +15,7 @@ import hashlib
 import mmap
 import os
 import socket
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import IO
@@ -37,9 +38,10 @@ class NodeMemory:
             raise DataError("sharing memory among the processes of a node needs Linux")
         tag = hashlib.sha256(f"{socket.gethostname()}\0{identity}".encode()).hexdigest()[:16]
         self._name = f"pcaffe-{tag}"
-        self._note = os.path.join(tempfile.gettempdir(), f"{self._name}-{os.getuid()}")
+        folder = _folder_of_notes()
+        self._note = os.path.join(folder, self._name)
         self._filled = False
-        _remove_dead_notes()
+        _remove_dead_notes(folder)
         with _locked(self._note) as note:
             found = self._find(note.read())
             self._file = self._make(fill, note) if found is None else found
@@ -84,10 +86,31 @@ class NodeMemory:
         return self._file
 
 
-def _remove_dead_notes() -> None:
-    """Remove this user's notes of memory that is no more, whatever was in it."""
+def _folder_of_notes() -> str:
+    """Return a folder that only this user can read or write; raises `DataError`.
+
+    Notes are trusted: they say which memory is read, and their locks are waited for.
+    """
+    folder = os.path.join(tempfile.gettempdir(), f"pcaffe-{os.geteuid()}")
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+    except OSError as error:
+        raise DataError(f"cannot create the folder '{folder}': {error.strerror}") from error
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not own or found.st_mode & 0o077:
+        raise DataError(
+            f"'{folder}' should be a folder of this user alone (mode 0700): remove it, or set "
+            "TMPDIR to another folder"
+        )
+    return folder
+
+
+def _remove_dead_notes(folder: str) -> None:
+    """Remove notes of memory that is no more, whatever was in it."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    for path in glob.glob(os.path.join(tempfile.gettempdir(), f"pcaffe-*-{os.getuid()}")):
+    for path in glob.glob(os.path.join(glob.escape(folder), "pcaffe-*")):
         # Who fills memory or looks for it holds the lock.
         with contextlib.suppress(OSError), open(os.open(path, flags)) as note:
             fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)

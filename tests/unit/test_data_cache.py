@@ -28,7 +28,7 @@ def _own_notes(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield
     set_options(ReadingOptions())
-    assert not glob.glob(str(tmp_path / "pcaffe-*"))
+    assert not glob.glob(str(tmp_path / "pcaffe-*" / "*"))
 
 
 def _database(path: Path, backend: str = "lmdb", bad: int = -1) -> Path:
@@ -145,11 +145,12 @@ def test_next_process_tries_where_one_has_failed(tmp_path):
 
 def test_notes_of_killed_processes_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dead = tmp_path / f"pcaffe-0123-{os.getuid()}"
+    (tmp_path / f"pcaffe-{os.geteuid()}").mkdir(mode=0o700)
+    dead = tmp_path / f"pcaffe-{os.geteuid()}" / "pcaffe-0123"
     dead.write_text("/proc/999999999/fd/7")
     first = NodeMemory("one", lambda file: file.write(b"abc"))
     second = NodeMemory("another", lambda file: file.write(b"abc"))
-    assert len(list(tmp_path.iterdir())) == 2 and not dead.exists()
+    assert len(list(dead.parent.iterdir())) == 2 and not dead.exists()
     first.close()
     second.close()
 
@@ -165,3 +166,35 @@ def test_memory_is_gone_with_its_last_user():
     third = NodeMemory("identity", fill)
     second.close()
     third.close()
+
+
+def _own_folder(folder: Path, kind: str) -> None:
+    if kind == "another user's":
+        folder.mkdir(mode=0o700)
+        os.chown(folder, 4321, 4321)
+    elif kind == "open to all":
+        folder.mkdir()
+        folder.chmod(0o777)
+    elif kind == "a link":
+        (folder.parent / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(folder.parent / "elsewhere")
+    else:
+        folder.write_text("")
+
+
+@pytest.mark.parametrize("kind", ["another user's", "open to all", "a link", "a file"])
+def test_notes_of_other_users_are_not_trusted(tmp_path, kind):
+    if kind == "another user's" and os.geteuid():
+        pytest.skip("needs root")
+    folder = tmp_path / f"pcaffe-{os.geteuid()}"
+    _own_folder(folder, kind)
+    with pytest.raises(DataError, match=r"should be a folder of this user alone .* TMPDIR"):
+        NodeMemory("x", lambda file: None)
+
+
+def test_notes_are_in_a_folder_of_the_users_own(tmp_path):
+    memory = NodeMemory("x", lambda file: file.write(b"abc") and None)
+    folder = tmp_path / f"pcaffe-{os.geteuid()}"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert len(list(folder.iterdir())) == 1
+    memory.close()
