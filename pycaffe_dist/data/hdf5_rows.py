@@ -11,6 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from pycaffe_dist import limits
 from pycaffe_dist.errors import DataError, PcaffeError
 
 # The kinds of NumPy's types that are numbers.
@@ -87,6 +88,9 @@ class HDF5Rows:
                     raise DataError(
                         f"HDF5 file '{file}': expected numbers in '{name}', found {array.dtype}"
                     )
+                excess = limits.excess_expanded(array.nbytes, array.id.get_storage_size())
+                if excess:
+                    raise DataError(f"HDF5 file '{file}': array '{name}' {excess}")
                 shapes.append(array.shape)
         lengths = {name: shape[0] for name, shape in zip(self._names, shapes)}
         if len(set(lengths.values())) > 1:

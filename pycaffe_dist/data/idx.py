@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import struct
 import zlib
 
 import numpy as np
 
+from pycaffe_dist import limits
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.schema.reading import read_bytes
 
@@ -47,24 +49,35 @@ def write_idx(path: str, values: np.ndarray) -> None:
 
 def _read(path: str, magic: int, axes: int, what: str) -> np.ndarray:
     data = read_bytes(path, lambda message: DataError(f"{path}: {message}"))
-    if data.startswith(_GZIP):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"'{path}' is a damaged gzip file: {error}") from error
     head = 4 * (1 + axes)
-    found = struct.unpack_from(">I", data.ljust(4, b"\0"))[0]
-    if found != magic or len(data) < head:
+    start = _contents(path, data, head)
+    found = struct.unpack_from(">I", start.ljust(4, b"\0"))[0]
+    if found != magic or len(start) < head:
         raise DataError(
             f"'{os.fspath(path)}' is not an idx file of {what}: it should begin with the number "
             f"{magic}, found {found}"
         )
-    shape = struct.unpack_from(f">{axes}I", data, 4)
-    values = np.frombuffer(data, np.uint8, offset=head)
+    shape = struct.unpack_from(f">{axes}I", start, 4)
     expected = int(np.prod(shape, dtype=object))
+    if excess := limits.excess_expanded(expected, len(data)):
+        raise DataError(f"'{path}' {excess}")
+    # One more shows whether there is more than there should be.
+    values = np.frombuffer(_contents(path, data, head + expected + 1), np.uint8, offset=head)
     if values.size != expected:
+        found = "more" if values.size > expected else str(values.size)
         raise DataError(
             f"'{path}' should hold {shape[0]} {what}, {expected} bytes after its head, "
-            f"but has {values.size}"
+            f"but has {found}"
         )
     return values.reshape(shape)
+
+
+def _contents(path: str, data: bytes, most: int) -> bytes:
+    """Return what is in a file, unpacked if need be, up to ``most`` bytes."""
+    if not data.startswith(_GZIP):
+        return data[:most]
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            return file.read(most)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"'{path}' is a damaged gzip file: {error}") from error

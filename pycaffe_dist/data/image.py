@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pycaffe_dist import limits
 from pycaffe_dist.data.jpeg import plain_jpeg_channels
 from pycaffe_dist.errors import DataError
 
 _BYTES = np.dtype(np.uint8)
+_OPENCVS_LIMIT = 1 << 30
 
 
 def decode_image(
@@ -29,7 +31,8 @@ def decode_image(
         head = encoded[:4].tobytes().hex(" ") or "nothing"
         raise DataError(
             f"{what()} cannot be decoded: expected an image file that OpenCV knows (JPEG, PNG, …), "
-            f"of at most 2^30 pixels, found {encoded.size} bytes that begin with {head}"
+            f"of at most {_most_pixels()} pixels ({limits.VARIABLE}=1 lifts this limit), found "
+            f"{encoded.size} bytes that begin with {head}"
         )
     if image.dtype != _BYTES:
         raise DataError(f"{what()} should have 8 bits per channel, found {image.dtype}")
@@ -140,6 +143,10 @@ def encode(image: np.ndarray, kind: str) -> bytes:
     return data.tobytes()
 
 
+def _most_pixels() -> int:
+    return _OPENCVS_LIMIT if limits.lifted() else limits.IMAGE_PIXELS
+
+
 @functools.cache
 def _flags() -> dict[bool | None, int]:
     """Return OpenCV's ways of decoding by ``color``."""
@@ -149,6 +156,8 @@ def _flags() -> dict[bool | None, int]:
 
 @functools.cache
 def _cv2() -> Any:
+    # Has no effect where the program has imported OpenCV before.
+    os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(_most_pixels()))
     import cv2
 
     # The threads are ours; OpenCV would start as many for every one of them.

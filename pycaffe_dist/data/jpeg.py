@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pycaffe_dist import limits
+
 _START, _SCAN = b"\xff\xd8", 0xDA
 # Second bytes of markers: frames with Huffman codes (baseline, extended, progressive) and the
 # others, applications' data that may be Exif's, and what a head cannot hold.
@@ -11,15 +13,13 @@ _FRAMES = frozenset((0xC0, 0xC1, 0xC2))
 _OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _EXIF_DATA = 0xE1
 _IMPOSSIBLE = frozenset((0x00, 0x01, 0xD8, 0xD9, 0xFF)) | _OTHER_FRAMES
-# OpenCV takes no more; libjpeg-turbo would, from a file of any length.
-_MOST_PIXELS = 1 << 30
 
 
 def plain_jpeg_channels(file: np.ndarray, upright: bool) -> int:
     """Return how many channels a JPEG file has that all decoders read alike: 1, 3, or 0 if not so.
 
-    That is one of 8 bits, with Huffman codes, gray or colored, not with four inks, and not too
-    large.  With ``upright`` it must not carry Exif data either, by which some decoders turn it.
+    That is one of 8 bits, with Huffman codes, gray or colored, not with four inks, and within
+    `limits`.  With ``upright`` it must not carry Exif data either, by which some decoders turn it.
     """
     data = file.data
     at, end, channels = 2, len(data), 0
@@ -48,4 +48,4 @@ def _frame_channels(frame: memoryview) -> int:
     if len(frame) < 6 or frame[0] != 8 or frame[5] not in (1, 3):
         return 0
     height, width = frame[1] << 8 | frame[2], frame[3] << 8 | frame[4]
-    return frame[5] if height * width <= _MOST_PIXELS else 0
+    return frame[5] if height * width <= limits.IMAGE_PIXELS else 0

@@ -11,6 +11,7 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from pycaffe_dist import limits
 from pycaffe_dist.errors import PrototxtError, did_you_mean
 from pycaffe_dist.log import logger
 from pycaffe_dist.schema import caffe_pb2
@@ -83,12 +84,17 @@ def _complete_snapshot_prefix(solver: caffe_pb2.SolverParameter, path: Path) -> 
 
 
 def read_text(path: _Path) -> str:
-    """Return the text of a prototxt; raises PrototxtError for one that is missing, empty or binary.
+    """Return the text of a prototxt.
+
+    Raises PrototxtError for one that is missing, empty, binary or above `limits.PROTOTXT_BYTES`.
 
     Bytes that are not UTF-8, as they occur in comments, do not matter.
     """
     file = os.fspath(path)
     data = read_bytes(path, lambda message: PrototxtError(message, file))
+    excess = limits.excess(len(data), limits.PROTOTXT_BYTES, "bytes")
+    if excess:
+        raise PrototxtError(excess, file)
     if not looks_like_text(data):
         raise PrototxtError("is a binary file, expected a prototxt", file)
     text = data.decode("utf-8-sig", errors="replace")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pycaffe_dist import limits
 from pycaffe_dist.errors import PcaffeError, SnapshotError
 from pycaffe_dist.snapshot import atomic
 
@@ -83,12 +84,29 @@ def read_string(dataset: h5py.Dataset) -> str:
 
 
 def read_numbered(group: h5py.Group) -> list[np.ndarray | None]:
-    """Return the datasets ``0``, ``1``, … of a group; None where a number is left out."""
+    """Return the datasets ``0``, ``1``, … of a group; None where a number is left out.
+
+    Raises SnapshotError for a number or an array that is too large for `limits`.
+    """
     import h5py
 
     found = {
         int(name): item
         for name, item in group.items()
-        if name.isdigit() and isinstance(item, h5py.Dataset)
+        if name.isdecimal() and isinstance(item, h5py.Dataset)
     }
-    return [np.asarray(found[i]) if i in found else None for i in range(max(found, default=-1) + 1)]
+    arrays: list[np.ndarray | None] = [None] * _count(group, max(found, default=-1) + 1)
+    for number, item in found.items():
+        excess = limits.excess_expanded(item.nbytes, item.id.get_storage_size())
+        if excess:
+            raise SnapshotError(f"{group.file.filename}: {item.name} {excess}")
+        arrays[number] = np.asarray(item)
+    return arrays
+
+
+def _count(group: h5py.Group, count: int) -> int:
+    """Return how many arrays a group has, with those that are left out."""
+    excess = limits.excess(count, limits.NUMBERED_ARRAYS, "numbered arrays")
+    if excess:
+        raise SnapshotError(f"{group.file.filename}: {group.name} {excess}")
+    return count

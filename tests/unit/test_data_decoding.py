@@ -120,7 +120,7 @@ def test_images_that_are_too_large():
     png[16:24] = list(struct.pack(">II", 1 << 17, 1 << 17))
     png[29:33] = list(struct.pack(">I", zlib.crc32(png[12:29].tobytes())))
     for file in (jpeg, png):
-        with pytest.raises(DataError, match=r"image .x. cannot .* at most 2\^30 pixels"):
+        with pytest.raises(DataError, match=r"image .x. cannot .* at most \d+ pixels"):
             decode_image(file, True, lambda: "image 'x'")
     with pytest.raises(DataError, match="no image can be made 1000000 wide and 1000000 high"):
         resize(np.zeros((3, 2, 2), np.uint8), 1_000_000, 1_000_000)
