@@ -30,6 +30,9 @@ logger = logging.getLogger("pcaffe")
 # glog knows four severities; its numbers are those of --minloglevel.
 SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
+# Information that a command shows even where it keeps its nets' own to itself.
+NOTICE = 25
+
 
 def fmt(number: float) -> str:
     """Return a number as C++ streams print a float: six significant digits (``0.00999251``)."""

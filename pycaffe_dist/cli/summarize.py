@@ -29,9 +29,7 @@ def add_flags(parser: FlagParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the table; raises PcaffeError."""
-    import logging
-
-    from pycaffe_dist.log import logger
+    from pycaffe_dist.log import NOTICE, logger
     from pycaffe_dist.net import Net
     from pycaffe_dist.net.rules import with_state
     from pycaffe_dist.reports.summary import data_shape, summarize, table, without_sources
@@ -41,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     net = with_state(text.read_net(options.model), phase, options.level, split_list(options.stage))
     net = without_sources(net, data_shape(options.shape))
     level = logger.level
-    logger.setLevel(logging.WARNING)
+    logger.setLevel(max(level, NOTICE))
     try:
         print(table(summarize(Net(net))))
     finally:

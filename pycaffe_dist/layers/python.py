@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -14,6 +15,7 @@ from pycaffe_dist.as_caffe import install_as_caffe
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import PcaffeError, UsageError, did_you_mean
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
+from pycaffe_dist.log import NOTICE, logger
 
 
 class ParameterBlobs(list):
@@ -64,6 +66,12 @@ class PythonLayerBase:
         raise NotImplementedError("backward is not defined")
 
 
+@functools.cache
+def _tell_import(layer: str, module: str, file: str) -> None:
+    """Say, once, whose code is run: every command that builds a net does."""
+    logger.log(NOTICE, "Layer '%s' runs module '%s' of %s", layer, module, file)
+
+
 @register("Python")
 class Python(Layer):
     """A class ``layer`` of ``module``, which is found in the working directory or PYTHONPATH.
@@ -111,6 +119,7 @@ class Python(Layer):
             known = [name for name, value in vars(module).items() if isinstance(value, type)]
             hint = did_you_mean(param.layer, known) or f"; it has {', '.join(sorted(known))}"
             raise self.error(f"module '{param.module}' has no class '{param.layer}'{hint}")
+        _tell_import(self.name, param.module, str(getattr(module, "__file__", "Python itself")))
         try:
             return chosen(self.param)
         except Exception as error:

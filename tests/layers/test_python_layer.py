@@ -11,6 +11,7 @@ from google.protobuf import text_format
 from layer_harness import LayerHarness
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.cli.main import main
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import LayerError
 from pycaffe_dist.layers import LayerContext, layer_class
@@ -161,3 +162,21 @@ def test_a_shared_source_serves_the_ranks_in_turn(rank):
 def test_errors_say_what_went_wrong_and_where(arguments, message):
     with pytest.raises(LayerError, match=message):
         LayerHarness(text(**arguments), {"x": np.zeros(2)}).forward()
+
+
+NET = """
+layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}
+layer {{ name: "{name}" {text} }}
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["summarize FILE", "time --model=FILE --iterations=2", "warmup --model=FILE"]
+)
+def test_every_command_says_once_which_file_is_imported(tmp_path, capsys, command):
+    name = command.split()[0]  # others of this process have told about theirs
+    net = NET.format(name=name, text=text("Times", options="param_str: \"{'factor': 10}\""))
+    (tmp_path / "net.prototxt").write_text(net)
+    assert main(command.replace("FILE", "net.prototxt").split()) == 0
+    told = f"Layer '{name}' runs module 'users_layers' of {tmp_path}/users_layers.py"
+    assert capsys.readouterr().err.count(told) == 1
