@@ -13,6 +13,9 @@ from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.data.prefetch import Buffer, new_tops
 from pycaffe_dist.errors import DataError
 
+# Of labels and edges, which are whole numbers.
+_MOST = 2**31
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -58,6 +61,8 @@ def read_windows(file: str, fg_threshold: float, bg_threshold: float, root: str 
             if not 0 <= count <= (len(words) - at) // 6:
                 raise IndexError
             rows = np.array(words[at : at + 6 * count], np.float64).reshape(count, 6)
+            if not (np.abs(rows) < _MOST).all():
+                raise ValueError(f"a window has a number that is not below {_MOST}")
         except (ValueError, IndexError) as error:
             reason = "it ends too early" if isinstance(error, IndexError) else error
             raise DataError(

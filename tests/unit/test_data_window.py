@@ -151,6 +151,7 @@ def test_mean_and_scale_leave_padding_at_zero(windows):
         ("", "is empty"),
         ("# 1\na.png\n", "expected '# 0'"),
         ("# 0\na.png\n3\n40\n50\n2\n7 1.0 0 0 49 39\n", "malformed at image 0"),
+        ("# 0\na.png\n3\n40\n50\n1\n7 1.0 0 0 nan 39\n", "a number that is not below"),
         ("# 0\na.png\n-3\n40\n50\n1\n7 1.0 0 0 49 39\n", "1 or 3 channels, found -3"),
         ("# 0\na.png\n3\n40\n50\n1\n7 1.0 0 0 49 39\n", "both are needed"),
         ("# 0\na.png\n3\n40\n50\n1\n0 1.0 0 0 49 39\n", "label below 1"),
