@@ -39,10 +39,12 @@ def _failures(folder: Path, seed: int, count: int, *kinds: str) -> list[str]:
 
 
 def test_damaged_files(tmp_path):
-    assert _failures(tmp_path, 1, FEW, *WRITERS) == []
+    failures = _failures(tmp_path, 1, FEW, *WRITERS)
+    assert not failures, "\n".join(failures)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", WRITERS)
 def test_many_damaged_files(tmp_path, kind):
-    assert _failures(tmp_path, 2, MANY, kind) == []
+    failures = _failures(tmp_path, 2, MANY, kind)
+    assert not failures, "\n".join(failures)
