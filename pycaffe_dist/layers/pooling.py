@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class Pool:
     def __init__(self, method: int, geometry: PoolingGeometry, layer: Layer):
         self._method = method
         self._geometry = geometry
-        self._layer = layer
+        self._layer: Layer = weakref.proxy(layer)  # which owns this object
         self._mask = xp().empty(0, np.int32)
 
     def _mask_for(self, y: np.ndarray) -> np.ndarray:

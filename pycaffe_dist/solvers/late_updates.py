@@ -62,8 +62,10 @@ class LateUpdates:
             self._make(other)
 
     def _make(self, index: int) -> None:
-        parameter = self._missing.pop(index)
-        if self._update is not None:
-            self._update(index)
+        parameter, update = self._missing.pop(index), self._update
+        if not self._missing:
+            self._update = None  # it refers to the owner of this object
+        if update is not None:
+            update(index)
         if not parameter.as_factors:
             parameter.clear_diff()

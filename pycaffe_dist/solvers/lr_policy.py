@@ -30,15 +30,15 @@ class LearningRate:
         self.current_step = 0
         self._least_loss = math.inf
         self._least_at = 0  # the iteration of the least loss, or of the drop after it
-        policies: dict[str, Callable[[int], float]] = {
-            "fixed": self._fixed,
-            "step": self._step,
-            "exp": self._exp,
-            "inv": self._inv,
-            "multistep": self._multistep,
-            "poly": self._poly,
-            "sigmoid": self._sigmoid,
-            "plateau": self._plateau,
+        policies: dict[str, Callable[[LearningRate, int], float]] = {
+            "fixed": LearningRate._fixed,
+            "step": LearningRate._step,
+            "exp": LearningRate._exp,
+            "inv": LearningRate._inv,
+            "multistep": LearningRate._multistep,
+            "poly": LearningRate._poly,
+            "sigmoid": LearningRate._sigmoid,
+            "plateau": LearningRate._plateau,
         }
         name = param.lr_policy
         if name not in policies:
@@ -92,7 +92,7 @@ class LearningRate:
         """Return the policy's rate; raises UsageError when it is not a float32."""
         param = self._param
         try:
-            rate = self._policy(iteration)
+            rate = self._policy(self, iteration)
         except (OverflowError, ZeroDivisionError):
             rate = math.inf
         # A negative number to a fractional power is complex in Python.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,7 @@ class Tuning:
     """
 
     def __init__(self, solver: Solver):
-        self._solver = solver
+        self._solver: Solver = weakref.proxy(solver)  # which owns this object
         self._plans = 0  # how many there are to try, once that is known
         self._count = _FEWEST  # in how many iterations each
         self._seconds: list[float] = []  # of an iteration with each of them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -25,7 +26,8 @@ class Updates:
     """
 
     def __init__(self, solver: Solver, keep_diffs: bool):
-        self._solver = solver
+        # The solver owns this object: a reference back would leave both to the cycle collector.
+        self._solver: Solver = weakref.proxy(solver)
         self._keep_diffs = keep_diffs
         self.updater = Updater(solver.param, solver.net.parameters, solver.device)
         self._late: LateUpdates | None = None

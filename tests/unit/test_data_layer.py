@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import time
+import weakref
 from pathlib import Path
 
 import cv2
@@ -22,6 +23,7 @@ from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.data.writers import create_database
 from pycaffe_dist.errors import DataError, LayerError
 from pycaffe_dist.layers.base import LayerContext, layer_class
+from pycaffe_dist.net import Net
 from pycaffe_dist.schema import caffe_pb2
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "data"
@@ -262,6 +264,39 @@ def test_closed_and_forgotten_layers_leave_no_threads(tmp_path, images, new_thre
     while new_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not new_threads()
+
+
+@pytest.mark.parametrize("kind", ["Data", "HDF5Data", "ImageData"])
+def test_a_net_that_is_dropped_ends_its_readers_without_the_collector(
+    tmp_path, images, new_threads, kind
+):
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["data"] = np.ones((5, 2), np.float32)
+    (tmp_path / "rows.txt").write_text(f"{tmp_path}/rows.h5\n")
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((9, 9, 3), np.uint8))
+    (tmp_path / "images.txt").write_text("a.png 1\n")
+    options = {
+        "Data": f"data_param {{ source: '{images}' batch_size: 2 backend: LMDB }}",
+        "HDF5Data": f"hdf5_data_param {{ source: '{tmp_path}/rows.txt' batch_size: 2 }}",
+        "ImageData": f"image_data_param {{ source: '{tmp_path}/images.txt' batch_size: 2"
+        f" root_folder: '{tmp_path}/' }}",
+    }[kind]
+    tops = "top: 'data'" if kind == "HDF5Data" else "top: 'data' top: 'label'"
+    text = f"layer {{ name: 'd' type: '{kind}' {tops} {options} }}"
+    gc.disable()
+    try:
+        net = Net(text_format.Parse(text, caffe_pb2.NetParameter()))
+        net.forward()
+        assert new_threads() or kind == "HDF5Data"
+        parts = [weakref.ref(part) for part in (net, *net.layers)]
+        del net
+        assert [part() for part in parts] == [None, None]
+        deadline = time.monotonic() + 30
+        while new_threads() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not new_threads()
+    finally:
+        gc.enable()
 
 
 def _fails(param, *words: str, error=DataError, batches=3) -> None:
