@@ -9,7 +9,9 @@ can be called, as pycaffe's ``caffe.log`` is: ``pycaffe_dist.log("a line")``.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
+import itertools
 import logging
 import os
 import socket
@@ -21,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from pycaffe_dist.errors import PcaffeError, UsageError
 
@@ -79,9 +81,61 @@ class _TerminalHandler(logging.StreamHandler):
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Let the reader of a closed pipe go; everything else is a bug to be shown."""
-        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+        """Drop a line that nobody reads or that does not fit a disk; show all else, a bug."""
+        if self.stream is not None and not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
+
+
+class _FileHandler(logging.Handler):
+    """Appends lines to an open binary file without a buffer; drops those that cannot be written.
+
+    The first of them leads to a warning.  Later ones are tried, too: there may be room again.
+    """
+
+    def __init__(self, file: BinaryIO):
+        super().__init__()
+        self._file = file
+        self._has_warned = False
+
+    def write(self, text: str) -> None:
+        """Write a text whole or not at all."""
+        begin = self._file.tell()
+        data = memoryview(text.encode(errors="backslashreplace"))
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._file.seek(begin))
+            self._warn(error)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        try:
+            self.write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Close the file."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        super().close()
+
+    def _warn(self, error: OSError) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        text = (
+            f"{self._file.name}: cannot be written: {error.strerror}; lines of the log are dropped"
+        )
+        record = logger.makeRecord(logger.name, logging.WARNING, __file__, 0, text, (), None)
+        shown = [each for each in logger.handlers if isinstance(each, _TerminalHandler)]
+        if not shown:
+            shown = [_TerminalHandler()]
+            shown[0].setFormatter(GlogFormatter())
+        for handler in shown:
+            handler.handle(record)
 
 
 def start(
@@ -159,23 +213,47 @@ def fatal(error: BaseException, who: str = "") -> None:
     logger.handle(logger.makeRecord(logger.name, level, file, line, "%s", args, info, extra=extra))
 
 
-def _file_handler(folder: Path) -> logging.FileHandler:
+def _file_handler(folder: Path) -> _FileHandler:
     """Open a log file as glog does: header, full name, and a link called ``pcaffe.INFO``."""
     now, host = time.localtime(), socket.gethostname()
     stamp = time.strftime("%Y%m%d-%H%M%S", now)
-    name = f"pcaffe.{host}.{getpass.getuser()}.log.INFO.{stamp}.{os.getpid()}"
-    link = folder / "pcaffe.INFO"
+    name = f"pcaffe.{host}.{_user()}.log.INFO.{stamp}.{os.getpid()}"
     try:
-        (folder / name).write_text(
-            f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S', now)}\n"
-            f"Running on machine: {host}\n"
-            "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu processid file:line] msg\n"
-        )
-        link.unlink(missing_ok=True)
-        link.symlink_to(name)
+        file = _new_file(folder / name)
     except OSError as error:
         raise UsageError(f"cannot write a log file in {folder}: {error.strerror}") from None
-    return logging.FileHandler(folder / name, errors="backslashreplace")
+    handler = _FileHandler(file)
+    handler.write(
+        f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S', now)}\n"
+        f"Running on machine: {host}\n"
+        "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu processid file:line] msg\n"
+    )
+    _link(folder / "pcaffe.INFO", os.path.basename(file.name))
+    return handler
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user without a name
+        return str(os.getuid())
+
+
+def _new_file(path: Path) -> BinaryIO:
+    """Create a file of this name, or with a number behind it: containers may share host names and
+    process numbers; raises OSError."""
+    for number in itertools.count():
+        with contextlib.suppress(FileExistsError):
+            return open(f"{path}.{number}" if number else path, "xb", buffering=0)
+    raise AssertionError  # there are numbers enough
+
+
+def _link(link: Path, name: str) -> None:
+    """Let a link lead to a file beside it, in one step; a file system may have none."""
+    new = link.with_name(f".{name}.link")
+    with contextlib.suppress(OSError):
+        new.symlink_to(name)
+        new.replace(link)
 
 
 class _Callable(ModuleType):

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import logging
 import os
 import re
+import resource
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -14,6 +21,25 @@ from pycaffe_dist.errors import DataError, UsageError
 HEAD = re.compile(r"^([IWEF])(\d{4}) (\d\d:\d\d:\d\d\.\d{6}) +(\d+) (\S+\.py):(\d+)\] (.*)$", re.S)
 NET_OUTPUT = re.compile(r"(?:Train|Test) net output #(\d+): (\S+) = ([\.\deE+-]+)")
 LEARNING_RATE = re.compile(r"lr = ([-+]?[0-9]*\.?[0-9]+([eE]?[-+]?[0-9]+)?)")
+START = """
+import sys
+from pycaffe_dist import log
+for _ in range(200):
+    log.start(log_dir=sys.argv[1], to_stream=False)
+"""
+
+
+@contextlib.contextmanager
+def full_disk(size):
+    """Let no file grow past a size, as a full disk does."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 @pytest.fixture
@@ -95,11 +121,71 @@ def test_a_log_file_is_named_as_glog_names_it(stream, tmp_path):
     log.logger.error("only in the file")
     log.stop()
     (file,) = tmp_path.glob(f"pcaffe.*.log.INFO.*.{os.getpid()}")
-    text = file.read_text()
-    assert text.startswith("Log file created at: ")
+    assert file.read_text().startswith("Log file created at: ")
+    assert file.read_text().splitlines()[-1].endswith("Solving LeNet")
+    text = (tmp_path / "pcaffe.INFO").read_text()
     assert text.splitlines()[-1].endswith("only in the file")
     assert "only in the file" not in stream.getvalue()
-    assert (tmp_path / "pcaffe.INFO").read_text() == text
+
+
+def test_names_of_log_files_are_unique(stream, tmp_path, monkeypatch):
+    """Also in containers, which may share host names and process numbers."""
+    moment = time.localtime()
+    monkeypatch.setattr(log.time, "localtime", lambda *args: moment)
+    for number in range(3):
+        log.start(stream=stream, log_dir=str(tmp_path))
+        log.logger.info("run %d", number)
+    files = sorted(tmp_path.glob("pcaffe.*.log.INFO.*"))
+    assert [path.read_text().splitlines()[-1][-5:] for path in files] == ["run 0", "run 1", "run 2"]
+    assert os.readlink(tmp_path / "pcaffe.INFO") == files[2].name
+
+
+def test_simultaneous_starts_share_a_folder(tmp_path):
+    programs = 4
+    line = [sys.executable, "-c", START, str(tmp_path)]
+    running = [subprocess.Popen(line) for _ in range(programs)]
+    assert [process.wait() for process in running] == [0] * programs
+    assert (tmp_path / "pcaffe.INFO").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("to_stream", [True, False])
+def test_a_full_disk_costs_lines_of_the_log_and_one_warning(stream, tmp_path, capsys, to_stream):
+    log.start(stream=stream if to_stream else None, log_dir=str(tmp_path), to_stream=to_stream)
+    (file,) = tmp_path.glob("pcaffe.*.log.INFO.*")
+    log.logger.info("before")
+    with full_disk(file.stat().st_size + 10):
+        for number in range(100):
+            log.logger.info("dropped %d", number)
+    log.logger.info("after")
+    log.stop()
+    lines = file.read_text().splitlines()
+    assert [line.rpartition(" ")[2] for line in lines[3:]] == ["before", "after"]
+    shown = stream.getvalue() if to_stream else capsys.readouterr().err
+    (warning,) = [line for line in shown.splitlines() if line.startswith("W")]
+    assert warning.endswith(
+        f"{file}: cannot be written: File too large; lines of the log are dropped"
+    )
+    assert "Traceback" not in shown
+
+
+def test_a_full_disk_behind_standard_error_ends_nothing(capsys):
+    with open("/dev/full", "w") as full:
+        log.start(stream=full)
+        log.logger.info("dropped")
+        log.stop()
+        with contextlib.suppress(OSError):
+            full.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_link_is_not_needed(stream, tmp_path, monkeypatch):
+    def fail(*args):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(log.Path, "symlink_to", fail)
+    log.start(stream=stream, log_dir=str(tmp_path))
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_only_rank_0_writes_a_log_file(stream, tmp_path):
