@@ -20,6 +20,7 @@ from pycaffe_dist.runtime import job_messages, launcher, processes
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 RANK_0_FIRST_SECONDS = 3
+_LAST_STANDARD_STREAM = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     An exception becomes one line on standard error and its exit status; with ``--debug`` its
     traceback follows.
     """
+    _open_closed_streams()
     args = list(sys.argv[1:] if argv is None else argv)
     log.start(rank=launcher.rank(), debug="debug" in (arg.lstrip("-") for arg in args))
     try:
@@ -51,6 +53,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_status(error)
     finally:
         log.stop()
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of standard streams that are closed (``2>&-``).
+
+    Else the next files that are opened would get their numbers, and what libraries print.
+    """
+    while (file := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD_STREAM:
+        os.set_inheritable(file, True)
+    os.close(file)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 def commands() -> dict[str, ModuleType]:

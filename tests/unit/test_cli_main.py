@@ -239,3 +239,29 @@ def test_wrong_flags_of_the_commands(capsys, args, message):
     error = capsys.readouterr().err
     assert message in error.splitlines()[-1]
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "args, status", [("train --solver=s.prototxt", 0), ("train --solver=none", WRONG_INPUT)]
+)
+def test_closed_standard_streams_are_no_error(tmp_path, closed, args, status):
+    (tmp_path / "s.prototxt").write_text(
+        "net_param { layer { name: 'x' type: 'DummyData' top: 'x' "
+        "dummy_data_param { shape { dim: 1 } } } } "
+        "base_lr: 1 lr_policy: 'fixed' max_iter: 1 snapshot_after_train: false"
+    )
+    line = f"'{sys.executable}' -m pycaffe_dist {args} {closed}"
+    ended = subprocess.run(["sh", "-c", line], capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == status
+    assert "Traceback" not in ended.stderr
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path):
+    program = (
+        "import os; from pycaffe_dist.cli import main; main.main(['--version']);"
+        f"print(open('{tmp_path}/x', 'w').fileno() > 2, file=open('{tmp_path}/y', 'w'))"
+    )
+    line = f"'{sys.executable}' -c \"{program}\" <&- >&- 2>&-"
+    subprocess.run(["sh", "-c", line], check=True)
+    assert (tmp_path / "y").read_text() == "True\n"
