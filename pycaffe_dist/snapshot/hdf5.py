@@ -17,6 +17,17 @@ from pycaffe_dist.snapshot import atomic
 if TYPE_CHECKING:
     import h5py
 
+# What h5py raises, also for a group in the place of a data set and for names that are no text.
+_DAMAGE = (
+    OSError,
+    RuntimeError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+)
+
 
 @contextmanager
 def filling(new: Path) -> Iterator[h5py.File]:
@@ -55,7 +66,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
             yield file
     except PcaffeError:
         raise
-    except (OSError, RuntimeError) as error:
+    except _DAMAGE as error:
         raise SnapshotError(f"{os.fspath(path)}: damaged or cut off: {error}") from error
 
 
@@ -100,7 +111,7 @@ def read_numbered(group: h5py.Group) -> list[np.ndarray | None]:
         excess = limits.excess_expanded(item.nbytes, item.id.get_storage_size())
         if excess:
             raise SnapshotError(f"{group.file.filename}: {item.name} {excess}")
-        arrays[number] = np.asarray(item)
+        arrays[number] = _numbers(item)
     return arrays
 
 
@@ -110,3 +121,9 @@ def _count(group: h5py.Group, count: int) -> int:
     if excess:
         raise SnapshotError(f"{group.file.filename}: {group.name} {excess}")
     return count
+
+
+def _numbers(dataset: h5py.Dataset) -> np.ndarray:
+    if dataset.dtype.kind not in "fiu":
+        raise ValueError(f"{dataset.name} holds {dataset.dtype}, not numbers")
+    return np.asarray(dataset)

@@ -15,6 +15,7 @@ from pycaffe_dist.schema.reading import is_hdf5
 from pycaffe_dist.snapshot import atomic, hdf5
 
 _Path = str | os.PathLike[str]
+_INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,18 @@ def _fill_hdf5(new: Path, state: SolverStateData) -> None:
 
 def load_state(path: _Path) -> SolverStateData:
     """Return the state in a file of either kind, told by its content; raises SnapshotError."""
-    if is_hdf5(path):
-        return _load_hdf5(path)
+    state = _load_hdf5(path) if is_hdf5(path) else _load_binary(path)
+    for name, value in (("iter", state.iteration), ("current_step", state.current_step)):
+        if not 0 <= value <= _INT_MAX:
+            raise SnapshotError(f"{os.fspath(path)}: is damaged: its {name} is {value}")
+    if not isinstance(state.learned_net, str) or "\0" in state.learned_net:
+        raise SnapshotError(
+            f"{os.fspath(path)}: is damaged: its learned_net is {state.learned_net!r}, not a path"
+        )
+    return state
+
+
+def _load_binary(path: _Path) -> SolverStateData:
     message = binary.read_solver_state(path)
     try:
         history = [binary.blob_to_array(blob) for blob in message.history]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import resource
 import signal
 from contextlib import contextmanager
@@ -158,6 +159,72 @@ def test_cut_off_and_wrong_files(tmp_path, load, name):
             load(path)
     with pytest.raises(SnapshotError, match="no such file"):
         load(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("load", [load_weights, load_state])
+def test_hdf5_files_with_any_bit_changed_load_or_lead_to_one_line(tmp_path, load):
+    name = "caffemodel" if load is load_weights else "solverstate"
+    data = (SOLVER / f"sgd_iter_10.{name}.h5").read_bytes()
+    path = tmp_path / "file"
+    rng = random.Random(3)
+    errors = 0
+    for _ in range(300):
+        at, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
+        path.write_bytes(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
+        try:
+            load(path)
+        except SnapshotError as error:
+            assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
+            errors += 1
+    assert errors > 20
+
+
+def _misshaped_states():
+    def no_text(file):
+        del file["learned_net"]
+        file["learned_net"] = np.bytes_(b"\xff\xfe")
+
+    def a_group(file):
+        del file["iter"]
+        file.create_group("iter")
+
+    def no_group(file):
+        del file["history"]
+        file["history"] = 3
+
+    def texts(file):
+        del file["history/0"]
+        file["history/0"] = [b"one", b"two"]
+
+    def empty(file):
+        del file["iter"]
+        file["iter"] = np.zeros(0, np.int32)
+
+    def negative(file):
+        file["iter"][0] = -5
+
+    return [no_text, a_group, no_group, texts, empty, negative]
+
+
+@pytest.mark.parametrize("change", _misshaped_states(), ids=lambda change: change.__name__)
+def test_hdf5_states_of_another_make(tmp_path, change):
+    path = tmp_path / "s.solverstate.h5"
+    path.write_bytes((SOLVER / "sgd_iter_10.solverstate.h5").read_bytes())
+    with h5py.File(path, "r+") as file:
+        change(file)
+    with pytest.raises(SnapshotError, match=f"^{path}: ") as caught:
+        load_state(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [b"a\0b", b"a\xff"])
+def test_a_state_whose_weights_name_is_no_path(tmp_path, name):
+    path = tmp_path / "s.solverstate"
+    save_state(path, SolverStateData(7, "abc"[: len(name)], 3, []))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"abc"[: len(name)], name))
+    with pytest.raises(SnapshotError, match=f"^{path}: is damaged: its learned_net is "):
+        load_state(path)
 
 
 def test_a_blob_that_does_not_fit_its_shape_names_its_layer(tmp_path):
