@@ -14,7 +14,6 @@ When nobody reads the output any more (… | head), lines are dropped, and the j
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser, add_flag, require_not_negative
@@ -65,13 +64,10 @@ def run(options: argparse.Namespace) -> int:
     def line(program: Sequence[str]) -> list[str]:
         return mpirun.command(options.n, options.hostfile, extra, program)
 
-    started = time.time()
-    return job.run(
-        line(options.command), options.restarts, lambda: line(_resumed(options, started))
-    )
+    return job.run(line(options.command), options.restarts, lambda: line(_resumed(options)))
 
 
-def _resumed(options: argparse.Namespace, started: float) -> list[str]:
+def _resumed(options: argparse.Namespace) -> list[str]:
     """Return the command with which training goes on: the last of equal flags counts.
 
     The snapshot that the run was begun from, if any, is for a failure before the first of its own.
@@ -83,5 +79,5 @@ def _resumed(options: argparse.Namespace, started: float) -> list[str]:
         name, is_set, value = word.partition("=")
         if name == "snapshot":
             begun_from = value if is_set else "".join(options.command[number + 1 : number + 2])
-    own = [f"latest@{int(started)}"] if begun_from.partition(",")[0] != "latest" else []
+    own = ["latest@launch"] if begun_from.partition(",")[0] != "latest" else []
     return [*options.command, f"--snapshot={','.join([*own, *filter(None, [begun_from])])}"]

@@ -292,13 +292,13 @@ class Net:
             for target, source in zip(layer.blobs, node.layer.blobs):
                 target.share_data(source)
 
-    def load_weights(self, path: str) -> None:
+    def load_weights(self, path: str) -> list[str]:
         """Copy the weights of same-named layers from a ``.caffemodel`` or ``.caffemodel.h5``.
 
-        Layers that the file lacks keep their weights.  Raises WeightsError when a layer's shapes
-        differ, before anything is copied.
+        Layers that the file lacks keep their weights; their names are returned.  Raises
+        WeightsError when a layer's shapes differ, before anything is copied.
         """
-        weights.load(self, path)
+        return weights.load(self, path)
 
     def save_weights(self, path: str, write_diff: bool = False, as_hdf5: bool = False) -> None:
         """Write the weights to a ``.caffemodel``, or as HDF5 if wanted or when the name ends in

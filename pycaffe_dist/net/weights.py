@@ -60,10 +60,11 @@ def _words(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-def load(net: Net, path: str) -> None:
+def load(net: Net, path: str) -> list[str]:
     """Copy the weights of same-named layers from a file into ``net``; see Net.load_weights."""
     mine = {node.name: node.layer for node in net.nodes}
     copies: list[tuple[Blob, np.ndarray]] = []
+    missing = {name for name, layer in mine.items() if layer.blobs}
     for source in caffemodel.load_weights(path):
         layer = mine.get(source.name)
         if layer is None:
@@ -72,10 +73,12 @@ def load(net: Net, path: str) -> None:
         arrays = _with_shared(net, layer, source.blobs)
         check_fit(layer, [array.shape for array in arrays], "copied", path)
         copies += zip(layer.blobs, arrays)
+        missing.discard(source.name)
     if not copies:
         logger.warning("%s has no weights for any layer of net '%s'", path, net.name)
     for blob, array in copies:
         blob.data[...] = array.reshape(blob.shape)
+    return [name for name in mine if name in missing]
 
 
 def _with_shared(net: Net, layer: Layer, arrays: Sequence[Any]) -> list[Any]:

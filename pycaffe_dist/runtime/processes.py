@@ -65,6 +65,11 @@ def job_name(launch: str, attempt: int) -> str:
     return f"{launch}.{attempt}"
 
 
+def launch_name() -> str:
+    """Return what the names of all attempts of this process's launch begin with; empty without."""
+    return os.environ.get(VARIABLE, "").rpartition(".")[0]
+
+
 def _processes_of(jobs: Collection[str]) -> Iterator[int]:
     wanted = {f"{VARIABLE}={job}".encode() for job in jobs}
     for folder in Path("/proc").glob("[0-9]*"):

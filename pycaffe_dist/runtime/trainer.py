@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from pycaffe_dist.runtime.engine import make_engine
 from pycaffe_dist.runtime.timeline import Timeline
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
-from pycaffe_dist.solvers.snapshots import resolve
+from pycaffe_dist.solvers.snapshots import holding_prefix, resolve
 
 Callback = Callable[[Solver], None]
 ActionSource = Callable[[], Action]
@@ -66,13 +67,25 @@ def _train(
         local_rank=cluster.local_rank,
         local_size=cluster.local_size,
     )
-    snapshot = _find_snapshot(options, param, cluster)
+    with holding_prefix(param) if cluster.rank == 0 else nullcontext():
+        snapshot = _find_snapshot(options, param, cluster)
+        solver = _solver_for(options, param, cluster, chosen, snapshot)
+        try:
+            _run(solver, options, cluster, snapshot, action_source, callbacks)
+        finally:
+            solver.close()
+
+
+def _solver_for(
+    options: TrainOptions, param: Any, cluster: Cluster, chosen: Device, snapshot: str
+) -> Solver:
+    """Return the solver that ``options`` describe; ``snapshot`` is what it is to resume from."""
     if snapshot or options.weights:
         # As in Caffe, these go before what the solver says.
         param.ClearField("weights")
     if not snapshot:
         param.weights.extend(options.weights)
-    solver = make_solver(
+    return make_solver(
         param,
         cluster,
         exchange=options.exchange,
@@ -87,26 +100,34 @@ def _train(
         stop_at_nan=options.stop_at_nan,
         device=chosen,
     )
-    try:
-        _log_ranks(cluster, solver)
-        if snapshot:
-            logger.info("Resuming from %s", snapshot)
-            solver.restore(snapshot)
-        if options.check_interval and cluster.size > 1 and not options.staleness:
-            solver.watchers.append(WeightCheck(options.check_interval))
-        solver.watchers.extend(callbacks)
-        solver.action_source = action_source
-        timeline = Timeline(options.timeline, cluster) if options.timeline else None
-        if timeline is not None:
-            solver.listen(timeline)
-        logger.info("Starting Optimization")
-        solver.solve()
-        # Caffe's command says so, whatever its solver has said.
-        logger.info("Optimization Done.")
-        if timeline is not None:
-            timeline.write()
-    finally:
-        solver.close()
+
+
+def _run(
+    solver: Solver,
+    options: TrainOptions,
+    cluster: Cluster,
+    snapshot: str,
+    action_source: ActionSource,
+    callbacks: Sequence[Callback],
+) -> None:
+    """Resume, if there is a ``snapshot``, and train to the end."""
+    _log_ranks(cluster, solver)
+    if snapshot:
+        logger.info("Resuming from %s", snapshot)
+        solver.restore(snapshot)
+    if options.check_interval and cluster.size > 1 and not options.staleness:
+        solver.watchers.append(WeightCheck(options.check_interval))
+    solver.watchers.extend(callbacks)
+    solver.action_source = action_source
+    timeline = Timeline(options.timeline, cluster) if options.timeline else None
+    if timeline is not None:
+        solver.listen(timeline)
+    logger.info("Starting Optimization")
+    solver.solve()
+    # Caffe's command says so, whatever its solver has said.
+    logger.info("Optimization Done.")
+    if timeline is not None:
+        timeline.write()
 
 
 def _find_snapshot(options: TrainOptions, param: Any, cluster: Cluster) -> str:

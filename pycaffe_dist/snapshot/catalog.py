@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,11 @@ from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.log import logger
 from pycaffe_dist.snapshot import companion
 from pycaffe_dist.snapshot.caffemodel import load_weights
+from pycaffe_dist.snapshot.companion import Companion
 from pycaffe_dist.snapshot.solverstate import load_state
+
+# By how much two snapshots' times differ at least.
+_LEAST_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ def place(prefix: str, iteration: int, hdf5: bool) -> Snapshot:
 
 def snapshots(prefix: str) -> list[Snapshot]:
     """Return the snapshots of a prefix, the newest first; those of longer prefixes are others."""
-    return sorted(_found(prefix), key=_age_key, reverse=True)
+    return sorted(_found(prefix), key=_order, reverse=True)
 
 
 def _found(prefix: str) -> Iterator[Snapshot]:
@@ -50,24 +55,56 @@ def _found(prefix: str) -> Iterator[Snapshot]:
                 yield place(prefix, int(match[1]), bool(match[2]))
 
 
-def _age_key(snapshot: Snapshot) -> tuple[float, int]:
-    """The time of writing, which copying may have taken from the file but not from the companion,
-    and the iteration: a run that began anew writes over lower iterations than it finds."""
-    with suppress(SnapshotError):
-        known = companion.load(snapshot.companion)
-        if known is not None:
-            return known.written, snapshot.iteration
+def _order(snapshot: Snapshot) -> tuple[float, int]:
+    """Return what is larger for a newer snapshot: not the iteration first, since a run that began
+    anew writes over lower iterations than it finds."""
+    known = _companion(snapshot)
+    if known is not None:
+        return known.written, snapshot.iteration
     with suppress(OSError):
         return os.stat(snapshot.state).st_mtime, snapshot.iteration
     return 0.0, snapshot.iteration
 
 
+def _companion(snapshot: Snapshot) -> Companion | None:
+    with suppress(SnapshotError):
+        return companion.load(snapshot.companion)
+    return None
+
+
+def newest_time(prefix: str) -> float:
+    """Return the time of the newest snapshot of a prefix, 0 without any."""
+    return max((_order(snapshot)[0] for snapshot in _found(prefix)), default=0.0)
+
+
+def time_after(newest: float) -> float:
+    """Return the time for a new snapshot: now, or just after the newest one if that is later."""
+    return max(time.time(), newest + _LEAST_SECONDS)
+
+
 def find_weights(state_path: str, learned_net: str) -> str:
     """Return the weights' path: as the state says, or beside the state if both were moved."""
-    beside = Path(state_path).parent / Path(learned_net).name
-    if not Path(learned_net).exists() and beside.exists():
-        return str(beside)
+    beside = os.path.join(os.path.dirname(state_path), os.path.basename(learned_net))
+    if not os.path.exists(learned_net) and os.path.exists(beside):
+        return beside
     return learned_net
+
+
+def weights_of(state_path: str, learned_net: str) -> tuple[str, Companion | None]:
+    """Return the path of a state's weights, and what Caffe's files lack, if it is there.
+
+    Raises SnapshotError when the companion shows that one of the files is damaged, and for a state
+    that names no weights.  Caffe goes on from such a state with the net as it is, but writes none.
+    """
+    folder, name = os.path.split(state_path)
+    beside = os.path.join(folder, name.replace(".solverstate", ".caffemodel"))
+    weights = find_weights(state_path, learned_net) if learned_net else beside
+    about = companion.of(state_path, weights, beside)
+    if not learned_net:
+        raise SnapshotError(
+            f"{state_path}: names no weights to go on with (learned_net is empty), so it is damaged"
+        )
+    return weights, about
 
 
 def check(snapshot: Snapshot) -> None:
@@ -75,21 +112,23 @@ def check(snapshot: Snapshot) -> None:
     if snapshot.companion.exists() and companion.of(snapshot.state, snapshot.weights):
         return
     state = load_state(snapshot.state)
-    load_weights(find_weights(snapshot.state, state.learned_net))
+    load_weights(weights_of(snapshot.state, state.learned_net)[0])
 
 
-def latest(prefix: str, since: float = 0.0) -> Snapshot | None:
+def latest(prefix: str, launch: str = "") -> Snapshot | None:
     """Return the newest snapshot that is whole, None without any; warn of damaged ones.
 
-    Those that were written before ``since`` (seconds since 1970) do not count.  Raises
-    SnapshotError when there are snapshots but none is whole.
+    With a ``launch``, only those that it has written count.  Raises SnapshotError when there are
+    snapshots but none is whole.
     """
-    found = [snapshot for snapshot in snapshots(prefix) if _age_key(snapshot)[0] >= since]
+    found = snapshots(prefix)
+    if launch:
+        found = [snapshot for snapshot in found if _is_of(snapshot, launch)]
     for snapshot in found:
         try:
             check(snapshot)
         except SnapshotError as error:
-            logger.warning("Skipping the snapshot of iteration %d: %s", snapshot.iteration, error)
+            _say_skipped(snapshot, error)
         else:
             return snapshot
     if found:
@@ -100,12 +139,26 @@ def latest(prefix: str, since: float = 0.0) -> Snapshot | None:
     return None
 
 
-def prune(prefix: str, keep: int) -> None:
-    """Remove all but the newest ``keep`` snapshots of a prefix.
+def _is_of(snapshot: Snapshot, launch: str) -> bool:
+    try:
+        known = companion.load(snapshot.companion)
+    except SnapshotError as error:
+        _say_skipped(snapshot, error)
+        return False
+    return known is not None and known.launch == launch
+
+
+def _say_skipped(snapshot: Snapshot, error: SnapshotError) -> None:
+    logger.warning("Skipping the snapshot of iteration %d: %s", snapshot.iteration, error)
+
+
+def prune(prefix: str, keep: int, newest: Snapshot) -> None:
+    """Remove all but ``newest``, which was just written, and the next ``keep - 1`` of a prefix.
 
     The state goes last: what a killed process has not removed is then found again.
     """
-    for snapshot in snapshots(prefix)[keep:]:
+    others = [snapshot for snapshot in snapshots(prefix) if snapshot != newest]
+    for snapshot in others[keep - 1 :]:
         for path in (snapshot.weights, snapshot.companion, snapshot.state):
             try:
                 Path(path).unlink(missing_ok=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import zlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +16,38 @@ from pycaffe_dist.log import logger
 from pycaffe_dist.snapshot.atomic import Checksum, checksum
 
 _Path = str | os.PathLike[str]
-FORMAT = 1
+# 1 had no checksum of its own, and no launch.
+FORMAT = 2
+_SEAL = b',\n "crc32": '
+# What the code relies on, in a file of format 1, which nothing else protects.
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "iteration": int,
+    "written": (int, float),
+    "seed": int,
+    "ranks": int,
+    "batch": int,
+    "tested": list,
+    "learning_rate": dict,
+    "by_rank": list,
+    "plan": str,
+    "launch": str,
+}
+_KINDS_BY_RANK: dict[str, type | tuple[type, ...]] = {
+    "losses": list,
+    "statistics": list,
+    "train": dict,
+    "test": list,
+}
 
 
 @dataclass(frozen=True)
 class Companion:
     """A run's surroundings at a snapshot.
 
-    ``written`` is the time of the snapshot in seconds since 1970; ``weights`` and ``state`` are the
-    checksums of the two files that this one belongs to.  ``batch`` is the number of samples of an
+    ``written`` orders the snapshots of a prefix: it is the time in seconds since 1970, but always
+    more than that of the snapshots before, however clocks differ.  ``launch`` names what `pcaffe
+    launch` had started, empty without it.  ``weights`` and ``state`` are the checksums of the two
+    files that this one belongs to.  ``batch`` is the number of samples of an
     iteration on all ``ranks`` together, ``tested`` how many batches each test net has had.
     ``learning_rate`` is the policy's state; ``by_rank`` holds what each rank wrote about itself:
     its losses and the states of the layers of its nets.  ``plan`` is the exchange plan, in JSON, if
@@ -39,10 +65,12 @@ class Companion:
     learning_rate: dict[str, Any]
     by_rank: list[dict[str, Any]]
     plan: str = ""
+    launch: str = ""
 
     def encode(self) -> bytes:
-        """Return the contents of the file."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
+        """Return the contents of the file: JSON that ends with the CRC-32 of all before it."""
+        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+        return _sealed(text.removesuffix("\n}").encode())
 
 
 def path_of(state: _Path) -> Path:
@@ -52,21 +80,47 @@ def path_of(state: _Path) -> Path:
 
 def decode(data: bytes, path: _Path = "the companion file") -> Companion:
     """Return what `Companion.encode` wrote; raises SnapshotError."""
+    head, seal, _ = data.rpartition(_SEAL)
     try:
+        if seal and data != _sealed(head):
+            raise ValueError("its checksum differs")
         values = json.loads(data)
-        version = values.pop("format")
-        if version != FORMAT:
+        version = values.pop("format", None)
+        if version not in range(1, FORMAT + 1):
             raise SnapshotError(
                 f"{path}: is of format {version}, this version of pcaffe reads {FORMAT}; "
                 "without that file, training resumes as Caffe does"
             )
-        for name in ("weights", "state"):
-            values[name] = Checksum(*values[name])
-        return Companion(**values)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if version > 1 and not seal:
+            raise ValueError("its checksum is missing")
+        values.pop("crc32", None)
+        return _companion(values)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SnapshotError(
             f"{path}: is damaged ({error}); without it, training resumes as Caffe does"
         ) from None
+
+
+def _sealed(head: bytes) -> bytes:
+    return head + _SEAL + b"%d\n}" % zlib.crc32(head)
+
+
+def _companion(values: dict[str, Any]) -> Companion:
+    values = {"plan": "", "launch": "", **values}
+    for name in ("weights", "state"):
+        values[name] = Checksum(*values[name])
+    _check_kinds(values, _KINDS)
+    for record in values["by_rank"]:
+        _check_kinds(record, _KINDS_BY_RANK)
+    if not math.isfinite(values["written"]) or len(values["by_rank"]) != values["ranks"]:
+        raise ValueError("its values do not fit together")
+    return Companion(**values)
+
+
+def _check_kinds(values: dict[str, Any], kinds: dict[str, type | tuple[type, ...]]) -> None:
+    for name, kind in kinds.items():
+        if not isinstance(values[name], kind):
+            raise TypeError(f"{name} is {values[name]!r:.40}")
 
 
 def load(path: _Path) -> Companion | None:
@@ -80,30 +134,37 @@ def load(path: _Path) -> Companion | None:
     return decode(data, path)
 
 
-def of(state: _Path, weights: _Path) -> Companion | None:
+def of(state: _Path, weights: _Path, beside: _Path = "") -> Companion | None:
     """Return the companion of a solver state and its weights; None if there is none of theirs.
 
-    Raises SnapshotError when just one of the two files is the one that the companion belongs to:
-    the other is damaged, or of another run that was stopped while it wrote over this snapshot.
+    ``beside`` are the weights that a state in this place is written with, which a damaged state may
+    not name.  Raises SnapshotError when the companion belongs to the state alone or to the weights
+    alone: the other is damaged, or of another run that was stopped while it wrote over this
+    snapshot.
     """
     path = path_of(state)
     companion = load(path)
     if companion is None:
         return None
-    differing = [
-        os.fspath(file)
-        for file, expected in ((state, companion.state), (weights, companion.weights))
-        if _checksum(file) != expected
-    ]
-    if not differing:
-        return companion
-    if len(differing) == 1:
-        raise SnapshotError(
-            f"{differing[0]}: is damaged or of another run: it is not the file that '{path}' "
-            "was written with; without that file, training resumes as Caffe does"
-        )
-    logger.warning("%s does not belong to the snapshot beside it and is not read", path)
-    return None
+    if _checksum(state) == companion.state:
+        if _checksum(weights) == companion.weights:
+            return companion
+        differing = weights
+    elif any(_is(file, companion.weights) for file in (weights, beside)):
+        differing = state
+    else:
+        logger.warning("%s does not belong to the snapshot beside it and is not read", path)
+        return None
+    raise SnapshotError(
+        f"{os.fspath(differing)}: is damaged or of another run: it is not the file that '{path}' "
+        "was written with; without that file, training resumes as Caffe does"
+    )
+
+
+def _is(path: _Path, expected: Checksum) -> bool:
+    with suppress(SnapshotError):
+        return _checksum(path) == expected
+    return False
 
 
 def _checksum(path: _Path) -> Checksum:

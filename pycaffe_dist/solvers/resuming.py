@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pycaffe_dist import device
+from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import Net
 from pycaffe_dist.snapshot.companion import Companion
@@ -17,6 +19,13 @@ if TYPE_CHECKING:
     from pycaffe_dist.solvers.solver import Solver
 
 States = dict[str, dict[str, Any]]  # of layers, by name
+
+
+class BeforeTest(NamedTuple):
+    """The batches of each test net, and its layers' states, when a test began."""
+
+    tested: list[int]
+    states: list[States]
 
 
 def states(net: Net) -> States:
@@ -63,8 +72,27 @@ def record(solver: Solver) -> dict[str, Any]:
 
 
 def go_on(solver: Solver, about: Companion) -> None:
-    """Take over what Caffe's files lack, as far as this run is like the one that wrote it."""
+    """Take over what Caffe's files lack, as far as this run is like the one that wrote it.
+
+    Raises SnapshotError for what no run like this one can have written.
+    """
     _log_changes(solver, about)
+    with _explaining("it"):
+        _take_over(solver, about)
+
+
+@contextmanager
+def _explaining(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise SnapshotError(
+            f"the .json file beside the solver state: {what} does not fit this net or is damaged "
+            f"({type(error).__name__}: {error}); without that file, training resumes as Caffe does"
+        ) from error
+
+
+def _take_over(solver: Solver, about: Companion) -> None:
     solver.learning_rate.set_state(about.learning_rate)
     _restore(solver.net, [record["train"] for record in about.by_rank])
     tests = zip(*(record["test"] for record in about.by_rank))
@@ -90,7 +118,7 @@ def _restore(net: Net, saved: Sequence[States]) -> None:
     for node in net.nodes:
         of_layer = [states[node.name] for states in saved if node.name in states]
         if len(of_layer) == len(saved):
-            with device.use(net.device):
+            with device.use(net.device), _explaining(f"what it says of layer '{node.name}'"):
                 node.layer.restore(of_layer)
 
 

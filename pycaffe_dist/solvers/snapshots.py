@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,10 @@ import numpy as np
 from pycaffe_dist.errors import PcaffeError, SnapshotError, UsageError
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import weights as net_weights
+from pycaffe_dist.runtime.processes import launch_name
 from pycaffe_dist.schema import caffe_pb2
-from pycaffe_dist.snapshot import atomic, catalog, companion
+from pycaffe_dist.snapshot import atomic, catalog
+from pycaffe_dist.snapshot import prefix as prefixes
 from pycaffe_dist.snapshot.background import Background, Copies
 from pycaffe_dist.snapshot.caffemodel import LayerWeights, fill_weights
 from pycaffe_dist.snapshot.catalog import Snapshot
@@ -25,7 +27,7 @@ from pycaffe_dist.snapshot.solverstate import SolverStateData, fill_state, load_
 if TYPE_CHECKING:
     from pycaffe_dist.solvers.solver import Solver
 
-LATEST = "latest"
+LATEST, LATEST_OF_LAUNCH = "latest", "latest@launch"
 
 
 def check_prefix(param: Any) -> None:
@@ -45,6 +47,29 @@ def check_prefix(param: Any) -> None:
         )
 
 
+@contextmanager
+def holding_prefix(param: Any) -> Iterator[None]:
+    """Keep other trainings from the solver's snapshot prefix, if it writes snapshots by itself.
+
+    Raises UsageError when another process has the prefix.
+    """
+    if not param.snapshot_prefix or not (param.snapshot or param.snapshot_after_train):
+        yield
+        return
+    hold = prefixes.take(param.snapshot_prefix, launch_name(), prefixes.PATIENCE_SECONDS)
+    if hold.owner is not None:
+        raise UsageError(f"{_in_use(hold)}; end that one, or choose another snapshot_prefix")
+    try:
+        yield
+    finally:
+        del hold  # also where an error's traceback keeps this frame
+
+
+def _in_use(hold: prefixes.Hold) -> str:
+    owner = hold.owner.words if hold.owner else ""
+    return f"the snapshot prefix '{hold.prefix}' is in use by {owner}"
+
+
 class SnapshotWriter:
     """Writes a solver's snapshots, on rank 0, while training goes on.
 
@@ -58,7 +83,7 @@ class SnapshotWriter:
         self._copies = Copies()
         self._background = Background()
         self.last_good = ""
-        self._is_first = True
+        self._hold: prefixes.Hold | None = None
 
     def start(
         self,
@@ -86,7 +111,6 @@ class SnapshotWriter:
         about = partial(
             Companion,
             iteration=solver.iteration,
-            written=time.time(),
             seed=solver.seed,
             ranks=solver.cluster.size,
             batch=solver.effective_batch,
@@ -94,6 +118,7 @@ class SnapshotWriter:
             learning_rate=solver.learning_rate.state(),
             by_rank=by_rank,
             plan=solver.engine.settle().decode(),
+            launch=launch_name(),
         )
         job = partial(self._write, files, solver.net.name, layers, state, about)
         self._background.start(partial(self._reporting, job) if periodic else job)
@@ -102,6 +127,11 @@ class SnapshotWriter:
     def wait(self) -> PcaffeError | None:
         """Wait until the last snapshot is on the disk; return its error if it is not."""
         return self._background.wait()
+
+    def close(self) -> None:
+        """Wait until the last snapshot is on the disk; let other processes have the prefix."""
+        self.wait()
+        self._hold = None
 
     def _reporting(self, job: partial[None]) -> None:
         try:
@@ -119,12 +149,31 @@ class SnapshotWriter:
         state: SolverStateData,
         about: partial[Companion],
     ) -> None:
-        """Write all three files under other names, then give them theirs, the state's last."""
         _require_finite(files, layers)
-        if self._is_first:
-            self._is_first = False
-            prefix = Path(self._param.snapshot_prefix)
-            atomic.remove_leftovers(prefix.parent, f"{prefix.name}_iter_")
+        prefix = self._param.snapshot_prefix
+        if self._hold is None:
+            self._hold = prefixes.take(prefix, launch_name())
+            if self._hold.owner is not None:
+                logger.warning("%s: its snapshots and ours may mix", _in_use(self._hold))
+        with self._hold.turn:
+            if self._hold.newest is None:
+                self._hold.newest = catalog.newest_time(prefix)
+            self._hold.newest = catalog.time_after(self._hold.newest)
+            about = partial(about, written=self._hold.newest)
+            self._write_files(files, net_name, layers, state, about)
+            self.last_good = files.state
+            if self._keep:
+                catalog.prune(prefix, self._keep, files)
+
+    def _write_files(
+        self,
+        files: Snapshot,
+        net_name: str,
+        layers: Sequence[LayerWeights],
+        state: SolverStateData,
+        about: partial[Companion],
+    ) -> None:
+        """Write all three files under other names, then give them theirs, the state's last."""
         kind = "HDF5" if files.state.endswith(".h5") else "binary proto"
         # The blocks end in reverse: a state is never there without its weights and companion.
         with (
@@ -143,9 +192,6 @@ class SnapshotWriter:
             with atomic.explaining(files.companion):
                 contents = about(weights=weights_sum, state=state_sum).encode()
                 atomic.fill(new_companion, [contents])
-        self.last_good = files.state
-        if self._keep:
-            catalog.prune(self._param.snapshot_prefix, self._keep)
 
 
 def _require_finite(files: Snapshot, layers: Sequence[LayerWeights]) -> None:
@@ -167,6 +213,7 @@ def restore(solver: Solver, path: str) -> Companion | None:
     changed; raises SnapshotError or WeightsError.
     """
     state = load_state(path)
+    weights, about = catalog.weights_of(path, state.learned_net)
     history = solver.method.history
     if len(state.history) != len(history):
         raise SnapshotError(
@@ -178,11 +225,11 @@ def restore(solver: Solver, path: str) -> Companion | None:
             raise SnapshotError(
                 f"{path}: history blob {number} has shape {theirs.shape}, expected {ours.shape}"
             )
-    about = None
-    if state.learned_net:
-        weights = catalog.find_weights(path, state.learned_net)
-        about = companion.of(path, weights)
-        solver.net.load_weights(weights)
+    missing = solver.net.load_weights(weights)
+    if missing:
+        logger.warning(
+            "%s has no weights of layer(s) %s: they start anew", weights, ", ".join(missing)
+        )
     for theirs, ours in zip(state.history, history):
         ours[...] = theirs.reshape(ours.shape)
     solver.iteration = state.iteration
@@ -194,26 +241,21 @@ def restore(solver: Solver, path: str) -> Companion | None:
 def resolve(param: Any, wanted: str) -> str:
     """Return the path of the solver state to resume from: for "latest", the newest good one.
 
-    "latest@SECONDS" leaves those alone that were written before that time since 1970.  Without any,
-    it is empty, or FILE for "latest,FILE".  Raises SnapshotError.
+    "latest@launch" takes only those that the attempts of this `pcaffe launch` have written.
+    Without any, it is empty, or FILE for "latest,FILE".  Raises SnapshotError.
     """
     first, _, otherwise = wanted.partition(",")
-    name, _, since = first.partition("@")
-    if name != LATEST:
+    if first not in (LATEST, LATEST_OF_LAUNCH):
         return wanted
+    launch = launch_name() if first == LATEST_OF_LAUNCH else ""
+    if first == LATEST_OF_LAUNCH and not launch:
+        raise UsageError(
+            f"--snapshot={LATEST_OF_LAUNCH} is for runs that pcaffe launch has started"
+        )
     if not param.snapshot_prefix:
         raise UsageError("--snapshot=latest needs a snapshot_prefix in the solver")
-    found = catalog.latest(param.snapshot_prefix, _seconds(since))
+    found = catalog.latest(param.snapshot_prefix, launch)
     if found is None:
         logger.info("There is no snapshot of prefix '%s' yet", param.snapshot_prefix)
         return otherwise
     return found.state
-
-
-def _seconds(since: str) -> float:
-    try:
-        return float(since or 0)
-    except ValueError:
-        raise UsageError(
-            f"--snapshot=latest@SECONDS takes seconds since 1970, found '{since}'"
-        ) from None

@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,13 +33,6 @@ from pycaffe_dist.solvers.updates import Updates
 from pycaffe_dist.solvers.updating import Updater
 
 Callback = Callable[["Solver"], None]
-
-
-class BeforeTest(NamedTuple):
-    """The batches of each test net, and its layers' states, when a test began."""
-
-    tested: list[int]
-    states: list[resuming.States]
 
 
 class Solver:
@@ -95,7 +88,7 @@ class Solver:
             self.loss_scale = LossScale(param.loss_scale)
         self.losses = Losses(param.average_loss, stop_at_nan)
         self._snapshot_at = -1
-        self.before_test: BeforeTest | None = None
+        self.before_test: resuming.BeforeTest | None = None
         self.resumed_statistics: list[str] = []
         self._writer = snapshots.SnapshotWriter(param, keep)
         self._display = Display()
@@ -210,6 +203,7 @@ class Solver:
         wanted = self.param.snapshot_after_train or self._asked_for_snapshot()
         if wanted and not self._has_snapshot():
             self.snapshot()
+        self._writer.close()
         if self.stopping:
             logger.info("Optimization stopped early.")
             return
@@ -434,7 +428,7 @@ class Solver:
         self.engine.synchronize()
         self.engine.mean_statistics()
         # A test that is broken off starts again, with the same batches, when the run is resumed.
-        self.before_test = BeforeTest(
+        self.before_test = resuming.BeforeTest(
             self.tested.copy(), [resuming.states(net) for net in self.test_nets]
         )
         for number in range(len(self.test_nets)):
@@ -497,7 +491,7 @@ class Solver:
 
     def close(self) -> None:
         """Wait for the last snapshot; stop the nets' threads and the engine."""
-        self._writer.wait()
+        self._writer.close()
         self.engine.finish()
         for net in (self.net, *self.test_nets):
             net.close()

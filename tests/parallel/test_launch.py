@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from launching import ENVIRONMENT, TIMEOUT_SECONDS
 
-from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.errors import WRONG_INPUT, ClusterError
 from pycaffe_dist.runtime import failure, mpirun
 from pycaffe_dist.snapshot import catalog
 
@@ -250,6 +250,22 @@ def test_a_job_that_stalls_is_ended_and_goes_on(launch):
     running.read_until(r"Iteration \d+ \(")
     running.process.send_signal(signal.SIGINT)
     assert running.end() == 0, running.output
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+def test_a_prefix_in_use_is_refused_and_a_restart_gets_its_own_again(launch):
+    first = launch(1, "--keep=2", launcher=("--restarts=1",), snapshot=50)
+    first.read_until("Iteration 200 ")
+    owner = child_of_rank(0, first.process.pid)
+    second = launch(1, launcher=("--restarts=2",), snapshot=50)
+    assert second.end() == WRONG_INPUT
+    assert f"the snapshot prefix 'run' is in use by process {owner} on " in second.output
+    assert "Initializing" not in second.output and "restart 1 of 2" not in second.output
+    os.kill(owner, signal.SIGKILL)
+    first.read_until("restart 1 of 1")
+    first.read_until(r"Resuming exactly where iteration \d+ ended")
+    first.read_until(r"Iteration \d+ \(")
+    assert "in use" not in first.output
 
 
 def test_wrong_input_is_not_tried_again(launch):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
+import os
 import threading
 import time
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from tiny import tiny_param, tiny_solver
@@ -17,19 +20,38 @@ from pycaffe_dist.errors import SnapshotError, UsageError
 from pycaffe_dist.runtime.trainer import train
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import atomic, catalog
+from pycaffe_dist.snapshot import companion as companions
 from pycaffe_dist.snapshot.background import Copies
 from pycaffe_dist.snapshot.caffemodel import load_weights
 from pycaffe_dist.snapshot.solverstate import load_state
-from pycaffe_dist.solvers import snapshots
+from pycaffe_dist.solvers import resuming, snapshots
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    """Return the names of all files but the lock of a solver that lives."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
 def of_iterations(*iterations: int) -> list[str]:
     kinds = ("caffemodel", "solverstate", "solverstate.json")
     return sorted(f"tiny_iter_{iteration}.{kind}" for iteration in iterations for kind in kinds)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """Return data with one bit of another value."""
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+def spoil(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(flipped(data, len(data) // 2))
+
+
+def as_format_1(path: Path) -> None:
+    """Write a companion as the first versions of pcaffe did."""
+    values = json.loads(path.read_bytes())
+    del values["crc32"], values["launch"]
+    path.write_bytes(json.dumps({**values, "format": 1}, indent=1).encode())
 
 
 def weights_in(path: Path) -> np.ndarray:
@@ -79,11 +101,12 @@ def test_a_last_snapshot_that_fails_is_an_error(tmp_path, monkeypatch, fields):
 def test_what_does_not_read_back_does_not_count(tmp_path, monkeypatch):
     solver = tiny_solver(tmp_path)
     solver.snapshot()
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.*[!k]")}
     monkeypatch.setattr(atomic, "checksum", lambda path: atomic.Checksum(1, 2))
     with pytest.raises(SnapshotError, match=r"tiny_iter_0\.caffemodel: cannot be written: Input"):
         solver.snapshot()
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.*[!k]")} == before
+    assert names(tmp_path) == of_iterations(0)
 
 
 @pytest.mark.parametrize("format", ["BINARYPROTO", "HDF5"])
@@ -102,7 +125,7 @@ def test_training_changes_nothing_that_is_being_written(tmp_path, monkeypatch, f
     monkeypatch.setattr(snapshots, "fill_weights", late)
     solver.snapshot(wait=False)
     solver.step(3)
-    assert not list(tmp_path.glob("tiny*"))
+    assert not list(tmp_path.glob("tiny_iter_*"))
     may_write.set()
     solver.close()
     suffix = ".h5" if format == "HDF5" else ""
@@ -172,6 +195,138 @@ def test_a_snapshot_that_is_cut_off_is_skipped(tmp_path, caplog, kind, with_comp
         snapshots.resolve(tiny_param(tmp_path), "latest")
 
 
+@pytest.mark.parametrize("keep", [0, 2])
+def test_a_clock_that_was_set_back_does_not_change_the_order(tmp_path, monkeypatch, keep):
+    solver = tiny_solver(tmp_path, "snapshot: 2", keep=keep)
+    solver.step(4)
+    solver.close()
+    real = time.time
+    monkeypatch.setattr(catalog.time, "time", lambda: real() - 86400)
+    for path in tmp_path.glob("tiny_iter_2*"):
+        os.utime(path, (real(), real()))
+    solver = tiny_solver(tmp_path, "snapshot: 2", keep=keep)
+    solver.restore(catalog.latest(f"{tmp_path}/tiny").state)
+    solver.step(4)
+    solver.close()
+    found = [snapshot.iteration for snapshot in catalog.snapshots(f"{tmp_path}/tiny")]
+    assert found == ([8, 6] if keep else [8, 6, 4, 2])
+    assert catalog.latest(f"{tmp_path}/tiny").iteration == 8
+
+
+def test_what_was_just_written_is_never_pruned(tmp_path):
+    """Whatever times other files claim to have, and with a companion that cannot be read."""
+    tiny_solver(tmp_path, "snapshot: 2").solve()
+    newest = catalog.place(f"{tmp_path}/tiny", 2, False)
+    newest.companion.unlink()
+    os.utime(newest.state, (0, 0))
+    catalog.prune(f"{tmp_path}/tiny", 1, newest)
+    assert names(tmp_path) == ["tiny_iter_2.caffemodel", "tiny_iter_2.solverstate"]
+
+
+def test_snapshots_of_older_versions_are_older_than_ours(tmp_path, monkeypatch):
+    tiny_solver(tmp_path, "snapshot: 4").solve()
+    for path in tmp_path.glob("*.json"):
+        as_format_1(path)
+    real = time.time
+    monkeypatch.setattr(catalog.time, "time", lambda: real() - 86400)
+    solver = tiny_solver(tmp_path, "snapshot: 1")
+    solver.restore(f"{tmp_path}/tiny_iter_4.solverstate")
+    solver.step(1)
+    solver.close()
+    found = [snapshot.iteration for snapshot in catalog.snapshots(f"{tmp_path}/tiny")]
+    assert found == [5, 8, 4]
+
+
+@pytest.mark.parametrize("format", ["BINARYPROTO", "HDF5"])
+@pytest.mark.parametrize("companion", ["whole", "none"])
+def test_a_state_without_weights_is_refused(tmp_path, format, companion):
+    """Caffe goes on with random weights."""
+    tiny_solver(tmp_path, f"snapshot_format: {format}").solve()
+    path = tmp_path / f"tiny_iter_8.solverstate{'.h5' * (format == 'HDF5')}"
+    if format == "HDF5":
+        with h5py.File(path, "r+") as file:
+            del file["learned_net"]
+    else:
+        data = path.read_bytes()
+        at = data.index(b"\x12")  # the tag of learned_net
+        path.write_bytes(data[:at] + b"\x32" + data[at + 1 :])
+    if companion == "none":
+        Path(f"{path}.json").unlink()
+    words = {"whole": "is damaged or of another run", "none": "names no weights to go on with"}
+    with pytest.raises(SnapshotError, match=f"^{path}: {words[companion]}"):
+        tiny_solver(tmp_path).restore(str(path))
+
+
+def test_a_state_that_names_other_weights_is_refused(tmp_path):
+    """One bit turns the name of one file into another's."""
+    solver = tiny_solver(tmp_path, "snapshot: 2")
+    solver.snapshot()
+    solver.solve()
+    path = tmp_path / "tiny_iter_8.solverstate"
+    path.write_bytes(path.read_bytes().replace(b"tiny_iter_8", b"tiny_iter_0"))
+    with pytest.raises(SnapshotError, match=f"^{path}: is damaged or of another run"):
+        tiny_solver(tmp_path).restore(str(path))
+
+
+def test_a_damaged_companion_leads_to_the_snapshot_before(tmp_path, caplog):
+    tiny_solver(tmp_path, "snapshot: 2").solve()
+    path = tmp_path / "tiny_iter_8.solverstate.json"
+    whole = path.read_bytes()
+    damaged = [whole[:at] for at in range(0, len(whole), 97)]
+    damaged += [flipped(whole, at) for at in range(0, len(whole), 11)]
+    damaged += [b"[" * 100_000, b"{}", b"[]", b"3"]
+    for data in damaged:
+        path.write_bytes(data)
+        caplog.clear()
+        assert catalog.latest(f"{tmp_path}/tiny").iteration == 6
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert line.startswith(f"Skipping the snapshot of iteration 8: {path}: is ")
+        assert "\n" not in line
+        with pytest.raises(SnapshotError, match="training resumes as Caffe does"):
+            tiny_solver(tmp_path).restore(f"{tmp_path}/tiny_iter_8.solverstate")
+
+
+def test_companions_of_older_versions_are_read(tmp_path):
+    tiny_solver(tmp_path, "snapshot: 2").solve()
+    path = tmp_path / "tiny_iter_6.solverstate.json"
+    as_format_1(path)
+    assert companions.load(path).iteration == 6
+    solver = tiny_solver(tmp_path)
+    solver.restore(f"{tmp_path}/tiny_iter_6.solverstate")
+    assert solver.losses.go_on
+    values = json.loads(path.read_bytes())
+    for name in (*values, "losses"):
+        broken = json.loads(path.read_bytes())
+        if name == "losses":
+            del broken["by_rank"][0]["losses"]
+        elif name not in ("plan",):
+            broken[name] = None
+        path.write_bytes(json.dumps(broken).encode())
+        if broken != values:
+            with pytest.raises(SnapshotError, match="training resumes as Caffe does"):
+                companions.load(path)
+        path.write_bytes(json.dumps(values).encode())
+
+
+def test_a_companion_of_another_net_leads_to_one_line(tmp_path):
+    tiny_solver(tmp_path, "snapshot: 2").solve()
+    solver = tiny_solver(tmp_path)
+    about = companions.load(tmp_path / "tiny_iter_6.solverstate.json")
+    random = about.by_rank[0]["train"]["drop"]["random"]
+    random[next(iter(random))] = {"bit_generator": "none"}
+    with pytest.raises(SnapshotError, match="what it says of layer 'drop' does not fit"):
+        resuming.go_on(solver, about)
+
+
+def test_layers_that_start_anew_are_named(tmp_path, caplog):
+    tiny_solver(tmp_path).solve()
+    (tmp_path / "tiny_iter_8.solverstate.json").unlink()
+    path = tmp_path / "tiny_iter_8.caffemodel"
+    path.write_bytes(path.read_bytes().replace(b"\x0a\x02ip", b"\x0a\x02iq"))
+    tiny_solver(tmp_path).restore(f"{tmp_path}/tiny_iter_8.solverstate")
+    assert f"{path} has no weights of layer(s) ip: they start anew" in caplog.text
+
+
 def test_weights_of_another_snapshot_are_not_taken_for_the_states(tmp_path):
     tiny_solver(tmp_path, "snapshot: 2").solve()
     weights = tmp_path / "tiny_iter_8.caffemodel"
@@ -180,14 +335,24 @@ def test_weights_of_another_snapshot_are_not_taken_for_the_states(tmp_path):
         tiny_solver(tmp_path).restore(f"{tmp_path}/tiny_iter_8.solverstate")
 
 
-def test_snapshots_of_an_earlier_run_do_not_count_for_the_newest_since_a_time(tmp_path):
+def test_snapshots_of_an_earlier_launch_do_not_count_for_the_newest_of_a_launch(
+    tmp_path, monkeypatch, caplog
+):
     tiny_solver(tmp_path, "snapshot: 2").solve()
-    param, now = tiny_param(tmp_path), time.time()
-    assert snapshots.resolve(param, f"latest@{now - 60:.0f}").endswith("tiny_iter_8.solverstate")
-    assert snapshots.resolve(param, f"latest@{now + 60:.0f}") == ""
-    assert snapshots.resolve(param, f"latest@{now + 60:.0f},other.solverstate").startswith("other")
-    with pytest.raises(UsageError, match="takes seconds since 1970, found 'noon'"):
-        snapshots.resolve(param, "latest@noon")
+    param = tiny_param(tmp_path)
+    with pytest.raises(UsageError, match="is for runs that pcaffe launch has started"):
+        snapshots.resolve(param, "latest@launch")
+    monkeypatch.setenv("PCAFFE_JOB", "mine.0")
+    assert snapshots.resolve(param, "latest@launch") == ""
+    assert snapshots.resolve(param, "latest@launch,other.solverstate") == "other.solverstate"
+    solver = tiny_solver(tmp_path, "snapshot: 2")
+    solver.step(5)
+    solver.close()
+    monkeypatch.setenv("PCAFFE_JOB", "mine.1")
+    assert snapshots.resolve(param, "latest@launch").endswith("tiny_iter_4.solverstate")
+    spoil(tmp_path / "tiny_iter_4.solverstate.json")
+    assert snapshots.resolve(param, "latest@launch").endswith("tiny_iter_2.solverstate")
+    assert "Skipping the snapshot of iteration 4: " in caplog.text
 
 
 def test_copies_are_of_all_arrays_and_shared_ones_are_copied_once():

@@ -39,15 +39,15 @@ def test_errors(args, message):
 @pytest.mark.parametrize(
     "given, wanted",
     [
-        ([], "latest@1700000000"),
-        (["--snapshot=a_iter_5.solverstate"], "latest@1700000000,a_iter_5.solverstate"),
-        (["-snapshot", "a"], "latest@1700000000,a"),
+        ([], "latest@launch"),
+        (["--snapshot=a_iter_5.solverstate"], "latest@launch,a_iter_5.solverstate"),
+        (["-snapshot", "a"], "latest@launch,a"),
         (["--snapshot=latest", "--weights=w"], "latest"),
         (["--snapshot=latest,a"], "latest,a"),
     ],
 )
 def test_a_restart_prefers_the_runs_own_snapshots(given, wanted):
-    resumed = launch._resumed(parse("-n", "2", "train", "--solver=s", *given), 1.7e9)
+    resumed = launch._resumed(parse("-n", "2", "train", "--solver=s", *given))
     assert resumed == ["train", "--solver=s", *given, f"--snapshot={wanted}"]
 
 

@@ -1,8 +1,10 @@
 """Solvers and what counts for the whole process, through the Python API."""
 
+import gc
 import logging
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,27 @@ def solver(monkeypatch):
     solver = caffe.get_solver("solver_sgd.prototxt")
     solver.net.copy_from("init.caffemodel")
     return solver
+
+
+def test_a_solver_is_freed_with_its_last_reference(monkeypatch, tmp_path):
+    """As pycaffe's is: programs make solvers in loops."""
+    monkeypatch.chdir(GOLDEN)
+    gc.disable()
+    try:
+        for _ in range(2):  # compiling, at first, may keep frames for the collector
+            solver = caffe.get_solver("solver_sgd.prototxt")
+            solver.add_callback(lambda: None, lambda: None)
+            solver.step(2)
+            solver.param.snapshot_prefix = str(tmp_path / "s")
+            solver.snapshot()
+            solver.restore(tmp_path / f"s_iter_{solver.iter}.solverstate.h5")
+            solver.step(1)
+            parts = [weakref.ref(part) for part in (solver, solver.net, solver._solver.net)]
+            parts += [weakref.ref(layer) for layer in solver.net.layers]
+            del solver
+        assert [part() for part in parts if part() is not None] == []
+    finally:
+        gc.enable()
 
 
 def test_every_method_has_its_class(monkeypatch):
