@@ -74,7 +74,7 @@ class Solver:
             self._check_prefix()
         self.iteration = 0
         self._created = time.monotonic()
-        self.action_source: Callable[[], Action] = _no_action
+        self.action_source: Callable[[], Action] = lambda: Action.NONE
         self.before_gradients: list[Callback] = []
         self.after_gradients: list[Callback] = []
         self.after_iteration: list[Callback] = []
@@ -495,7 +495,3 @@ class Solver:
         self.engine.finish()
         for net in (self.net, *self.test_nets):
             net.close()
-
-
-def _no_action() -> Action:
-    return Action.NONE
