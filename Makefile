@@ -40,8 +40,8 @@ $(INSTALLED): setup.cfg pyproject.toml
 train: install ## get MNIST and train LeNet on $RANKS ranks (2): the quick start
 	scripts/train_lenet.sh --quick -n $(RANKS)
 
-test: install ## run the tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not long" $(PYTEST_FLAGS)
+test: install ## run the tests; name the ten that took longest
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not long" --durations=10 $(PYTEST_FLAGS)
 
 test-long: install ## run the tests that take minutes, too
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)

@@ -1,4 +1,4 @@
-"""How the tests are divided among processes, by pytest's plugin xdist, and what these inherit."""
+"""What all tests share: their order, their division among processes, and fixtures."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
+# Tests under mpirun need several cores: one at a time, and first, since they take longest.
 PARALLEL = "tests/parallel/"
+PROCESS_DIED = pytest.StashKey[bool]()
 
 # A shell that runs the tests in the background has them, and all they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -32,19 +33,24 @@ def new_threads() -> Callable[[], list[str]]:
     return names
 
 
-class ByFile(LoadScopeScheduling):
-    """Keeps the tests of a file together, and all those under mpirun: they need several cores."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return PARALLEL if nodeid.startswith(PARALLEL) else nodeid.partition("::")[0]
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
     items.sort(key=lambda item: not item.nodeid.startswith(PARALLEL))
 
 
-@pytest.hookimpl
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+@pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from by_file import ByFile
+
     config.option.loadscopereorder = False
-    return ByFile(config, log)
+    return ByFile(config, log, PARALLEL)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    node.config.stash[PROCESS_DIED] = node.config.stash.get(PROCESS_DIED, False) or bool(error)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail a run in which a process has died outside of any test: some may not have run."""
+    if exitstatus == pytest.ExitCode.OK and session.config.stash.get(PROCESS_DIED, False):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -20,11 +20,15 @@ LONGEST_LIFE, MOST = 0.1, 1.0
 
 
 def write_for_ever(folder: Path, fields: str, ready: int) -> None:
-    """Go on from the latest snapshot, say so, and write one after every iteration."""
+    """Go on from the latest snapshot, say so, and write one after every iteration.
+
+    If the test itself is killed, this ends: it would keep the pipes of the test's process open.
+    """
+    parent = os.getppid()
     solver = tiny_solver(folder, fields, keep=3)
     solver.restore(catalog.latest(f"{folder}/tiny").state)
     os.write(ready, b"!")
-    while True:
+    while os.getppid() == parent:
         solver.step(1)
 
 

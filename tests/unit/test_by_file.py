@@ -1,0 +1,96 @@
+"""A test that ends its process fails; all other tests run, and the run ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+TIMEOUT_SECONDS = 60
+FILE = """
+import os, pytest
+
+@pytest.mark.parametrize("number", range({count}))
+def test_it(number):
+    if number == {abort}:
+        os.abort()
+"""
+# The tests of each file, and which one aborts.
+FILES = {
+    "parallel/test_launching.py": (3, 1),
+    "parallel/test_training.py": (2, None),
+    "test_complete.py": (2, None),
+    "test_first.py": (3, 0),
+    "test_last.py": (2, 1),
+    "test_single.py": (1, None),
+}
+COLLECTED_BY_ONE = """
+import os
+
+if os.environ.get("PYTEST_XDIST_WORKER") != "gw0":
+    os.abort()
+
+def test_it():
+    pass
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a function that runs pytest on files of the given texts; it returns what it did."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "tests/parallel").mkdir(parents=True)
+    for name in ("conftest.py", "by_file.py"):
+        shutil.copy(TESTS / name, tmp_path / "tests")
+    environment = {name: os.environ[name] for name in os.environ if not name.startswith("PYTEST_")}
+
+    def run(files: dict[str, str], *flags: str) -> subprocess.CompletedProcess[str]:
+        for name, text in files.items():
+            (tmp_path / "tests" / name).write_text(text)
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-rA", *flags, "tests"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+
+    return run
+
+
+def outcomes(output: str, outcome: str) -> list[str]:
+    return sorted(re.findall(rf"(?m)^{outcome} tests/(\S+)", output))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_test_that_ends_its_process_fails_and_the_others_run(run, workers):
+    texts = {name: FILE.format(count=n, abort=abort) for name, (n, abort) in FILES.items()}
+    done = run(texts, f"-n{workers}")
+    tests = [(name, i, i == abort) for name, (n, abort) in FILES.items() for i in range(n)]
+    assert outcomes(done.stdout, "FAILED") == [f"{name}::test_it[{i}]" for name, i, a in tests if a]
+    assert outcomes(done.stdout, "PASSED") == [
+        f"{name}::test_it[{i}]" for name, i, aborts in tests if not aborts
+    ]
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_process_that_dies_outside_of_tests_fails_the_run(run):
+    """Here no worker but the first lives long enough to collect the tests, so that none runs."""
+    done = run({"test_collected.py": COLLECTED_BY_ONE}, "-n2", "--max-worker-restart=1")
+    assert "node down" in done.stdout
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+
+
+def test_without_xdist(run):
+    done = run({"test_single.py": FILE.format(count=2, abort=None)}, "-p", "no:xdist")
+    assert len(outcomes(done.stdout, "PASSED")) == 2
+    assert done.returncode == pytest.ExitCode.OK
