@@ -44,7 +44,7 @@ Results = list[dict[str, np.ndarray]]
 
 
 @pytest.fixture(scope="module")
-def results(mpirun, tmp_path_factory) -> Callable[..., Results]:
+def results(mpirun, kept_mpirun, tmp_path_factory) -> Callable[..., Results]:
     """Return a function that runs all exchanges, on some cases or all.
 
     It takes the ranks, a seed and names of cases, and returns every rank's arrays by name.
@@ -53,7 +53,8 @@ def results(mpirun, tmp_path_factory) -> Callable[..., Results]:
     @cache
     def run(ranks: int, seed: int, *names: str) -> Results:
         folder = tmp_path_factory.mktemp(f"on_{ranks}_ranks")
-        finished = mpirun(ranks, "exchanging.py", folder, seed, *names, timeout=240)
+        start = kept_mpirun if ranks < MANY else mpirun
+        finished = start(ranks, "exchanging.py", folder, seed, *names, timeout=240)
         assert finished.status == 0, finished.output
         return [dict(np.load(folder / f"{rank}.npz")) for rank in range(ranks)]
 
@@ -61,13 +62,13 @@ def results(mpirun, tmp_path_factory) -> Callable[..., Results]:
 
 
 @pytest.fixture(scope="module")
-def trained(mpirun, tmp_path_factory) -> Callable[[int], dict[str, np.ndarray]]:
+def trained(kept_mpirun, tmp_path_factory) -> Callable[[int], dict[str, np.ndarray]]:
     """Return a function that trains with all exchanges and returns gradients and weights."""
 
     @cache
     def run(ranks: int) -> dict[str, np.ndarray]:
         folder = tmp_path_factory.mktemp(f"trained_on_{ranks}_ranks")
-        finished = mpirun(ranks, "solving.py", folder / "found.npz", timeout=240)
+        finished = kept_mpirun(ranks, "solving.py", folder / "found.npz", timeout=240)
         assert finished.status == 0, finished.output
         return dict(np.load(folder / "found.npz"))
 

@@ -11,9 +11,9 @@ from exchange_cases import MANY, cases
 from pycaffe_dist.solvers import method_types
 
 
-def run(mpirun, folder, ranks: int, servers: int) -> list[dict]:
+def run(kept_mpirun, folder, ranks: int, servers: int) -> list[dict]:
     """Return what every training rank has found, by name."""
-    finished = mpirun(ranks, "serving.py", folder, servers, timeout=120)
+    finished = kept_mpirun(ranks, "serving.py", folder, servers, timeout=120)
     assert finished.status == 0, finished.output
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(ranks - servers)]
 
@@ -25,9 +25,9 @@ def run(mpirun, folder, ranks: int, servers: int) -> list[dict]:
         pytest.param(MANY, 0, marks=pytest.mark.long),
     ],
 )
-def test_synchronous_training_gives_the_bits_of_allreduce(mpirun, tmp_path, ranks, servers):
+def test_synchronous_training_gives_the_bits_of_allreduce(kept_mpirun, tmp_path, ranks, servers):
     """Weights on all ranks, and the history on rank 0; some is there when they start."""
-    for rank, found in enumerate(run(mpirun, tmp_path, ranks, servers)):
+    for rank, found in enumerate(run(kept_mpirun, tmp_path, ranks, servers)):
         ours = {name: array for name, array in found.items() if name.startswith("ours/")}
         assert {name.split("/")[1] for name in ours} == set(cases(ranks - servers))
         assert ranks == MANY or {name.split("/")[2] for name in ours} == set(method_types())
@@ -39,9 +39,9 @@ def test_synchronous_training_gives_the_bits_of_allreduce(mpirun, tmp_path, rank
 
 @pytest.mark.parametrize("servers", [0, 1])
 def test_ranks_run_ahead_as_far_as_the_staleness_and_say_for_whom_they_wait(
-    mpirun, tmp_path, servers
+    kept_mpirun, tmp_path, servers
 ):
-    finished = mpirun(3 + servers, "lagging.py", tmp_path, servers, timeout=120)
+    finished = kept_mpirun(3 + servers, "lagging.py", tmp_path, servers, timeout=120)
     assert finished.status == 0, finished.output
     said = re.findall(r"rank [02] has waited \d+ s for rank 1 \(3 clocks behind\)", finished.output)
     assert said, finished.output

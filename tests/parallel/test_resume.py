@@ -10,7 +10,7 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
-from launching import run
+from kept_jobs import run_pcaffe
 
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot import companion
@@ -73,7 +73,10 @@ def train(
 ) -> str:
     text = SOLVER.replace("snapshot: 4", f"snapshot: {every}")
     (folder / f"{prefix}.solver").write_text(text % (prefix, solver))
-    return run(ranks, ["train", f"--solver={prefix}.solver", EXCHANGE, *flags], folder)
+    # What a run resumes must be in the snapshot, not in a process that has been there before.
+    resumes = any(flag.startswith("--snapshot=") for flag in flags)
+    words = ["train", f"--solver={prefix}.solver", EXCHANGE, *flags]
+    return run_pcaffe(ranks, words, folder, process="resumed" if resumes else "")
 
 
 def losses(output: str) -> dict[str, str]:
@@ -142,7 +145,7 @@ def test_stopping_anywhere_does_not_show(folder):
     (folder / "whole.solver").rename(folder / "kept.solver")
     stopped = (folder / "kept.solver").read_text().replace("max_iter: 11", "max_iter: 7")
     (folder / "stopped.solver").write_text(stopped.replace("'whole'", "'stopped'"))
-    run(3, ["train", "--solver=stopped.solver", EXCHANGE], folder)
+    run_pcaffe(3, ["train", "--solver=stopped.solver", EXCHANGE], folder)
     train(folder, "resumed", 3, "--snapshot=stopped_iter_7.solverstate")
     assert_same_bits(folder, "whole", "resumed")
 

@@ -11,6 +11,7 @@ import lmdb
 import numpy as np
 import pytest
 from digits import DATA, SOLVER, write_digits
+from kept_jobs import run_pcaffe
 from launching import run
 
 from pycaffe_dist.schema import caffe_pb2
@@ -74,7 +75,7 @@ def train(folder: Path, name: str, net: str, ranks: int, batch: int, *flags: str
     (folder / f"{name}.prototxt").write_text(net % batch)
     solver = SOLVER % (f"{name}.prototxt", ITERATIONS, name) + extra
     (folder / f"{name}_solver.prototxt").write_text(solver)
-    output = run(ranks, ["train", f"--solver={name}_solver.prototxt", *flags], folder)
+    output = run_pcaffe(ranks, ["train", f"--solver={name}_solver.prototxt", *flags], folder)
     losses = [float(loss) for loss in re.findall(r"Iteration \d+ \(.*loss = (\S+)", output)]
     assert len(losses) == ITERATIONS
     layers = load_weights(folder / f"{name}_iter_{ITERATIONS}.caffemodel")
@@ -201,7 +202,7 @@ def test_tests_spread_over_ranks_see_the_same_batches(folder):
         (folder / f"{name}.prototxt").write_text(LENET % BATCH)
         solver = SOLVER.replace("0.01", "0") % (f"{name}.prototxt", ITERATIONS, name) + extra
         (folder / f"{name}.solver").write_text(solver)
-        output = run(ranks, ["train", f"--solver={name}.solver"], folder)
+        output = run_pcaffe(ranks, ["train", f"--solver={name}.solver"], folder)
         results.append(re.findall(r"Test net output #\d: \w+ = (\S+)", output))
     assert len(results[0]) == 6
     assert results[0] == results[1]

@@ -9,8 +9,10 @@ import sys
 
 import numpy as np
 
+from pycaffe_dist.device import set_threads
 from pycaffe_dist.exchange import exchange_class, exchange_names
 from pycaffe_dist.exchange.base import Moves
+from pycaffe_dist.runtime.cluster import Cluster, detect
 from pycaffe_dist.runtime.trainer import make_solver
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import method_types
@@ -33,7 +35,7 @@ layer { name: 'loss' type: 'EuclideanLoss' bottom: 'ip2' bottom: 'y' top: 'loss'
 ITERATIONS = 3
 
 
-def train(method: str, exchange: str) -> list[np.ndarray]:
+def train(cluster: Cluster, method: str, exchange: str) -> list[np.ndarray]:
     """Return the weights after a few iterations; all kernels run, clipping included if it can."""
     clips = exchange_class(exchange).moves is not Moves.UPDATE
     param = text.parse(
@@ -44,28 +46,30 @@ def train(method: str, exchange: str) -> list[np.ndarray]:
     )
     if method in ("SGD", "Nesterov", "AdaDelta", "Adam"):
         param.momentum = 0.9
-    solver = make_solver(param, exchange=exchange)
+    solver = make_solver(param, cluster, exchange=exchange)
     solver.step(ITERATIONS)
     weights = [parameter.blob.data.copy() for parameter in solver.net.parameters]
     solver.close()
     return weights
 
 
-def check(method: str, exchange: str) -> None:
+def check(cluster: Cluster, method: str, exchange: str) -> None:
     """Raise AssertionError, with the case, unless two runs give the same bits."""
-    first, second = train(method, exchange), train(method, exchange)
+    first, second = (train(cluster, method, exchange) for _ in range(2))
     assert all(np.isfinite(array).all() for array in first), (method, exchange)
     same = [a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True)]
     assert all(same), (method, exchange, same)
 
 
 def main() -> None:
-    for method in method_types():
-        check(method, "allreduce")
-    # test_exchanges.py repeats what only combines gradients.
-    for exchange in exchange_names():
-        if exchange_class(exchange).moves is Moves.UPDATE:
-            check("SGD", exchange)
+    with detect() as cluster:
+        set_threads(cluster.threads)
+        for method in method_types():
+            check(cluster, method, "allreduce")
+        # test_exchanges.py repeats what only combines gradients.
+        for exchange in exchange_names():
+            if exchange_class(exchange).moves is Moves.UPDATE:
+                check(cluster, "SGD", exchange)
     print("same", file=sys.stdout, flush=True)
 
 

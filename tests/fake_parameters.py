@@ -1,4 +1,4 @@
-"""Parameters without a net, for programs that run under mpirun and for unit tests."""
+"""Parameters without a net, for programs that run under mpirun and for other tests."""
 
 from __future__ import annotations
 

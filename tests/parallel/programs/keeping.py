@@ -1,0 +1,70 @@
+"""Usage: keeping.py PORT: run one program after the other, as this port's socket says.
+
+Each of its lines has a program and its arguments, a folder to run it in, and a folder where file R
+gets what rank R prints.  The answer to each is one digit, 0 if the program has succeeded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+
+from pycaffe_dist.cli.main import main as pcaffe
+from pycaffe_dist.runtime import launcher
+
+
+@contextlib.contextmanager
+def printing_to(path: str) -> Iterator[None]:
+    """Have what this process prints go to a file, also what libraries print."""
+    kept = [os.dup(number) for number in (1, 2)]
+    with open(path, "wb") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, copy in zip((1, 2), kept):
+            os.dup2(copy, number)
+            os.close(copy)
+
+
+def status_of(words: list[str]) -> int:
+    """Run ``pcaffe …``, or the file of a program, in this process."""
+    try:
+        if words[0] == "pcaffe":
+            return pcaffe(words[1:])
+        sys.argv[:] = words
+        runpy.run_path(words[0], run_name="__main__")
+        return 0
+    except SystemExit as end:
+        return int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def main(port: int) -> None:
+    if launcher.find() is not None:
+        # Clusters come and go, and each would end MPI if it had started it.
+        from mpi4py import rc
+
+        rc.thread_level = "serialized"
+        from mpi4py import MPI  # noqa: F401
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        for line in connection.makefile():
+            words, folder, outputs = json.loads(line)
+            os.chdir(folder)
+            with printing_to(os.path.join(outputs, str(launcher.rank()))):
+                status = status_of(words)
+            connection.sendall(b"%d" % bool(status))
+
+
+main(int(sys.argv[1]))
