@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from digits import DATA, SOLVER, write_digits
+from kept_jobs import run_pcaffe
 from launching import run
 
 from pycaffe_dist.gpu.emulated import compiler
@@ -40,9 +41,11 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def emulated(monkeypatch):
-    monkeypatch.setenv("PCAFFE_EMULATE_GPU", "2")
+@pytest.fixture(scope="module", autouse=True)
+def emulated():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PCAFFE_EMULATE_GPU", "2")
+        yield
 
 
 def train(folder, ranks, name, *flags, iterations=6, resume=""):
@@ -52,7 +55,11 @@ def train(folder, ranks, name, *flags, iterations=6, resume=""):
     text += " snapshot: 3 test_iter: 2 test_interval: 3"
     (folder / f"{name}.prototxt").write_text(text)
     arguments = ["train", f"--solver={name}.prototxt", *flags]
-    log = run(ranks, [*arguments, *([f"--snapshot={resume}"] if resume else [])], folder)
+    process = "with emulated GPUs"
+    if resume:
+        arguments.append(f"--snapshot={resume}")
+        process += ", resumed"
+    log = run_pcaffe(ranks, arguments, folder, process)
     losses = [float(x) for x in re.findall(r"Iteration \d+ .*, loss = (\S+)", log)]
     return log, losses, load_weights(f"{prefix}_iter_{iterations}.caffemodel")
 

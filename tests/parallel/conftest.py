@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from kept_jobs import close_jobs, run_kept
+from kept_jobs import run_kept
 from launching import Finished, Job
 
 
@@ -43,10 +43,3 @@ def kept_mpirun(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Finis
         return run_kept(ranks, words, folder, timeout)
 
     return run
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_job_is_left() -> Iterator[None]:
-    """End the jobs that tests have kept."""
-    yield
-    close_jobs()

@@ -5,6 +5,7 @@ What is about a rank's start, its end or its failure needs a job of its own: see
 
 from __future__ import annotations
 
+import atexit
 import json
 import socket
 import tempfile
@@ -18,7 +19,7 @@ from launching import TIMEOUT_SECONDS, Finished, Job, program_words
 
 START_SECONDS = 60
 # So many wait for their next program; what is needed again later is started again.
-MOST_JOBS = 6
+MOST_JOBS = 8
 
 
 class KeptJob:
@@ -53,10 +54,14 @@ class KeptJob:
         seconds = time.monotonic() - started
         return Finished(int(not done), output if done else output + self._kill(), seconds)
 
-    def close(self) -> None:
-        """End the ranks."""
+    def dismiss(self) -> None:
+        """Let the ranks end."""
         for rank in self._sockets:
             rank.close()
+
+    def close(self) -> None:
+        """Let the ranks end, and wait for it."""
+        self.dismiss()
         self._job.finish(START_SECONDS)
 
     @staticmethod
@@ -116,7 +121,10 @@ def run_pcaffe(ranks: int, arguments: list[str], folder: Path, process: str = ""
     return finished.output
 
 
+@atexit.register
 def close_jobs() -> None:
     """End all ranks that wait for a program."""
+    for job in _jobs.values():
+        job.dismiss()
     while _jobs:
         _jobs.popitem()[1].close()
