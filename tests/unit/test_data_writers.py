@@ -100,6 +100,7 @@ def test_features_of_a_scalar_are_one_for_each_batch(tmp_path, kind):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("kind", ["lmdb", "hdf5"])
 def test_signals_that_kill_leave_nothing_behind(tmp_path, number, kind):
+    signal.signal(number, signal.SIG_DFL)  # under nohup, SIGHUP is ignored
     with pytest.raises(SystemExit) as caught, create_features(str(tmp_path / "x"), kind, "x"):
         os.kill(os.getpid(), number)
         time.sleep(5)

@@ -53,7 +53,8 @@ def status_of(words: list[str]) -> int:
 
 def main(port: int) -> None:
     if launcher.find() is not None:
-        # Clusters come and go, and each would end MPI if it had started it.
+        # Started here, MPI outlives the programs' clusters: one that starts it ends it.
+        launcher.prepare_mpi()
         from mpi4py import rc
 
         rc.thread_level = "serialized"
