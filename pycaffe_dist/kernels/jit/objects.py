@@ -8,6 +8,7 @@ import hashlib
 import os
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -163,7 +164,8 @@ def _kept(spec: Specification, paths: tuple[Path, Path]) -> bytes | None:
     if code is None:
         code = _read(paths[1])
         if code is not None and not _told:
-            _warn(spec, "in an earlier run", "", paths[1])
+            # The process that compiled it has warned; all ranks of a host come here.
+            _tell(logger.info, spec, "in an earlier run or another process", "", paths[1])
     return code
 
 
@@ -184,14 +186,16 @@ def _compile(
             continue
         _write(paths[1 if reason else 0], code)
         if reason and wanted_by not in _told:
-            _warn(spec, reason, wanted_by, paths[1])
+            _tell(logger.warning, spec, reason, wanted_by, paths[1])
         return code
     raise DeviceError(f"LLVM cannot compile {_short(spec)} for {target.cpu}: {reason}")
 
 
-def _warn(spec: Specification, reason: str, wanted_by: str, path: Path) -> None:
+def _tell(
+    log: Callable[..., None], spec: Specification, reason: str, wanted_by: str, path: Path
+) -> None:
     _told.add(wanted_by)
-    logger.warning(
+    log(
         "%s%s has slower code than this processor could run, because LLVM failed: %s "
         "(delete %s to try again)",
         f"layer '{wanted_by}': " if wanted_by else "",
