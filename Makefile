@@ -47,7 +47,7 @@ test-long: install ## run the tests that take minutes, too
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
 
 sweep: install ## compile all microkernels for many processors, to see that LLVM survives
-	$(BIN)/python -m pytest -n 0 $(PYTEST_FLAGS) tests/unit/test_compile_sweep.py
+	$(BIN)/python -m pytest -n 0 $(PYTEST_FLAGS) tests/kernels/test_compile_sweep.py
 
 test-gpu: install ## run the GPU tests on a real GPU: layers, solvers, accuracies, races; STEPS=…: some
 	@$(BIN)/python tests/gpu/on_device.py $(STEPS)

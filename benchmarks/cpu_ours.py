@@ -23,7 +23,7 @@ from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.layers import layer_types
 from pycaffe_dist.net import Net
 from pycaffe_dist.net.build import Node
-from pycaffe_dist.runtime.recording import Kind
+from pycaffe_dist.profiling import Kind
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.solvers.solver import Solver
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pycaffe_dist.comm.cluster import Cluster, detect
 from pycaffe_dist.config import ClusterSettings, ExchangeSettings, Wire
-from pycaffe_dist.runtime.cluster import Cluster, detect
-from pycaffe_dist.runtime.engine import ExchangeEngine
+from pycaffe_dist.training.engine import ExchangeEngine
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parallel"))
 from fake_parameters import parameters

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pycaffe_dist.kernels.jit.kernels import FlatKernel
-from pycaffe_dist.kernels.jit.objects import address_of
-from pycaffe_dist.kernels.jit.target import host_target
+from pycaffe_dist.kernels.jit.codegen.objects import address_of
+from pycaffe_dist.kernels.jit.codegen.target import host_target
+from pycaffe_dist.kernels.jit.gemm.kernels import FlatKernel
 
 COPIED_BYTES = 1 << 26
 

@@ -21,11 +21,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from pycaffe_dist.calibration.link import Link
 from pycaffe_dist.config import Overlap
 from pycaffe_dist.net import Net
-from pycaffe_dist.runtime import planning
-from pycaffe_dist.runtime.choosing import Workload
-from pycaffe_dist.runtime.link import Link
+from pycaffe_dist.planning import prediction
+from pycaffe_dist.planning.search import Workload
 from pycaffe_dist.schema import caffe_pb2, text
 
 MODEL = Path(__file__).parent.parent / "models" / "vgg19" / "train_val.prototxt"
@@ -66,7 +66,7 @@ def write(folder: Path) -> tuple[Path, Path, float]:
     (folder / "vgg19_22k.prototxt").write_text(net_text())
     solver = folder / "vgg19_22k_solver.prototxt"
     solver.write_text(f"net: '{folder / 'vgg19_22k.prototxt'}' base_lr: 0.01 lr_policy: 'fixed'\n")
-    net, _ = planning.open_net(str(solver))
+    net, _ = prediction.open_net(str(solver))
     adds = {node.name: multiply_adds(net, index) for index, node in enumerate(net.nodes)}
     count = sum(parameter.blob.count for parameter in net.parameters)
     net.close()
@@ -104,13 +104,13 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         solver, times, rate = write(Path(folder))
-        net, _ = planning.open_net(str(solver))
-        layer_times = planning.read_times(str(times), net)
+        net, _ = prediction.open_net(str(solver))
+        layer_times = prediction.read_times(str(times), net)
     print("| Gbit/s | nodes | Poseidon | allreduce | auto | auto, --overlap=forward |")
     print("| --- | --- | --- | --- | --- | --- |")
     for gbits, published in PUBLISHED.items():
         link = Link(LATENCY_US / 1e6, gbits * 1e9 / 8)
-        imagined = planning.Imagined(32, link, rate)
+        imagined = prediction.Imagined(32, link, rate)
         columns = []
         for exchange, overlap in (
             ("allreduce", Overlap.BACKWARD),
@@ -118,7 +118,7 @@ def main() -> None:
             ("auto", Overlap.FORWARD),
         ):
             workload = Workload(layer_times, 1, overlap)
-            curve = planning.curve(net, workload, imagined, exchange)
+            curve = prediction.curve(net, workload, imagined, exchange)
             columns.append({n: n * curve[0][1].total / found.total for n, found in curve})
         for nodes in columns[0]:
             known = f"{published[nodes]:g}" if nodes in published else ""

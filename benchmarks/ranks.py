@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from pycaffe_dist.runtime import mpirun
+from pycaffe_dist.launch import mpirun
 
 BIN = Path(sys.executable).parent
 # With it, mpirun and pcaffe are those of this Python.

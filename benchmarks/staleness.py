@@ -65,10 +65,10 @@ def make_data(folder: Path) -> Path:
 def work(options: argparse.Namespace) -> None:
     """Train on this rank; rank 0 prints seconds and the mean loss of the last iterations."""
     from pycaffe_dist import device
+    from pycaffe_dist.comm.cluster import detect
     from pycaffe_dist.config import ExchangeSettings
-    from pycaffe_dist.runtime.cluster import detect
-    from pycaffe_dist.runtime.trainer import make_solver
     from pycaffe_dist.schema import caffe_pb2, text
+    from pycaffe_dist.training.trainer import make_solver
 
     with detect() as cluster:
         device.set_threads(1)

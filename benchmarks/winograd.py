@@ -18,12 +18,12 @@ import numpy as np
 
 from pycaffe_dist import device
 from pycaffe_dist.kernels.convolution import ConvolutionGeometry
-from pycaffe_dist.kernels.jit.rows import RowConvolution
-from pycaffe_dist.kernels.jit.target import target
-from pycaffe_dist.kernels.jit.weights import WeightGradient
-from pycaffe_dist.kernels.jit.winograd import WinogradConvolution
-from pycaffe_dist.kernels.jit.winograd_costs import TILES, best_tile
-from pycaffe_dist.kernels.jit.winograd_weights import WinogradGradient
+from pycaffe_dist.kernels.jit.codegen.target import target
+from pycaffe_dist.kernels.jit.convolution.rows import RowConvolution
+from pycaffe_dist.kernels.jit.convolution.weights import WeightGradient
+from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
+from pycaffe_dist.kernels.jit.winograd.costs import TILES, best_tile
+from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
 
 ROUNDS, RUNS = 9, 3
 # batch, channels, size, outputs, kernel, pad

@@ -222,7 +222,7 @@ class _Pool:
         self._number = 0
 
     def _hire(self) -> None:
-        from pycaffe_dist.kernels.jit.waiting import swap_function
+        from pycaffe_dist.kernels.jit.codegen.waiting import swap_function
 
         swap = swap_function()
         try:

@@ -19,12 +19,12 @@ import nets
 
 from pycaffe_dist import device
 from pycaffe_dist.config import ExchangeSettings, Overlap
-from pycaffe_dist.runtime.choosing import Times
-from pycaffe_dist.runtime.engine import ExchangeEngine, LocalEngine
-from pycaffe_dist.runtime.trainer import launched_cluster, make_solver
+from pycaffe_dist.planning.search import Times
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.layer_times import LayerTimes
+from pycaffe_dist.training.engine import ExchangeEngine, LocalEngine
+from pycaffe_dist.training.trainer import launched_cluster, make_solver
 
 # As many iterations as a run with "auto" times.
 MEASURED = 3

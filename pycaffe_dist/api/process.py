@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pycaffe_dist import log as logs
 from pycaffe_dist.device import HOST, Device
 from pycaffe_dist.errors import DeviceError, UsageError
-from pycaffe_dist.runtime import launcher
+from pycaffe_dist.launch import environment
 
 
 @dataclass
@@ -80,14 +80,14 @@ def set_random_seed(seed: int) -> None:
 
 def solver_count() -> int:
     """Return how many ranks train together: what mpirun started, 1 without it."""
-    from pycaffe_dist.runtime.trainer import launched_cluster
+    from pycaffe_dist.training.trainer import launched_cluster
 
     return launched_cluster().size
 
 
 def solver_rank() -> int:
     """Return this rank's number, from 0."""
-    from pycaffe_dist.runtime.trainer import launched_cluster
+    from pycaffe_dist.training.trainer import launched_cluster
 
     return launched_cluster().rank
 
@@ -134,7 +134,7 @@ def init_log(level: int | None = None, stderr: bool = True) -> None:
     if not 0 <= level < len(logs.SEVERITIES):
         raise UsageError(f"a log level goes from 0 to {len(logs.SEVERITIES) - 1}, not {level}")
     folder = "" if stderr else _log_folder()
-    logs.start(logs.SEVERITIES[level], None, launcher.rank(), folder, to_stream=stderr)
+    logs.start(logs.SEVERITIES[level], None, environment.rank(), folder, to_stream=stderr)
 
 
 def _log_folder() -> str:

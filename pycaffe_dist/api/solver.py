@@ -29,7 +29,7 @@ class Solver:
     def __init__(
         self, solver_file: _Path, *, exchange: str = TrainOptions.exchange, staleness: int = 0
     ):
-        from pycaffe_dist.runtime.trainer import launched_cluster, make_solver
+        from pycaffe_dist.training.trainer import launched_cluster, make_solver
 
         show_log()
         param = text.read_solver(os.fspath(solver_file))

@@ -16,8 +16,8 @@ from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.log import logger
 
 if TYPE_CHECKING:
+    from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.device import Device
-    from pycaffe_dist.runtime.mpi import MPICluster
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "protobuf", "lmdb", "plyvel", "h5py", "mpi4py")
 # The widest first.
@@ -58,8 +58,8 @@ def _proc_cpuinfo() -> str:
 
 
 def _gpus(wanted: str) -> Iterator[str]:
+    from pycaffe_dist.gpu.choice import gpu_numbers
     from pycaffe_dist.gpu.finding import count, open_gpu
-    from pycaffe_dist.runtime.devices import gpu_numbers
 
     try:
         known = count()
@@ -80,19 +80,20 @@ def _gpus(wanted: str) -> Iterator[str]:
 
 
 def _mpi() -> Iterator[str]:
-    from pycaffe_dist.runtime import launcher, transports
-    from pycaffe_dist.runtime.cluster import detect
+    from pycaffe_dist.comm import transports
+    from pycaffe_dist.comm.cluster import detect
+    from pycaffe_dist.launch import environment
 
     try:
-        from pycaffe_dist.runtime.mpi import abilities, library
+        from pycaffe_dist.comm.mpi import abilities, library
 
         name = library()
     except (ImportError, RuntimeError) as error:
-        if launcher.find():
+        if environment.find():
             raise
         yield f"MPI:                none: {error}"
         return
-    if launcher.find() is None:
+    if environment.find() is None:
         level, aware = abilities()
         yield f"MPI:                {name}, thread level {level}, {_AWARENESS[aware]}"
         yield "Ranks:              1 (mpirun starts several, and shows what joins them)"

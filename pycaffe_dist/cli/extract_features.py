@@ -35,9 +35,9 @@ def run(options: argparse.Namespace) -> int:
     import contextlib
 
     from pycaffe_dist.data.features import create_features
+    from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.net import Net
     from pycaffe_dist.net.rules import with_state
-    from pycaffe_dist.runtime.devices import choose_device
     from pycaffe_dist.schema import caffe_pb2, text
 
     names, targets = split_list(options.blobs), split_list(options.targets)

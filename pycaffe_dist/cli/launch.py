@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     require_not_negative(options, ("restarts",))
     if options.restarts and options.command[0] != "train":
         raise UsageError(f"only train can be restarted from a snapshot, not {options.command[0]}")
-    from pycaffe_dist.runtime import job, mpirun
+    from pycaffe_dist.launch import job, mpirun
 
     extra = options.mpirun_flags.split()
     mpirun.check_flags(extra)

@@ -15,7 +15,7 @@ import pycaffe_dist
 from pycaffe_dist import cli, log
 from pycaffe_dist.cli.flags import FlagParser, add_flag
 from pycaffe_dist.errors import WRONG_INPUT, UsageError, did_you_mean, exit_status
-from pycaffe_dist.runtime import job_messages, launcher, processes
+from pycaffe_dist.launch import environment, messages, processes
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -31,13 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_closed_streams()
     args = list(sys.argv[1:] if argv is None else argv)
-    log.start(rank=launcher.rank(), debug="debug" in (arg.lstrip("-") for arg in args))
+    log.start(rank=environment.rank(), debug="debug" in (arg.lstrip("-") for arg in args))
     try:
         processes.end_earlier_attempts()
         status = _run(args)
         sys.stdout.flush()
-        if status == 0 and launcher.rank() == 0:
-            job_messages.report(job_messages.DONE)
+        if status == 0 and environment.rank() == 0:
+            messages.report(messages.DONE)
         return status
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:
-        if launcher.rank() > 0:
+        if environment.rank() > 0:
             # What is wrong here is mostly wrong on all ranks: rank 0 says so, and its end ends us.
             time.sleep(RANK_0_FIRST_SECONDS)
         log.fatal(error)
@@ -181,7 +181,7 @@ def _start_log(options: Any) -> None:
     level = log.SEVERITIES[options.minloglevel]
     log.start(
         level=level,
-        rank=launcher.rank(),
+        rank=environment.rank(),
         log_dir="" if options.logtostderr else options.log_dir,
         to_stream=options.alsologtostderr or options.logtostderr,
         debug=options.debug,

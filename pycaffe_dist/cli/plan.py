@@ -80,26 +80,26 @@ def run(options: argparse.Namespace) -> int:
     if options.bandwidth <= 0:
         raise UsageError(f"flag --bandwidth needs more than 0, not {options.bandwidth}")
     from pycaffe_dist import device
-    from pycaffe_dist.runtime import planning
-    from pycaffe_dist.runtime.choosing import Workload
-    from pycaffe_dist.runtime.link import Link
+    from pycaffe_dist.calibration.link import Link
+    from pycaffe_dist.planning import prediction
+    from pycaffe_dist.planning.search import Workload
 
     if options.threads:
         device.set_threads(options.threads)
     link = Link(options.latency / 1e6, options.bandwidth * 1e9 / _BITS)
     rate = options.gflops * 1e9 or None
-    imagined = planning.Imagined(options.ranks, link, rate, Wire(options.wire))
-    net, param = planning.open_net(options.solver)
+    imagined = prediction.Imagined(options.ranks, link, rate, Wire(options.wire))
+    net, param = prediction.open_net(options.solver)
     try:
         if options.times:
-            times = planning.read_times(options.times, net)
+            times = prediction.read_times(options.times, net)
         else:
-            times = planning.measure_times(net, param, options.iterations)
+            times = prediction.measure_times(net, param, options.iterations)
         workload = Workload(times, param.iter_size, Overlap(options.overlap))
         arguments = net, workload, imagined, options.exchange
-        print(planning.predict(*arguments)[0])
+        print(prediction.predict(*arguments)[0])
         print()
-        print(planning.curve_table(planning.curve(*arguments)))
+        print(prediction.curve_table(prediction.curve(*arguments)))
     finally:
         net.close()
     return 0

@@ -15,8 +15,8 @@ from pycaffe_dist.log import fmt, logger
 if TYPE_CHECKING:
     import numpy as np
 
+    from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.net import Net
-    from pycaffe_dist.runtime.cluster import Cluster
 
 
 def add_flags(parser: FlagParser) -> None:
@@ -33,11 +33,11 @@ def run(options: argparse.Namespace) -> int:
     if options.iterations < 1:
         raise UsageError(f"flag --iterations needs 1 or more, not {options.iterations}")
     from pycaffe_dist.cli.nets import open_net
+    from pycaffe_dist.comm.cluster import detect
     from pycaffe_dist.data.partition import Shard
     from pycaffe_dist.device import set_threads
+    from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.net.precompile import compile_kernels
-    from pycaffe_dist.runtime.cluster import detect
-    from pycaffe_dist.runtime.devices import choose_device
     from pycaffe_dist.schema import caffe_pb2
 
     with detect() as cluster:

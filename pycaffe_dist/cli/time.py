@@ -38,8 +38,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"flag --iterations needs 1 or more, not {options.iterations}")
     from pycaffe_dist import device
     from pycaffe_dist.cli.nets import open_net
+    from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.net.precompile import compile_kernels
-    from pycaffe_dist.runtime.devices import choose_device
     from pycaffe_dist.schema import caffe_pb2
 
     if options.threads:

@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     check_exchange_flags(options)
     use_reading_flags(options)
     from pycaffe_dist.cli.progress import Progress
-    from pycaffe_dist.runtime.signals import SignalActions
+    from pycaffe_dist.training.signals import SignalActions
 
     wanted = TrainOptions(
         solver=options.solver,
@@ -111,6 +111,6 @@ def run(options: argparse.Namespace) -> int:
     # First of all: a signal that comes while modules are imported and MPI starts, which takes
     # seconds, would end the process, and the job with it.
     with SignalActions(*effects) as actions, Progress() as progress:
-        from pycaffe_dist.runtime import trainer
+        from pycaffe_dist.training import trainer
 
         return trainer.train(wanted, actions, [progress])

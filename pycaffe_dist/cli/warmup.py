@@ -31,9 +31,9 @@ def add_flags(parser: FlagParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compile what the flags ask for; raises PcaffeError."""
     from pycaffe_dist import device
+    from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.kernels import caching
     from pycaffe_dist.net.precompile import compile_kernels
-    from pycaffe_dist.runtime.devices import choose_device
     from pycaffe_dist.schema import caffe_pb2
 
     if options.threads:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from pycaffe_dist.comm.thread import Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.device import xp
 from pycaffe_dist.exchange.base import (
@@ -20,14 +21,13 @@ from pycaffe_dist.exchange.base import (
     register,
     start_messages,
 )
-from pycaffe_dist.exchange.fusing import FusingExchange
-from pycaffe_dist.exchange.wire import WireFormat
-from pycaffe_dist.runtime.communication import Task
+from pycaffe_dist.exchange.buckets import FusingExchange
+from pycaffe_dist.exchange.wire_format import WireFormat
 
 if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.net.parameter import Parameter
-    from pycaffe_dist.runtime.cluster import Cluster
-    from pycaffe_dist.runtime.mpi import MPICluster
 
 
 class Values(NamedTuple):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pycaffe_dist.comm.thread import Step, Task
 from pycaffe_dist.device import Device, use
-from pycaffe_dist.runtime.communication import Step, Task
 
 if TYPE_CHECKING:
     from pycaffe_dist.gpu.base import GPU

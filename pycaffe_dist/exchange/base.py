@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
+from pycaffe_dist.calibration.link import Link
+from pycaffe_dist.comm.thread import Step
 from pycaffe_dist.config import ExchangeSettings, Wire
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exchange.arrival import wait_for
 from pycaffe_dist.registry import Registry
-from pycaffe_dist.runtime.communication import Step
-from pycaffe_dist.runtime.link import Link
 
 if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.mpi import MPICluster
+    from pycaffe_dist.comm.thread import Handle, Task
     from pycaffe_dist.net.parameter import Parameter
-    from pycaffe_dist.runtime.cluster import Cluster
-    from pycaffe_dist.runtime.communication import Handle, Task
-    from pycaffe_dist.runtime.local_engine import Factors
-    from pycaffe_dist.runtime.mpi import MPICluster
+    from pycaffe_dist.solvers.engine import Factors
     from pycaffe_dist.solvers.updating import Updater
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from pycaffe_dist.comm.thread import Step, Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.exchange.allreduce import DirectMean, Values
 from pycaffe_dist.exchange.base import (
@@ -21,14 +22,13 @@ from pycaffe_dist.exchange.base import (
     register,
     sum_in_rank_order,
 )
-from pycaffe_dist.exchange.fusing import FusingExchange
-from pycaffe_dist.runtime.communication import Step, Task
+from pycaffe_dist.exchange.buckets import FusingExchange
 
 if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.mpi import MPICluster
+    from pycaffe_dist.comm.rma import Window
     from pycaffe_dist.net.parameter import Parameter
-    from pycaffe_dist.runtime.cluster import Cluster
-    from pycaffe_dist.runtime.mpi import MPICluster
-    from pycaffe_dist.runtime.windows import Window
 
 # As many shipments may be in shared memory at a time; more only take room there.
 AREAS = 4

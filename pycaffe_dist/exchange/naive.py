@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from pycaffe_dist.comm.thread import Step, Task
 from pycaffe_dist.exchange.base import (
     Exchange,
     Load,
@@ -13,11 +14,10 @@ from pycaffe_dist.exchange.base import (
     mean_in_rank_order,
     register,
 )
-from pycaffe_dist.runtime.communication import Step, Task
 
 if TYPE_CHECKING:
-    from pycaffe_dist.runtime.cluster import Cluster
-    from pycaffe_dist.runtime.mpi import MPICluster
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.mpi import MPICluster
 
 
 @register("naive")

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
+from pycaffe_dist.comm.gpu_paths import MPI, NCCL, Peers
+from pycaffe_dist.comm.thread import Step, Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.device import use
 from pycaffe_dist.exchange.allreduce import Allreduce, DirectMean
 from pycaffe_dist.exchange.arrival import in_stream, wait_for
 from pycaffe_dist.exchange.base import Load, Piece, Shipment, mean_in_rank_order, register
-from pycaffe_dist.runtime.communication import Step, Task
-from pycaffe_dist.runtime.peers import MPI, NCCL, Peers
 
 if TYPE_CHECKING:
+    from pycaffe_dist.calibration.link import Link
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.net.parameter import Parameter
-    from pycaffe_dist.runtime.cluster import Cluster
-    from pycaffe_dist.runtime.link import Link
-    from pycaffe_dist.runtime.mpi import MPICluster
 
 _DTYPES = ("float16", "float32", "float64")
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from pycaffe_dist.comm.thread import Step, Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.allreduce import Values
 from pycaffe_dist.exchange.base import Load, Piece, Shipment, mean_in_rank_order, register
-from pycaffe_dist.exchange.fusing import FusingExchange
-from pycaffe_dist.runtime.communication import Step, Task
+from pycaffe_dist.exchange.buckets import FusingExchange
 
 if TYPE_CHECKING:
-    from pycaffe_dist.runtime.cluster import Cluster
-    from pycaffe_dist.runtime.mpi import MPICluster
-    from pycaffe_dist.runtime.windows import Window
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.mpi import MPICluster
+    from pycaffe_dist.comm.rma import Window
 
 # A put must not wait for those of other shipments to the same rank, so there are several windows.
 LANES = 4

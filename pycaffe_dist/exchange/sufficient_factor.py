@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from pycaffe_dist.comm.thread import Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.device import from_numpy, use
 from pycaffe_dist.errors import ClusterError
@@ -26,15 +27,14 @@ from pycaffe_dist.exchange.base import (
     register,
     start_messages,
 )
-from pycaffe_dist.exchange.wire import WireFormat, wire_format
-from pycaffe_dist.runtime.communication import Task
-from pycaffe_dist.runtime.local_engine import Factors
+from pycaffe_dist.exchange.wire_format import WireFormat, wire_format
+from pycaffe_dist.solvers.engine import Factors
 
 if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.mpi import MPICluster
+    from pycaffe_dist.comm.thread import Handle
     from pycaffe_dist.net.parameter import Parameter
-    from pycaffe_dist.runtime.cluster import Cluster
-    from pycaffe_dist.runtime.communication import Handle
-    from pycaffe_dist.runtime.mpi import MPICluster
 
 
 class _Rows:
@@ -83,7 +83,7 @@ class SufficientFactor(FactorExchange):
 
     def facts(self, parameter: Parameter) -> str:
         """Return the batch, and what decides how sums are rounded."""
-        from pycaffe_dist.kernels.jit.target import target
+        from pycaffe_dist.kernels.jit.codegen.target import target
 
         unit = target()
         return f"{parameter.factor_rows} samples, {unit.level if unit else 'no'} instructions"

@@ -15,11 +15,11 @@ import numpy as np
 from cupy.cuda import driver, runtime
 from cupy_backends.cuda.libs import cublas
 
+from pycaffe_dist.comm import transports
 from pycaffe_dist.device import use
 from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.base import GPU, Memory, product
 from pycaffe_dist.kernels.cuda.source import Signature, Source, common
-from pycaffe_dist.runtime import transports
 
 # A loop over elements gets this many blocks of 256 threads for each multiprocessor at most: all
 # that can be resident, a few times over.

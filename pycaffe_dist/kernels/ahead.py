@@ -13,8 +13,8 @@ from typing import Any
 from pycaffe_dist.kernels import caching, workers
 from pycaffe_dist.kernels.compiling import compile_for, is_kept
 from pycaffe_dist.kernels.dry_run import Needs
-from pycaffe_dist.kernels.jit.objects import compile_microkernel, is_ready
-from pycaffe_dist.kernels.jit.waiting import swap_kernel
+from pycaffe_dist.kernels.jit.codegen.objects import compile_microkernel, is_ready
+from pycaffe_dist.kernels.jit.codegen.waiting import swap_kernel
 from pycaffe_dist.kernels.workers import Task, Worker
 from pycaffe_dist.log import fmt, logger
 

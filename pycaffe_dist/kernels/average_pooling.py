@@ -12,16 +12,16 @@ import numpy as np
 from pycaffe_dist.kernels import dry_run
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import valid_range
-from pycaffe_dist.kernels.jit.calling import call
-from pycaffe_dist.kernels.jit.objects import address_of
-from pycaffe_dist.kernels.jit.planes import (
+from pycaffe_dist.kernels.jit.codegen.calling import call
+from pycaffe_dist.kernels.jit.codegen.objects import address_of
+from pycaffe_dist.kernels.jit.codegen.target import Target
+from pycaffe_dist.kernels.jit.convolution.planes import (
     MOST_TAPS,
     STRIDES,
     FilterKernel,
     Row,
     SpreadKernel,
 )
-from pycaffe_dist.kernels.jit.target import Target
 
 if TYPE_CHECKING:
     from pycaffe_dist.kernels.pooling import PoolingGeometry

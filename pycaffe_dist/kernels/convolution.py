@@ -20,16 +20,16 @@ from pycaffe_dist.kernels.convolution_generic import GenericConvolution, apply_r
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.inner_product import InnerProduct
 from pycaffe_dist.kernels.jit import workspace
-from pycaffe_dist.kernels.jit.depthwise import DepthwiseConvolution, has_microkernels
-from pycaffe_dist.kernels.jit.phases import PhasedConvolution, PhasedGradient
-from pycaffe_dist.kernels.jit.products import FlatProduct
-from pycaffe_dist.kernels.jit.rows import WIDEST_KERNEL, RowConvolution
-from pycaffe_dist.kernels.jit.sampling import sample, spread
-from pycaffe_dist.kernels.jit.target import Target, target
-from pycaffe_dist.kernels.jit.weights import WeightGradient
-from pycaffe_dist.kernels.jit.winograd import WinogradConvolution
-from pycaffe_dist.kernels.jit.winograd_costs import best_phase_tile, best_tile
-from pycaffe_dist.kernels.jit.winograd_weights import WinogradGradient
+from pycaffe_dist.kernels.jit.codegen.target import Target, target
+from pycaffe_dist.kernels.jit.convolution.depthwise import DepthwiseConvolution, has_microkernels
+from pycaffe_dist.kernels.jit.convolution.phases import PhasedConvolution, PhasedGradient
+from pycaffe_dist.kernels.jit.convolution.rows import WIDEST_KERNEL, RowConvolution
+from pycaffe_dist.kernels.jit.convolution.sampling import sample, spread
+from pycaffe_dist.kernels.jit.convolution.weights import WeightGradient
+from pycaffe_dist.kernels.jit.gemm.products import FlatProduct
+from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
+from pycaffe_dist.kernels.jit.winograd.costs import best_phase_tile, best_tile
+from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
 
 __all__ = [
     "Convolution",

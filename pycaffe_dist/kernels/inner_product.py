@@ -10,8 +10,8 @@ import numpy as np
 from pycaffe_dist.kernels import plan
 from pycaffe_dist.kernels.bias_add import add_bias
 from pycaffe_dist.kernels.gemm import gemm
-from pycaffe_dist.kernels.jit.products import FlatProduct, TransposedProduct
-from pycaffe_dist.kernels.jit.target import target
+from pycaffe_dist.kernels.jit.codegen.target import target
+from pycaffe_dist.kernels.jit.gemm.products import FlatProduct, TransposedProduct
 
 
 @plan

@@ -24,10 +24,10 @@ from pycaffe_dist.kernels.average_pooling import (
 )
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import valid_range
-from pycaffe_dist.kernels.jit.calling import call
-from pycaffe_dist.kernels.jit.objects import address_of
-from pycaffe_dist.kernels.jit.target import target
-from pycaffe_dist.kernels.jit.windows import NOWHERE, AverageKernel, MaximumKernel
+from pycaffe_dist.kernels.jit.codegen.calling import call
+from pycaffe_dist.kernels.jit.codegen.objects import address_of
+from pycaffe_dist.kernels.jit.codegen.target import target
+from pycaffe_dist.kernels.jit.pooling_windows import NOWHERE, AverageKernel, MaximumKernel
 
 # A chunk of planes should be worth a thread's waking up.
 ELEMENTS_PER_CHUNK = 1 << 14

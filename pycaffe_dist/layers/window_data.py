@@ -33,7 +33,7 @@ class WindowData(PrefetchingLayer):
         return self.param.window_data_param.batch_size
 
     def prepare(self) -> None:
-        from pycaffe_dist.data.windows import read_windows
+        from pycaffe_dist.data.image_windows import read_windows
 
         param = self.param.window_data_param
         size = self.param.transform_param.crop_size
@@ -58,7 +58,7 @@ class WindowData(PrefetchingLayer):
         self._cache: dict[str, bytes] | None = {} if param.cache_images else None
 
     def make_loaders(self, readers: int, decoders: Decoders) -> Sequence[Loader]:
-        from pycaffe_dist.data.windows import Crop, WindowLoader
+        from pycaffe_dist.data.image_windows import Crop, WindowLoader
 
         param, transform = self.param.window_data_param, self.param.transform_param
         crop = Crop(

@@ -18,13 +18,13 @@ from pycaffe_dist.log import logger
 from pycaffe_dist.net import debug, idle, weights
 from pycaffe_dist.net.build import Builder
 from pycaffe_dist.net.diff_sharing import Turns, share_diffs
-from pycaffe_dist.net.fusing import Fusing
+from pycaffe_dist.net.fusion import Fusing
 from pycaffe_dist.net.in_place import check_in_place
 from pycaffe_dist.net.parameter import Parameter
 from pycaffe_dist.net.pending import PendingLoss
 from pycaffe_dist.net.rules import filter_layers, kept_layers
 from pycaffe_dist.net.splits import insert_splits
-from pycaffe_dist.runtime.recording import Kind, Record
+from pycaffe_dist.profiling import Kind, Record
 from pycaffe_dist.schema import text
 from pycaffe_dist.schema.places import Places
 

@@ -12,7 +12,7 @@ import numpy as np
 from pycaffe_dist import device as devices
 from pycaffe_dist.kernels import ahead, caching, dry_run
 from pycaffe_dist.kernels.dry_run import Needs
-from pycaffe_dist.kernels.jit.target import target
+from pycaffe_dist.kernels.jit.codegen.target import target
 from pycaffe_dist.kernels.workers import Task
 from pycaffe_dist.log import silent
 from pycaffe_dist.schema import caffe_pb2

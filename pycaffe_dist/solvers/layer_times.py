@@ -6,10 +6,10 @@ import json
 from collections import defaultdict
 from statistics import median
 
+from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.net import Net
-from pycaffe_dist.runtime.choosing import Times
-from pycaffe_dist.runtime.cluster import Cluster
-from pycaffe_dist.runtime.recording import Kind
+from pycaffe_dist.planning.search import Times
+from pycaffe_dist.profiling import Kind
 
 # The first iteration compiles kernels, and touches memory for the first time.
 _WARM_UP = 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pycaffe_dist.log import logger
-from pycaffe_dist.runtime.recording import Kind
+from pycaffe_dist.profiling import Kind
 from pycaffe_dist.solvers.layer_times import LayerTimes
 
 if TYPE_CHECKING:

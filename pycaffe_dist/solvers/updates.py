@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pycaffe_dist.log import logger
-from pycaffe_dist.runtime.recording import Kind
+from pycaffe_dist.profiling import Kind
 from pycaffe_dist.solvers import gradients
 from pycaffe_dist.solvers.late_updates import LateUpdates
 from pycaffe_dist.solvers.row_updates import RowUpdates

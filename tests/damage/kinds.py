@@ -17,9 +17,9 @@ from pycaffe_dist.data import idx
 from pycaffe_dist.data.hdf5_rows import HDF5Rows
 from pycaffe_dist.data.image import read_image
 from pycaffe_dist.data.image_list import read_list
+from pycaffe_dist.data.image_windows import read_windows
 from pycaffe_dist.data.mean import mean_image
 from pycaffe_dist.data.sources import open_source
-from pycaffe_dist.data.windows import read_windows
 from pycaffe_dist.data.writers import create_database
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.net import Net

@@ -27,7 +27,7 @@ STORED = ((FLOAT, FLOAT), (DOUBLE, DOUBLE), (HALF, FLOAT), (bfloat16(), FLOAT))
 
 
 # What travels between ranks is on the host.
-HOST_FAMILIES = {"pycaffe_dist.kernels.checksum", "pycaffe_dist.kernels.wire"}
+HOST_FAMILIES = {"pycaffe_dist.kernels.checksum", "pycaffe_dist.kernels.half"}
 
 
 def primitives():

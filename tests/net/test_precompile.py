@@ -14,7 +14,7 @@ from google.protobuf import text_format
 
 from pycaffe_dist.kernels import ahead, caching, dry_run
 from pycaffe_dist.kernels.dry_run import Needs
-from pycaffe_dist.kernels.jit.target import target
+from pycaffe_dist.kernels.jit.codegen.target import target
 from pycaffe_dist.net import Net, precompile
 from pycaffe_dist.net.rules import with_state
 from pycaffe_dist.reports.summary import without_sources

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pycaffe_dist.runtime import mpirun
+from pycaffe_dist.launch import mpirun
 
 BIN = Path(sys.executable).parent
 FOLDER = Path(__file__).parent

@@ -16,7 +16,7 @@ import pytest
 from launching import ENVIRONMENT, TIMEOUT_SECONDS
 
 from pycaffe_dist.errors import WRONG_INPUT, ClusterError
-from pycaffe_dist.runtime import failure, mpirun
+from pycaffe_dist.launch import failure, mpirun
 from pycaffe_dist.snapshot import catalog
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pycaffe_dist.runtime import mpirun
+from pycaffe_dist.launch import mpirun
 
 PROGRAMS = Path(__file__).with_name("programs")
 BIN = Path(sys.executable).parent

@@ -19,9 +19,9 @@ from tiny import tiny_param, tiny_solver
 
 from pycaffe_dist.config import Action, TrainOptions
 from pycaffe_dist.errors import WRONG_INPUT, UsageError, exit_status
-from pycaffe_dist.runtime.trainer import train
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import prefix as prefixes
+from pycaffe_dist.training.trainer import train
 
 OWNER = """
 import sys, time

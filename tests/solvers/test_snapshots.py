@@ -17,7 +17,6 @@ from tiny import tiny_param, tiny_solver
 
 from pycaffe_dist.config import Action, TrainOptions
 from pycaffe_dist.errors import SnapshotError, UsageError
-from pycaffe_dist.runtime.trainer import train
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import atomic, catalog
 from pycaffe_dist.snapshot import companion as companions
@@ -25,6 +24,7 @@ from pycaffe_dist.snapshot.background import Copies
 from pycaffe_dist.snapshot.caffemodel import load_weights
 from pycaffe_dist.snapshot.solverstate import load_state
 from pycaffe_dist.solvers import resuming, snapshots
+from pycaffe_dist.training.trainer import train
 
 
 def names(folder: Path) -> list[str]:

@@ -7,9 +7,9 @@ import os
 import numpy as np
 from fake_parameters import parameters, statistics
 
-from pycaffe_dist.runtime import launcher
-from pycaffe_dist.runtime.cluster import Cluster, detect
-from pycaffe_dist.runtime.engine import make_engine
+from pycaffe_dist.comm.cluster import Cluster, detect
+from pycaffe_dist.launch import environment
+from pycaffe_dist.training.engine import make_engine
 
 # Numbers that take longer to arrive than a barrier does.
 UNAWAITED = 1 << 20
@@ -43,7 +43,7 @@ def check(cluster: Cluster) -> dict[str, bool]:
 
 def launchers_cores() -> set[int]:
     """Return the cores that mpirun may use; it tied the ranks to some of them, or did not."""
-    return launcher.cores(os.sched_getaffinity(os.getppid()))
+    return environment.cores(os.sched_getaffinity(os.getppid()))
 
 
 def mean_of_statistics(cluster: Cluster) -> bool:

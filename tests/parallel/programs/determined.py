@@ -9,13 +9,13 @@ import sys
 
 import numpy as np
 
+from pycaffe_dist.comm.cluster import Cluster, detect
 from pycaffe_dist.device import set_threads
 from pycaffe_dist.exchange import exchange_class, exchange_names
 from pycaffe_dist.exchange.base import Moves
-from pycaffe_dist.runtime.cluster import Cluster, detect
-from pycaffe_dist.runtime.trainer import make_solver
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import method_types
+from pycaffe_dist.training.trainer import make_solver
 
 NET = """
 layer { name: 'x' type: 'DummyData' top: 'x' top: 'y'

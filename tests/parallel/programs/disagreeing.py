@@ -6,12 +6,12 @@ import sys
 
 from fake_parameters import parameters
 
+from pycaffe_dist.comm.cluster import detect
 from pycaffe_dist.config import TrainOptions
-from pycaffe_dist.runtime.agreement import check_options
-from pycaffe_dist.runtime.cluster import detect
-from pycaffe_dist.runtime.engine import make_engine
-from pycaffe_dist.runtime.trainer import make_solver
 from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.training.consistency import check_options
+from pycaffe_dist.training.engine import make_engine
+from pycaffe_dist.training.trainer import make_solver
 
 SOLVER = """
 base_lr: 0.01 lr_policy: "fixed" max_iter: %d net_param {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fake_parameters import parameters, statistics
 
-from pycaffe_dist.runtime.agreement import check_equal
-from pycaffe_dist.runtime.cluster import detect
+from pycaffe_dist.comm.cluster import detect
+from pycaffe_dist.training.consistency import check_equal
 
 
 def main() -> None:

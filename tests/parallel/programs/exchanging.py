@@ -31,14 +31,14 @@ from exchange_cases import (
 )
 
 from pycaffe_dist import device
+from pycaffe_dist.comm.cluster import detect
+from pycaffe_dist.comm.mpi import MPICluster
 from pycaffe_dist.config import ClusterSettings, ExchangeSettings
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.gpu.emulated import EmulatedGPU
-from pycaffe_dist.runtime import launcher
-from pycaffe_dist.runtime.choosing import Times
-from pycaffe_dist.runtime.cluster import detect
-from pycaffe_dist.runtime.engine import ExchangeEngine
-from pycaffe_dist.runtime.mpi import MPICluster
+from pycaffe_dist.launch import environment
+from pycaffe_dist.planning.search import Times
+from pycaffe_dist.training.engine import ExchangeEngine
 
 
 @cache
@@ -125,7 +125,7 @@ def rounded_means(cluster: MPICluster, lag: Lag, exchange: str) -> dict[str, np.
 
 
 def main(folder: str, seed: int, *names: str) -> None:
-    ranks = launcher.find().size
+    ranks = environment.find().size
     with detect(ClusterSettings(hosts=HOSTS[ranks])) as cluster:
         assert isinstance(cluster, MPICluster)
         lag = Lag(seed, cluster.rank)

@@ -9,10 +9,10 @@ import time
 
 from fake_parameters import parameters
 
+from pycaffe_dist.comm.cluster import Cluster, detect
 from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.errors import NumericError
-from pycaffe_dist.runtime.cluster import Cluster, detect
-from pycaffe_dist.runtime.engine import make_engine
+from pycaffe_dist.training.engine import make_engine
 
 # Longer than a rank waits before it asks where the others are, and than they take to answer.
 LATE_SECONDS = 2.5

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Iterator
 
 from pycaffe_dist.cli.main import main as pcaffe
-from pycaffe_dist.runtime import launcher
+from pycaffe_dist.launch import environment
 
 
 @contextlib.contextmanager
@@ -52,9 +52,9 @@ def status_of(words: list[str]) -> int:
 
 
 def main(port: int) -> None:
-    if launcher.find() is not None:
+    if environment.find() is not None:
         # Started here, MPI outlives the programs' clusters: one that starts it ends it.
-        launcher.prepare_mpi()
+        environment.prepare_mpi()
         from mpi4py import rc
 
         rc.thread_level = "serialized"
@@ -63,7 +63,7 @@ def main(port: int) -> None:
         for line in connection.makefile():
             words, folder, outputs = json.loads(line)
             os.chdir(folder)
-            with printing_to(os.path.join(outputs, str(launcher.rank()))):
+            with printing_to(os.path.join(outputs, str(environment.rank()))):
                 status = status_of(words)
             connection.sendall(b"%d" % bool(status))
 

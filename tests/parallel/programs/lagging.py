@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from fake_parameters import parameters
 
+from pycaffe_dist.comm.cluster import detect
 from pycaffe_dist.config import ClusterSettings, ExchangeSettings
-from pycaffe_dist.exchange.serving import serve
-from pycaffe_dist.runtime.cluster import detect
-from pycaffe_dist.runtime.engine import make_engine
+from pycaffe_dist.exchange.server.serving import serve
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.solvers.updating import Updater
+from pycaffe_dist.training.engine import make_engine
 
 STALENESS = 2
 ITERATIONS = 8

@@ -14,14 +14,14 @@ import numpy as np
 from exchange_cases import ITERATIONS, MANY, Case, cases, settings
 from fake_parameters import FakeParameter
 
+from pycaffe_dist.comm.cluster import detect
+from pycaffe_dist.comm.mpi import MPICluster
 from pycaffe_dist.config import ClusterSettings
-from pycaffe_dist.exchange.serving import serve
-from pycaffe_dist.runtime.cluster import detect
-from pycaffe_dist.runtime.engine import ExchangeEngine
-from pycaffe_dist.runtime.mpi import MPICluster
+from pycaffe_dist.exchange.server.serving import serve
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.solvers import method_types
 from pycaffe_dist.solvers.updating import Updater
+from pycaffe_dist.training.engine import ExchangeEngine
 
 RATE = 0.01
 

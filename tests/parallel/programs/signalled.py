@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from pycaffe_dist.runtime.cluster import detect
+from pycaffe_dist.comm.cluster import detect
 
 caught: list[int] = []
 

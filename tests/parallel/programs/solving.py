@@ -13,15 +13,15 @@ from dataclasses import replace
 import numpy as np
 from exchange_cases import HOSTS, MANY, TRAINING, settings
 
+from pycaffe_dist.comm.cluster import Cluster, detect
 from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.exchange import AUTO, exchange_class
 from pycaffe_dist.exchange.base import Moves
-from pycaffe_dist.runtime import launcher
-from pycaffe_dist.runtime.agreement import check_equal
-from pycaffe_dist.runtime.cluster import Cluster, detect
-from pycaffe_dist.runtime.trainer import make_solver
+from pycaffe_dist.launch import environment
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver, method_types
+from pycaffe_dist.training.consistency import check_equal
+from pycaffe_dist.training.trainer import make_solver
 
 NET = """
 layer { name: 'x' type: 'DummyData' top: 'x' top: 'y'
@@ -95,7 +95,7 @@ def train(cluster: Cluster, exchange: str, method: str, fields: str) -> dict[str
 
 
 def main(path: str) -> None:
-    ranks = launcher.find().size
+    ranks = environment.find().size
     ways = {"SGD": ("SGD", "")}
     if ranks < MANY:
         ways |= {method: (method, "") for method in method_types()}

@@ -1,0 +1,38 @@
+"""How far the ranks' clocks are apart: each host counts its seconds from another moment."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.comm.thread import Step
+
+ROUNDS = 10
+TAG = 2
+
+
+def compare(communicator: Any) -> Generator[Step, None, tuple[float, float]]:
+    """Compare this rank's clock (``time.perf_counter``) with that of rank 0, rank by rank.
+
+    Returns its time and how far it is ahead, in seconds: by the round that took the least time,
+    which says it best, rank 0 has read its clock in the middle of that.
+    """
+    rank, size = communicator.Get_rank(), communicator.Get_size()
+    theirs = np.zeros(1)
+    best, ahead = float("inf"), 0.0
+    for other in range(1, size) if rank == 0 else [rank]:
+        for _ in range(ROUNDS):
+            if rank == 0:
+                yield Step([communicator.Irecv(theirs, other, TAG)], (other,))
+                yield Step([communicator.Isend(np.array([perf_counter()]), other, TAG)], (other,))
+                continue
+            sent = perf_counter()
+            request = communicator.Isend(np.zeros(1), 0, TAG)
+            yield Step([request, communicator.Irecv(theirs, 0, TAG)], (0, 0))
+            received = perf_counter()
+            if received - sent < best:
+                best, ahead = received - sent, (sent + received) / 2 - float(theirs[0])
+    return perf_counter(), ahead

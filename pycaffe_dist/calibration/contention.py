@@ -1,0 +1,62 @@
+"""What computing and messages leave to each other: measured while both go on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pycaffe_dist.calibration.link import AT_A_TIME, LARGE_BYTES, exchange_bytes, saturate
+from pycaffe_dist.calibration.products import FLOPS, multiply_until
+from pycaffe_dist.planning.simulation import Contention
+
+if TYPE_CHECKING:
+    from pycaffe_dist.comm.mpi import MPICluster
+    from pycaffe_dist.comm.thread import Task
+
+# For how long links and cores are loaded at once, with how many large messages at least and most.
+_SECONDS = 0.1
+_LARGE = AT_A_TIME, 48
+# How many small exchanges are started, of two messages each as most exchanges are.
+_SMALL = 24
+_ROUNDS = 2
+# The least share that is believed.
+_LEAST_SHARE = 0.05
+
+
+def measure(cluster: MPICluster, control: Any, shift: int) -> Contention:
+    """Let all ranks compute while they send to rank + ``shift``; all must call it together."""
+    left = _beside_large(cluster, control, shift)
+    values = cluster.mean(np.array([*left, _per_message(cluster, control, shift)])).tolist()
+    computing, wire = (min(max(share, _LEAST_SHARE), 1.0) for share in values[:2])
+    return Contention(computing, wire, values[2])
+
+
+def _multiply_beside(cluster: MPICluster, task: Task) -> tuple[float, Any]:
+    """Return the median time of a product during a task, and what the task returns."""
+    handle = cluster.communication.submit(task, "measuring contention")
+    return multiply_until(lambda: handle.done), handle.wait()
+
+
+def _beside_large(cluster: MPICluster, control: Any, shift: int) -> tuple[float, float]:
+    """Return what is left of the rates of products and of the wire."""
+    link, rate = cluster.link(), cluster.product_rate()
+    messages = int(np.clip(_SECONDS * link.bandwidth / LARGE_BYTES, *_LARGE))
+    cluster.barrier()
+    product, (seconds, nbytes) = _multiply_beside(cluster, saturate(control, shift, messages))
+    return FLOPS / product / rate, nbytes / seconds / link.bandwidth
+
+
+def _per_message(cluster: MPICluster, control: Any, shift: int) -> float:
+    """Return the processor time that a message takes from kernels, besides that of its bytes.
+
+    After a product has filled the caches, it is several times what messages on their own take.
+    """
+    thread = cluster.communication
+    cluster.barrier()
+    before = thread.call(time.thread_time, "processor time").wait()
+    for _ in range(_SMALL):
+        _multiply_beside(cluster, exchange_bytes(control, shift, _ROUNDS))
+    after = thread.call(time.thread_time, "processor time").wait()
+    return (after - before) / (_SMALL * _ROUNDS)

@@ -1,0 +1,220 @@
+"""The ranks of a run: who they are, what they agree on, and how one of them ends the run."""
+
+from __future__ import annotations
+
+import abc
+import time
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.calibration.link import Link
+from pycaffe_dist.config import ClusterSettings
+from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.launch import environment
+from pycaffe_dist.planning.simulation import Contention
+
+
+class Cluster(abc.ABC):
+    """The ranks of a run, seen from one of them.
+
+    ``rank`` of ``size`` ranks; ``hosts`` names every rank's host; ``local_rank`` of ``local_size``
+    ranks on this host; ``threads`` is this rank's share of its host's cores.  Every operation is
+    collective: all ranks call the same ones in the same order, from their main threads.  Use it as
+    a context: an exception that leaves it ends the run on all ranks.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    hosts: tuple[str, ...]
+    threads: int
+    _product_rate: float | None = None
+    _copy_rate: float | None = None
+    # How long a byte takes from a GPU to the host and back, where gradients are on GPUs (seconds).
+    staging_seconds: float = 0.0
+
+    @property
+    def host(self) -> str:
+        """This rank's host."""
+        return self.hosts[self.rank]
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The ranks that own a parameter server's shards: all, unless some do nothing else."""
+        return tuple(range(self.size))
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank does not train but serves parameters to those that do."""
+        return False
+
+    @abc.abstractmethod
+    def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """Overwrite ``array`` (C-contiguous) with that of rank ``root``; return it."""
+
+    @abc.abstractmethod
+    def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
+        """Return the bytes of rank ``root``; the others' are not read."""
+
+    @abc.abstractmethod
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return a few bytes of every rank, in the order of ranks."""
+
+    @abc.abstractmethod
+    def sum(self, values: Any) -> np.ndarray:
+        """Return the sum over ranks of a small array, bit for bit the same on all of them."""
+
+    @abc.abstractmethod
+    def max(self, values: Any) -> np.ndarray:
+        """Return the elementwise maximum over ranks of a small array."""
+
+    def mean(self, values: Any) -> np.ndarray:
+        """Return the mean over ranks of a small array, bit for bit the same on all of them."""
+        return self.sum(values) / self.size
+
+    def mean_on_rank_0(self, values: Any) -> np.ndarray | None:
+        """Return the mean over ranks on rank 0; the others get None and need not wait for it."""
+        return self.mean(values)
+
+    @abc.abstractmethod
+    def barrier(self) -> None:
+        """Return when all ranks have come here."""
+
+    @abc.abstractmethod
+    def agree_max(self, values: Any, lag: int = 1) -> np.ndarray:
+        """Return the elementwise maximum over ranks of what was given ``lag`` calls ago (0 first).
+
+        ``values`` are a number or a small array of numbers, of one shape in all calls.
+
+        It costs no waiting in a loop of which every pass takes longer than a message: the values
+        travel while the pass runs.  One rank alone gets its own value at once.
+        """
+
+    @abc.abstractmethod
+    def link(self) -> Link:
+        """Return how fast ranks exchange messages; measured at the first call, on all ranks."""
+
+    def contention(self) -> Contention:
+        """Return how messages and computing slow each other down on this rank and the others."""
+        return Contention()
+
+    def clock_ahead(self) -> tuple[float, float]:
+        """Return this rank's time (``time.perf_counter``), and how far it is ahead of rank 0's."""
+        return time.perf_counter(), 0.0
+
+    def product_rate(self) -> float:
+        """Return the slowest rank's FLOP/s in a matrix product while all ranks compute.
+
+        Measured at the first call, in some 10 ms.
+        """
+        if self._product_rate is None:
+            from pycaffe_dist.calibration.products import FLOPS, measure_seconds
+
+            self.barrier()
+            self._product_rate = FLOPS / float(self.max(np.array(measure_seconds())))
+        return self._product_rate
+
+    def copy_rate(self) -> float:
+        """Return the bytes per second that the slowest rank reads and writes while all ranks do.
+
+        Measured at the first call, in some 10 ms.
+        """
+        if self._copy_rate is None:
+            from pycaffe_dist.calibration.copies import COPIED_BYTES, measure_seconds
+
+            self.barrier()
+            self._copy_rate = COPIED_BYTES / float(self.max(np.array(measure_seconds())))
+        return self._copy_rate
+
+    @abc.abstractmethod
+    def abort(self, error: BaseException | str) -> None:
+        """End the run on all ranks, with one message that names this rank, its host and ``error``.
+
+        Does not return when there are other ranks.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Leave the cluster, once all ranks have come here; a second call does nothing."""
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not (isinstance(error, SystemExit) and not error.code):
+            self.abort(error)
+        self.close()
+
+
+class LocalCluster(Cluster):
+    """One rank on its own, without MPI."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        self.local_rank, self.local_size = 0, 1
+        self.hosts = (environment.host_name(),)
+        self.threads = len(environment.cores(environment.usable_cpus()))
+
+    def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """Return ``array``."""
+        return array
+
+    def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
+        """Return ``data``."""
+        return data or b""
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return ``data`` alone."""
+        return [data]
+
+    def sum(self, values: Any) -> np.ndarray:
+        """Return a copy of ``values``."""
+        return np.array(values)
+
+    def max(self, values: Any) -> np.ndarray:
+        """Return a copy of ``values``."""
+        return np.array(values)
+
+    def barrier(self) -> None:
+        """Return at once."""
+
+    def agree_max(self, values: Any, lag: int = 1) -> np.ndarray:
+        """Return ``values``."""
+        return np.array(values)
+
+    def link(self) -> Link:
+        """Return a link that costs nothing."""
+        return Link(latency=0.0, bandwidth=float("inf"))
+
+    def abort(self, error: BaseException | str) -> None:
+        """Do nothing: the error itself goes on to the caller."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def detect(settings: ClusterSettings | None = None) -> Cluster:
+    """Return the MPI cluster that a launcher started this process in, else a local one.
+
+    Raises ClusterError when there is a launcher and MPI cannot be used, or when server ranks leave
+    none to train.
+    """
+    settings = settings or ClusterSettings()
+    launch = environment.find()
+    if launch is None:
+        if settings.server_ranks:
+            raise ClusterError(
+                f"--server-ranks={settings.server_ranks} needs several ranks, started by mpirun"
+            )
+        return LocalCluster()
+    from pycaffe_dist.comm.mpi import MPICluster
+
+    return MPICluster(launch, settings)

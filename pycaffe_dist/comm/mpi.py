@@ -1,0 +1,424 @@
+"""The ranks of an MPI job.  Only the communication thread calls MPI."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pycaffe_dist import log
+from pycaffe_dist.calibration import contention
+from pycaffe_dist.calibration.clocks import compare
+from pycaffe_dist.calibration.link import Link, measure
+from pycaffe_dist.comm.cluster import Cluster
+from pycaffe_dist.comm.gpu_paths import Peers
+from pycaffe_dist.comm.rma import Windows
+from pycaffe_dist.comm.stall_inspector import Inquiry
+from pycaffe_dist.comm.thread import CommunicationThread, Handle, Step, Task
+from pycaffe_dist.comm.token_bucket import Pace
+from pycaffe_dist.comm.transports import cuda_aware
+from pycaffe_dist.config import ClusterSettings
+from pycaffe_dist.device import Device
+from pycaffe_dist.errors import ClusterError, exit_status
+from pycaffe_dist.exchange.arrival import in_stream
+from pycaffe_dist.launch import environment, messages
+from pycaffe_dist.planning.simulation import Contention
+
+if TYPE_CHECKING:
+    from pycaffe_dist.gpu.base import GPU
+
+# When several ranks fail for the same reason, only one is to speak: rank 0 goes first, and ends
+# the others while they wait (seconds).
+_LATER_RANKS_WAIT = 1.0
+_NEXT_RANK_WAITS = 0.1
+_MOST_WAITING_RANKS = 20
+_ABORT_TIMEOUT = 2.0
+
+
+class MPICluster(Cluster):
+    """The ranks of MPI's world, over mpi4py.
+
+    ``exchange_communicator`` is for exchanges alone, so that their tags meet no others;
+    ``communication`` runs their tasks.  Where the last ranks only serve parameters, the cluster is
+    that of the others, the workers, and these ranks' own cluster is of no use but to ``serve``;
+    ``requests`` and ``answers`` join both, by their ranks in the world, where ``world_rank`` is
+    this one's.  Raises ClusterError when MPI is missing, does not suit the launcher, does not allow
+    a thread other than the main one to call it, or leaves no rank to train.
+    """
+
+    def __init__(self, launch: environment.Launch, settings: ClusterSettings):
+        environment.prepare_mpi()
+        self._mpi = _import_mpi(launch)
+        self._closed = False
+        self._link: Link | None = None
+        self._contention: Contention | None = None
+        self._agreements: deque[Handle] = deque()
+        self._settings = settings
+        self._node: Any = None
+        self._windows: Windows | None = None
+        self._peers: Peers | None = None
+        host = environment.host_name()
+        self.communication = CommunicationThread(
+            self._mpi.Request.Testall,
+            settings.stall_seconds,
+            f"a rank on {host}",
+            Pace(settings.bandwidth_limit),
+            settings.shutdown_seconds,
+        )
+        self._finalize = self.communication.call(self._initialise, "MPI_Init").wait()
+        self.rank = self.world_rank = self._control.Get_rank()
+        self.size = self._world_size = self._control.Get_size()
+        self._workers = self.size - settings.server_ranks
+        host = _name_of_host(settings.hosts, self.rank, self.size) or host
+        self.communication.who = f"rank {self.rank} of {self.size} on {host}"
+        if launch.size not in (0, self.size):
+            raise ClusterError(
+                f"{launch.name} started {launch.size} ranks, but MPI sees {self.size}: mpi4py uses "
+                f"{self._mpi.Get_library_version().split(',')[0]}, which is not the MPI of the "
+                "launcher (with srun, choose its plugin: srun --mpi=pmix)"
+            )
+        self._share_host(host)
+        self._host = host
+        if self.rank == 0:
+            messages.report(messages.HOSTS, " ".join(self.hosts))
+        if self.has_servers:
+            self._separate_servers()
+        self.communication.call(self._allow_inquiries, "inquiries").wait()
+        self._previous_hook = sys.excepthook
+        sys.excepthook = self._uncaught
+        atexit.register(self.close)
+
+    def _initialise(self) -> bool:
+        """Start MPI in the thread that will use it; tell whether it is ours to end."""
+        mpi = self._mpi
+        ours = not mpi.Is_initialized()
+        level = mpi.Init_thread(mpi.THREAD_SERIALIZED) if ours else mpi.Query_thread()
+        if level < mpi.THREAD_SERIALIZED:
+            names = {mpi.THREAD_SINGLE: "SINGLE", mpi.THREAD_FUNNELED: "FUNNELED"}
+            raise ClusterError(
+                f"{mpi.Get_library_version().split(',')[0]} offers MPI_THREAD_{names[level]}; "
+                "pcaffe needs MPI_THREAD_SERIALIZED, because a thread of its own talks to MPI"
+            )
+        self._control = self._world = mpi.COMM_WORLD.Dup()
+        self.exchange_communicator = mpi.COMM_WORLD.Dup()
+        self._questions = mpi.COMM_WORLD.Dup()
+        self.requests, self.answers = mpi.COMM_WORLD.Dup(), mpi.COMM_WORLD.Dup()
+        return ours
+
+    def _allow_inquiries(self) -> None:
+        """Let a rank that waits for long ask the others what they are doing."""
+        thread = self.communication
+        thread.inquiry = Inquiry(self._mpi, self._questions, thread.status, thread.who)
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether some ranks do not train but serve parameters."""
+        return self._settings.server_ranks > 0
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank is one of those."""
+        return self.world_rank >= self._workers
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The ranks, in the world, that own a parameter server's shards."""
+        first = self._workers if self.has_servers else 0
+        return tuple(range(first, self._world_size))
+
+    def _separate_servers(self) -> None:
+        """Make this the cluster of the workers, or of the servers."""
+        if self._workers < 1:
+            raise ClusterError(
+                f"--server-ranks={self._settings.server_ranks} leaves none of {self.size} ranks to "
+                "train"
+            )
+
+        def split() -> None:
+            color = int(self.serves)
+            self._control = self._world.Split(color, self.world_rank)
+            self.exchange_communicator = self._world.Split(color, self.world_rank)
+
+        self.communication.call(split, "split").wait()
+        first = self._workers if self.serves else 0
+        self.hosts = self.hosts[first:] if self.serves else self.hosts[: self._workers]
+        self.rank, self.size = self.world_rank - first, len(self.hosts)
+        together = [rank for rank, name in enumerate(self.hosts) if name == self._host]
+        self.local_rank, self.local_size = together.index(self.rank), len(together)
+
+    def _share_host(self, host: str) -> None:
+        """Learn which ranks share this host, and divide its cores among them."""
+        widened = environment.undo_default_binding(self.size)
+        mine = environment.cores(environment.usable_cpus())
+        known = [
+            text.decode().split("\n")
+            for text in self.gather_bytes("\n".join([host, *map(str, mine)]).encode())
+        ]
+        self.hosts = tuple(name for name, *_ in known)
+        together = [rank for rank, name in enumerate(self.hosts) if name == host]
+        self.local_rank, self.local_size = together.index(self.rank), len(together)
+        of_all = [set(map(int, known[rank][1:])) for rank in together]
+        self.threads = environment.share_of_cores(mine, of_all)
+        if widened:
+            log.logger.info(
+                "mpirun tied every rank to one core; using %d (mpirun --bind-to none)", self.threads
+            )
+
+    def node_communicator(self) -> Any:
+        """Return the communicator of the ranks that share this host; the first call is collective.
+
+        Its ranks have the order of the cluster's.
+        """
+        if self._node is None:
+            color = self.hosts.index(self.host)
+            self._node = self.communication.call(
+                lambda: self.exchange_communicator.Split(color), "MPI_Comm_split"
+            ).wait()
+        return self._node
+
+    @property
+    def windows(self) -> Windows:
+        """The memory that other ranks of the cluster write to, or share."""
+        if self._windows is None:
+
+            def call(function: Callable[[], Any], name: str) -> Any:
+                return self.communication.call(function, name).wait()
+
+            self._windows = Windows(self._mpi, call, max(map(self.hosts.count, self.hosts)))
+        return self._windows
+
+    def _run(self, task: Task, name: str) -> Any:
+        return self.communication.submit(task, name).wait()
+
+    def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """Overwrite ``array`` (C-contiguous) with that of rank ``root``; return it."""
+
+        def task() -> Task:
+            yield Step([self._control.Ibcast(array, root)])
+
+        self._run(task(), "broadcast")
+        return array
+
+    def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
+        """Return the bytes of rank ``root``; the others' are not read."""
+        count = np.array([len(data or b"")], np.int64)
+        self.broadcast(count, root)
+        if self.rank == root:
+            return self.broadcast(np.frombuffer(bytearray(data or b""), np.uint8), root).tobytes()
+        return self.broadcast(np.empty(int(count[0]), np.uint8), root).tobytes()
+
+    def _allgather(self, values: np.ndarray, name: str) -> Handle:
+        """Start to collect an array of one shape from all ranks, as rows in the order of ranks."""
+        values = np.asarray(values, order="C")
+        rows = np.empty((self.size, *values.shape), values.dtype)
+
+        def task() -> Task:
+            yield Step([self._control.Iallgather(values, rows)])
+            return rows
+
+        return self.communication.submit(task(), name)
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return a few bytes of every rank, in the order of ranks."""
+        counts = self._allgather(np.array(len(data)), "allgather").wait()
+        padded = np.frombuffer(data.ljust(int(counts.max()), b"\0"), np.uint8)
+        rows = self._allgather(padded, "allgather").wait()
+        return [row[:count].tobytes() for row, count in zip(rows, counts)]
+
+    def sum(self, values: Any) -> np.ndarray:
+        """Return the sum over ranks of a small array, bit for bit the same on all of them."""
+        return self._allgather(np.asarray(values), "sum").wait().sum(axis=0)
+
+    def mean_on_rank_0(self, values: Any) -> np.ndarray | None:
+        """Return the mean over ranks on rank 0; the others get None and need not wait for it."""
+        handle = self._allgather(np.asarray(values), "mean")
+        return None if self.rank else handle.wait().sum(axis=0) / self.size
+
+    def max(self, values: Any) -> np.ndarray:
+        """Return the elementwise maximum over ranks of a small array."""
+        return self._allgather(np.asarray(values), "max").wait().max(axis=0)
+
+    def barrier(self) -> None:
+        """Return when all ranks have come here."""
+
+        def task() -> Task:
+            yield Step([self._control.Ibarrier()])
+
+        self._run(task(), "barrier")
+
+    def agree_max(self, values: Any, lag: int = 1) -> np.ndarray:
+        """Return the elementwise maximum over ranks of what was given ``lag`` calls ago."""
+        mine = np.array(values)
+        if self.size == 1:
+            return mine
+        agreed = np.zeros_like(mine)
+        if len(self._agreements) == lag:
+            agreed = self._agreements.popleft().wait().max(axis=0)
+        self._agreements.append(self._allgather(mine, "agree_max"))
+        return agreed
+
+    def link(self) -> Link:
+        """Return the slowest link between hosts, or between ranks when there is one host."""
+        if self._link is None:
+            task = measure(self._control, self._to_next_host)
+            latency, large = self.max(self._run(task, "measuring links"))
+            link = Link.between(float(latency), float(large))
+            limit = min(link.bandwidth, self._settings.bandwidth_limit)
+            self._link = Link(link.latency, limit)
+        return self._link
+
+    def device_link(self, gpu: GPU) -> Link:
+        """Return what :meth:`link` does for messages from one GPU's memory to another's."""
+        task = measure(self._control, self._to_next_host, lambda n: gpu.zeros(n, np.uint8))
+        latency, large = self.max(self._run(in_stream(gpu, "exchange", task), "measuring links"))
+        return Link.between(float(latency), float(large))
+
+    def peers(self, device: Device) -> Peers:
+        """Return what joins the ranks' GPUs, of which ``device`` is this one's, if it has one.
+
+        The first call with a device is collective.
+        """
+        if self._peers is None or self._peers.device is not device:
+            if self._peers is not None:
+                self._peers.close()
+            self._peers = Peers(self, device)
+            self.staging_seconds = self._peers.staging_seconds
+            if device.is_gpu:
+                log.logger.info("Gradients go from GPU to GPU by %s", self._peers.describe())
+        return self._peers
+
+    @property
+    def _to_next_host(self) -> int:
+        """How far away the rank is to which links are measured."""
+        on_first_host = self.hosts.count(self.hosts[0])
+        return on_first_host % self.size or 1 % self.size
+
+    def contention(self) -> Contention:
+        """Return what is left of both rates when all ranks compute and exchange at once.
+
+        Measured at the first call, in two tenths of a second or so: where ranks have few cores, the
+        network's own work slows the kernels down, and they the messages.
+        """
+        if self._contention is None:
+            self._contention = contention.measure(self, self._control, self._to_next_host)
+        return self._contention
+
+    def clock_ahead(self) -> tuple[float, float]:
+        """Return this rank's time (``time.perf_counter``), and how far it is ahead of rank 0's."""
+        return self._run(compare(self._control), "comparing clocks")
+
+    def abort(self, error: BaseException | str) -> None:
+        """End the run on all ranks, with one message that names this rank, its host and ``error``.
+
+        One rank alone does nothing: the error itself goes on to the caller.
+        """
+        if self._world_size == 1:
+            return
+        if self.world_rank:
+            rank = min(self.world_rank, _MOST_WAITING_RANKS)
+            time.sleep(_LATER_RANKS_WAIT + _NEXT_RANK_WAITS * rank)
+        if not isinstance(error, BaseException):
+            error = ClusterError(error)
+        status = exit_status(error)
+        messages.report(messages.FAILED, f"rank {self.world_rank} on {self._host}")
+        log.fatal(error, f"rank {self.world_rank} of {self._world_size} on {self._host}: ")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            self.communication.call(lambda: self._mpi.COMM_WORLD.Abort(status), "abort").wait(
+                _ABORT_TIMEOUT
+            )
+        finally:
+            # The launcher ends the other ranks when one ends like this.
+            os._exit(status)
+
+    def close(self) -> None:
+        """Leave the cluster, once all ranks have come here; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        sys.excepthook = self._previous_hook
+        if self._peers is not None:
+            self._peers.close()
+        self.communication.submit(self._leave(), "leaving", patient=self.has_servers).wait()
+        self.communication.close()
+
+    def _leave(self) -> Task:
+        yield Step([self._world.Ibarrier()])
+        # What nobody waited for, as a mean on other ranks, may arrive after the barrier's messages.
+        while not self.communication.runs_only_one:
+            yield Step([])
+        self.communication.end_watches()
+        if self._windows is not None:
+            self._windows.free()
+        if self._finalize:
+            self._mpi.Finalize()
+
+    def _uncaught(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """End the run on all ranks when this one's program ends with an exception."""
+        self.abort(error)
+        self._previous_hook(kind, error, trace)
+
+
+def library() -> str:
+    """Return the name and version of the MPI library; raises what importing mpi4py raises."""
+    import mpi4py
+
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    first = MPI.Get_library_version().strip("\0\n ").split(",")[0].splitlines()[0]
+    return " ".join(first.replace("Version:", "").split())
+
+
+def abilities() -> tuple[str, bool | None]:
+    """Return what MPI allows threads to do, in its own word, and whether it is CUDA-aware.
+
+    Starts and ends MPI if need be: some libraries answer in between only.
+    """
+    from mpi4py import MPI
+
+    names = {
+        MPI.THREAD_SINGLE: "single",
+        MPI.THREAD_FUNNELED: "funneled",
+        MPI.THREAD_SERIALIZED: "serialized",
+        MPI.THREAD_MULTIPLE: "multiple",
+    }
+    if MPI.Is_initialized():
+        return names[MPI.Query_thread()], cuda_aware()
+    level = MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    aware = cuda_aware()
+    MPI.Finalize()
+    return names[level], aware
+
+
+def _name_of_host(hosts: Sequence[str], rank: int, size: int) -> str:
+    """Return what a rank is to call its host; empty when nobody says it."""
+    if len(hosts) not in (0, size):
+        raise ClusterError(f"{len(hosts)} hosts are named for {size} ranks: {', '.join(hosts)}")
+    return hosts[rank] if hosts else ""
+
+
+def _import_mpi(launch: environment.Launch) -> Any:
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise ClusterError(
+            f"{launch.name} started this process, but MPI cannot be used ({error}): "
+            "pip install 'pycaffe-dist[mpi]' brings mpi4py and an MPI, or build mpi4py "
+            "with the cluster's MPI (pip install --no-binary mpi4py mpi4py)"
+        ) from None
+    return MPI

@@ -1,0 +1,452 @@
+"""The one thread of a rank that talks to MPI: it moves many exchanges along and never blocks.
+
+A task is a generator that starts messages and yields them as a :class:`Step`; it is resumed once
+they have all arrived.  The thread tests the steps of all live tasks in turn, oldest first, naps
+when nothing moved, and sleeps when there is nothing to do.  It therefore leaves the cores to the
+kernels, where a blocking or spinning MPI call would take one of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
+
+from pycaffe_dist.comm.stall_inspector import LOOK_SECONDS, Inquiry
+from pycaffe_dist.comm.token_bucket import Pace
+from pycaffe_dist.errors import ClusterError
+
+# Several exchanges at a time hide each other's latency and keep both directions of a link busy
+# (at 1 Gbit/s and 64 MB: 8 MiB at a time take 730 ms, 32 MiB 600 ms); more would only take memory.
+MOST_LIVE = 3
+MOST_LIVE_BYTES = 32 << 20
+# What is more urgent than all that is under way need not wait for its turn if it is small.
+URGENT_BYTES = 256 << 10
+# The longer nothing has moved, the longer the nap (both in seconds).
+SHORTEST_NAP = 50e-6
+LONGEST_NAP = 1e-3
+NAP_SHARE = 1 / 50
+
+
+class Step(NamedTuple):
+    """Messages that are on their way: MPI requests and, for each, the rank at the other end.
+
+    No ranks: the messages are a collective operation's, which does not tell for whom it waits.
+    ``nbytes`` is how much of them this rank sends.  ``late`` returns ranks that have not yet left
+    word in shared memory, none when there is nothing to wait for any more.
+    """
+
+    requests: list[Any]
+    ranks: tuple[int, ...] = ()
+    nbytes: float = 0
+    late: Callable[[], Sequence[int]] | None = None
+
+
+Task = Generator[Step, None, Any]
+
+
+class Handle:
+    """What a submitted task gives back: wait for it, and get its result or its exception."""
+
+    __slots__ = ("_error", "_event", "_result", "name")
+
+    def __init__(self, name: str):
+        self.name = name
+        self._event = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the task has ended, well or not."""
+        return self._event.is_set()
+
+    @property
+    def exception(self) -> BaseException | None:
+        """The exception that ended the task, if one did."""
+        return self._error
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Return the task's result when it has ended; raise its exception.
+
+        Raises TimeoutError after ``timeout`` seconds.
+        """
+        if not self._event.wait(timeout):
+            raise TimeoutError(f"{self.name} has not ended after {timeout:g} s")
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _finish(self, result: Any = None, error: BaseException | None = None) -> None:
+        self._result, self._error = result, error
+        self._event.set()
+
+
+_numbers = itertools.count()
+
+
+class _Job:
+    """A task with its handle and what it is waiting for."""
+
+    __slots__ = (
+        "handle",
+        "nbytes",
+        "number",
+        "order",
+        "paced",
+        "patient",
+        "priority",
+        "reported",
+        "since",
+        "started",
+        "step",
+        "task",
+    )
+
+    def __init__(
+        self,
+        task: Task,
+        handle: Handle,
+        order: int | None = None,
+        nbytes: int = 0,
+        priority: float = 0,
+        paced: bool = False,
+        patient: bool = False,
+    ):
+        self.task, self.handle, self.order, self.nbytes = task, handle, order, nbytes
+        self.priority, self.paced, self.patient = priority, paced, patient
+        self.number = next(_numbers)
+        self.step = Step([])
+        self.started = self.since = 0.0
+        self.reported = False
+
+    def late(self) -> Sequence[int]:
+        """Return the ranks of which the step waits for word in shared memory."""
+        return self.step.late() if self.step.late else ()
+
+    def __lt__(self, other: _Job) -> bool:
+        mine = self.priority, self.order or 0, self.number
+        return mine < (other.priority, other.order or 0, other.number)
+
+
+class CommunicationThread:
+    """Runs tasks in a thread of its own.
+
+    ``test_all`` tells whether a list of requests has completed (``MPI.Request.Testall``).  When a
+    step takes longer than ``stall_seconds``, standard error says which ranks it waits for; ``who``
+    names this rank there.  After ``shutdown_seconds``, waiting for the task raises ClusterError.
+    ``on_exchange`` is told, in the thread, of every task with an order that
+    has ended: its name, and when it started and ended (``time.perf_counter``).  ``pace`` limits
+    what tasks send that have an order or are ``paced``.
+    """
+
+    def __init__(
+        self,
+        test_all: Callable[[Sequence[Any]], bool],
+        stall_seconds: float = 120.0,
+        who: str = "this rank",
+        pace: Pace | None = None,
+        shutdown_seconds: float = math.inf,
+    ):
+        self.who = who
+        self.stall_seconds = stall_seconds
+        self._shutdown_seconds = shutdown_seconds
+        self._pace = pace or Pace()
+        self._test_all = test_all
+        self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._live: list[_Job] = []
+        self._waiting: list[_Job] = []  # a heap: the most urgent is in front
+        self._held: list[_Job] = []  # a heap of those without an order that the pace holds back
+        self._watches: dict[str, Callable[[float], bool]] = {}
+        self._ended: list[int] = []  # a heap of orders that ended before a lower one
+        self._frontier = 0  # the lowest order that has not ended
+        self._ordered = 0  # how many tasks with an order are live
+        self._busy = 0.0  # how long there was at least one, up to the last time that there was none
+        self._busy_since = 0.0
+        self.on_exchange: Callable[[str, float, float], None] | None = None
+        self.inquiry: Inquiry | None = None
+        self.place = ""  # where the run is, in words for other ranks
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="pcaffe-mpi", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self,
+        task: Task,
+        name: str,
+        *,
+        order: int | None = None,
+        nbytes: int = 0,
+        priority: float = 0,
+        paced: bool = False,
+        patient: bool = False,
+    ) -> Handle:
+        """Hand over a task and return its handle; ``name`` is for messages.
+
+        Without ``order`` the task starts at once.  With it, only a few run at a time, judged by
+        ``nbytes``; of those that wait, the lowest ``priority`` starts first, then the lowest order.
+        The lowest order that has not ended is always started, so that ranks that submit in
+        different orders, or with different priorities, cannot wait for each other for ever.
+        Orders count up from 0, without gaps, since the last :meth:`restart_order`.
+
+        Tasks with an order, and those that are ``paced``, are held back while the pace is exceeded.
+        A ``patient`` task may wait for others as long as it likes.
+        """
+        if self._closing:
+            raise ClusterError(f"{name}: the communication thread has ended")
+        handle = Handle(name)
+        paced = paced or order is not None
+        self._inbox.put(_Job(task, handle, order, nbytes, priority, paced, patient))
+        return handle
+
+    def watch(self, name: str, look: Callable[[float], bool] | None) -> Handle:
+        """Call ``look`` over and over in the thread, with the time (``time.monotonic``).
+
+        It looks for messages that nobody has asked for, tells whether it found any, and does not
+        wait.  It takes the place of an earlier one of that name; None ends it.  An exception in it
+        ends the thread, and is carried over to everybody who waits.
+        """
+
+        def change() -> None:
+            if look is None:
+                self._watches.pop(name, None)
+            else:
+                self._watches[name] = look
+
+        return self.call(change, f"watch {name}")
+
+    def end_watches(self) -> None:
+        """Look for no more messages; to be called in the thread."""
+        self._watches.clear()
+        self.inquiry = None
+
+    @property
+    def runs_only_one(self) -> bool:
+        """Whether there is one task and no more; to be asked in the thread, by a task."""
+        return len(self._live) == 1 and not (self._waiting or self._held or not self._inbox.empty())
+
+    def restart_order(self) -> None:
+        """Let orders count from 0 again; nothing that has one may be under way."""
+
+        def restart() -> None:
+            self._frontier = 0
+            self._ended.clear()
+
+        self.call(restart, "restart_order")
+
+    def exchange_seconds(self) -> float:
+        """Return for how long tasks that have an order have been under way, one or several."""
+        busy, since = self._busy, self._busy_since
+        return busy + (time.perf_counter() - since if self._ordered else 0.0)
+
+    def call(self, function: Callable[[], Any], name: str) -> Handle:
+        """Run a function that returns at once in the communication thread."""
+
+        def task() -> Task:
+            return function()
+            yield
+
+        return self.submit(task(), name)
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the thread after the tasks that it has; returns after ``timeout`` seconds at most."""
+        self._closing = True
+        self._inbox.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:  # carried over to everybody who waits, now or later
+            for job in self._live + self._waiting + self._held:
+                job.handle._finish(error=error)
+            while (late := self._inbox.get()) is not None:
+                late.handle._finish(error=error)
+
+    def _loop(self) -> None:
+        moved_at = time.monotonic()
+        while True:
+            moved = self._accept_all()
+            if not self._live and not self._waiting and not self._held:
+                if self._closing and self._inbox.empty():
+                    return
+                moved |= self._sleep()
+            moved |= self._start_waiting()
+            now = time.monotonic()
+            for look in tuple(self._watches.values()):
+                moved |= look(now)
+            if self.inquiry is not None:
+                self.inquiry.look(now)
+            for job in tuple(self._live):
+                moved |= self._advance(job, now)
+            if moved:
+                moved_at = now
+            elif self._live or self._waiting or self._held:
+                time.sleep(min(max((now - moved_at) * NAP_SHARE, SHORTEST_NAP), LONGEST_NAP))
+
+    def _sleep(self) -> bool:
+        """Wait for a task, or as long as nobody needs to be looked for; tell whether one came."""
+        try:
+            longest = LOOK_SECONDS if self.inquiry else None
+            self._accept(self._inbox.get(timeout=LONGEST_NAP if self._watches else longest))
+        except queue.Empty:
+            return False
+        return True
+
+    def _accept_all(self) -> bool:
+        found = False
+        while not self._inbox.empty():
+            self._accept(self._inbox.get())
+            found = True
+        return found
+
+    def _accept(self, job: _Job | None) -> None:
+        if job is None:
+            self._closing = True
+        elif job.order is not None:
+            heapq.heappush(self._waiting, job)
+        elif job.paced and self._pace.is_limited:
+            heapq.heappush(self._held, job)
+        else:
+            self._start(job)
+
+    def _start_waiting(self) -> bool:
+        """Start the tasks whose turn has come."""
+        found = False
+        while self._held and self._may_send():
+            self._start(heapq.heappop(self._held))
+            found = True
+        while self._waiting and self._has_room(self._waiting[0]) and self._may_send():
+            self._start(heapq.heappop(self._waiting))
+            found = True
+        return (self._may_send() and self._start_frontier()) or found
+
+    def _may_send(self) -> bool:
+        return self._pace.allows(time.monotonic())
+
+    def _start_frontier(self) -> bool:
+        """Start the task of the lowest order that has not ended, however many run."""
+        for number, job in enumerate(self._waiting):
+            if job.order == self._frontier:
+                self._waiting[number] = self._waiting[-1]
+                self._waiting.pop()
+                heapq.heapify(self._waiting)
+                self._start(job)
+                return True
+        return False
+
+    def _has_room(self, job: _Job) -> bool:
+        ordered = [other for other in self._live if other.order is not None]
+        return (
+            len(ordered) < MOST_LIVE
+            or job.nbytes + sum(other.nbytes for other in ordered) <= MOST_LIVE_BYTES
+            or (job.nbytes <= URGENT_BYTES and all(job < other for other in ordered))
+        )
+
+    def _start(self, job: _Job) -> None:
+        self._live.append(job)
+        if job.order is not None:
+            job.started = time.perf_counter()
+            if not self._ordered:
+                self._busy_since = job.started
+            self._ordered += 1
+        self._resume(job, time.monotonic())
+
+    def _advance(self, job: _Job, now: float) -> bool:
+        """Resume a task whose step is complete; tell whether it was."""
+        try:
+            complete = self._test_all(job.step.requests) and not job.late()
+        except Exception as error:
+            self._end(job, error=error)
+            return True
+        if complete:
+            if job.paced and not self._may_send():
+                return False
+            self._resume(job, now)
+        elif not job.patient:
+            self._inspect(job, now)
+        return complete
+
+    def _inspect(self, job: _Job, now: float) -> None:
+        """Report a task that has waited for long, and let it fail when that is too long."""
+        waited = now - job.since
+        if waited > self.stall_seconds and not self._has_reported():
+            job.reported = True
+            self._report(job, now)
+        if waited > self._shutdown_seconds and not job.handle.done:
+            # It stays live: MPI may still write to what it receives into.
+            job.handle._finish(
+                error=ClusterError(
+                    f"{job.handle.name} has waited {waited:.0f} s for {_named(self._missing(job))}:"
+                    " the run ends, as --stall_shutdown asks for"
+                )
+            )
+
+    def _resume(self, job: _Job, now: float) -> None:
+        try:
+            job.step = next(job.task)
+            job.since, job.reported = now, False
+            if job.paced:
+                self._pace.take(job.step.nbytes)
+        except StopIteration as end:
+            self._end(job, result=end.value)
+        except Exception as error:
+            self._end(job, error=error)
+
+    def _end(self, job: _Job, result: Any = None, error: BaseException | None = None) -> None:
+        self._live.remove(job)
+        if job.order is not None:
+            heapq.heappush(self._ended, job.order)
+            while self._ended and self._ended[0] == self._frontier:
+                heapq.heappop(self._ended)
+                self._frontier += 1
+            self._note_end(job)
+        job.handle._finish(result, error)
+
+    def _note_end(self, job: _Job) -> None:
+        ended = time.perf_counter()
+        self._ordered -= 1
+        if not self._ordered:
+            self._busy += ended - self._busy_since
+        if self.on_exchange is not None:
+            self.on_exchange(job.handle.name, job.started, ended)
+
+    def status(self) -> str:
+        """Say what this rank is doing, as far as this thread knows; to be called in it."""
+        names = [job.handle.name for job in self._live if not job.patient]
+        doing = f"waits in {', '.join(names)}" if names else "has nothing under way and computes"
+        return f"{doing}, {self.place}" if self.place else doing
+
+    def _has_reported(self) -> bool:
+        """Whether a task that is still stuck has been reported: the others wait for the same."""
+        return any(job.reported for job in self._live)
+
+    def _report(self, job: _Job, now: float) -> None:
+        """Say once which ranks a task is waiting for."""
+        missing = self._missing(job)
+        if self.inquiry is not None:
+            self.inquiry.ask(missing, now)
+        print(
+            f"pcaffe: {self.who}: {job.handle.name} has waited {now - job.since:.0f} s for "
+            f"{_named(missing)}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def _missing(self, job: _Job) -> list[int]:
+        """Return the ranks that a task is waiting for; none if it does not know."""
+        requests = zip(job.step.requests, job.step.ranks)
+        incomplete = {rank for request, rank in requests if not request.Get_status()}
+        return sorted(incomplete.union(job.late()))
+
+
+def _named(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return "other ranks; a collective operation does not tell which"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

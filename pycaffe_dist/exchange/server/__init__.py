@@ -1,0 +1,1 @@
+"""The parameter server: the exchange, and the ranks that own parameters."""

@@ -1,0 +1,320 @@
+"""Parameters that live on servers: gradients go to a shard's owner, which sends back weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from pycaffe_dist.comm.thread import Step, Task
+from pycaffe_dist.config import ExchangeSettings, UpdatePriority
+from pycaffe_dist.exchange.base import (
+    Load,
+    Message,
+    Piece,
+    Shipment,
+    UpdateExchange,
+    register,
+    start_messages,
+)
+from pycaffe_dist.exchange.buckets import fuse_and_slice
+from pycaffe_dist.exchange.server.serving import Header, Kind, Layout, Part, Server, Setup
+
+if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.mpi import MPICluster
+    from pycaffe_dist.comm.thread import Handle
+    from pycaffe_dist.net.parameter import Parameter
+    from pycaffe_dist.solvers.updating import Updater
+
+# A server's load differs from another's by at most one shard: this many make the difference small.
+SHARDS_PER_SERVER = 4
+# How many shards are asked for at a time, beside training.
+AT_ONCE = 8
+
+
+@register("parameter_server")
+class ParameterServer(UpdateExchange):
+    """Every shard has one owner, which alone keeps its history and updates it.
+
+    The owners are all ranks, or those that do not train (``--server-ranks``).  With a staleness of
+    0, all workers' gradients are averaged in the order of ranks, and the same bits result on all
+    ranks and in all runs.  It is no choice of ``--exchange=auto``: it moves as many bytes as
+    allreduce, which has no owner to wait for and lets the solver see mean gradients.
+    """
+
+    automatic = False
+
+    def __init__(self, cluster: Cluster, settings: ExchangeSettings):
+        super().__init__(cluster, settings)
+        self._owners: dict[Shipment, int] = {}
+        self._fused: dict[Shipment, np.ndarray] = {}
+        self._headers: dict[Shipment, np.ndarray] = {}
+        self._iteration, self._rate = 0, 0.0
+        self._random = np.random.default_rng(cluster.rank)
+
+    def supports(self, parameter: Parameter, cluster: Cluster) -> str | None:
+        """Refuse what the solver has to see mean gradients for."""
+        return self.settings.needs_gradients or None
+
+    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+        """Return that of the rank with the most to send: gradients up, weights down."""
+        nbytes = sum(piece.nbytes for piece in pieces)
+        workers, owners = cluster.size, len(cluster.owners)
+        if cluster.owners == tuple(range(workers)):
+            return Load(2, 2 * nbytes * (workers - 1) / workers)
+        return Load(2, nbytes * max(1.0, workers / owners))
+
+    def cost(self, parameter: Parameter, cluster: Cluster) -> float:
+        """Return the seconds predicted for a parameter; small ones share their shard's messages."""
+        whole = Piece(parameter, 0, parameter.blob.count)
+        alone = self.load([whole], cluster)
+        share = min(1.0, whole.nbytes / self.settings.bucket_bytes)
+        return Load(alone.messages * share, alone.nbytes).seconds(cluster)
+
+    def group(self, parameters: Sequence[Parameter]) -> list[list[Piece]]:
+        """Fuse small parameters, and slice large ones finely enough to divide them evenly."""
+        bucket = self.settings.bucket_bytes
+        total = sum(Piece(p, 0, p.blob.count).nbytes for p in parameters)
+        even = total // (SHARDS_PER_SERVER * len(self.cluster.owners))
+        return fuse_and_slice(
+            parameters, bucket, min(self.settings.slice_bytes, max(bucket, even, 1))
+        )
+
+    def prepare(self, shipments: Sequence[Shipment]) -> None:
+        """Give every shipment an owner: large ones first, each to the rank with the least so far.
+
+        Small parameters that travel together do so through an array: gradients, then weights.
+        """
+        self.close()
+        loads = dict.fromkeys(self.cluster.owners, 0)
+        for shipment in sorted(shipments, key=lambda s: (-s.nbytes, s.number)):
+            owner = min(loads, key=lambda rank: (loads[rank], rank))
+            loads[owner] += shipment.nbytes
+            self._owners[shipment] = owner
+            if len(shipment.pieces) > 1:
+                count = sum(piece.end - piece.begin for piece in shipment.pieces)
+                dtype = shipment.pieces[0].parameter.blob.dtype
+                self._fused[shipment] = np.empty((2, count), dtype)
+
+    def take_over(self, updater: Updater) -> None:
+        """Let servers start, and send them what they need, from rank 0."""
+        cluster = cast("MPICluster", self.cluster)
+        if not cluster.has_servers:
+            Server(cluster).start()
+        # Nobody sends anything before all servers have forgotten the run before this one.
+        cluster.barrier()
+        indices = _indices(updater)
+        if cluster.rank == 0:
+            cluster.communication.submit(self._set_up(updater.param), "setup of servers").wait()
+            self._load(updater, indices)
+        cluster.barrier()
+        for shipment in self._owners:
+            for piece in shipment.pieces:
+                updater.method.release(indices[piece.parameter.key])
+
+    def begin(self, iteration: int, rate: float) -> None:
+        """Take note of the iteration whose gradients come next, and of its learning rate."""
+        self._iteration, self._rate = iteration, rate
+
+    def submit(self, shipment: Shipment, order: int) -> Handle:
+        """Start to send a shipment's gradient, the most important ones first."""
+        priority = self._priority(shipment)
+        header = Header(Kind.PUSH, self._iteration, self._rate, priority)
+        self._headers[shipment] = header.array()
+        return cast("MPICluster", self.cluster).communication.submit(
+            self.task(shipment),
+            f"exchange {self.type} of {shipment.name}",
+            order=order,
+            nbytes=shipment.nbytes,
+            priority=priority,
+        )
+
+    def _priority(self, shipment: Shipment) -> float:
+        """Return a shipment's place among those that wait: the lowest goes first."""
+        wanted = self.settings.update_priority
+        if wanted is UpdatePriority.RANDOM:
+            return float(self._random.random())
+        if wanted is UpdatePriority.RELATIVE_MAGNITUDE:
+            gradient = sum(_square(piece.gradient) for piece in shipment.pieces)
+            weights = sum(_square(piece.weights) for piece in shipment.pieces)
+            return -gradient / weights if weights else -np.inf
+        return shipment.priority
+
+    def steps(self, shipment: Shipment) -> Task:
+        """Send the gradient to its owner, and receive weights in place."""
+        if not shipment.nbytes:
+            return
+        weights = self._room(shipment)
+        gradient = shipment.pieces[0].gradient
+        if shipment in self._fused:
+            gradient = self._fused[shipment][0]
+            np.concatenate([piece.gradient for piece in shipment.pieces], out=gradient)
+        yield self._ask(shipment, self._headers[shipment], weights, gradient)
+        self._put_into_place(shipment, weights)
+
+    def _room(self, shipment: Shipment) -> np.ndarray:
+        """Return the array that receives a shipment's weights."""
+        fused = self._fused.get(shipment)
+        return shipment.pieces[0].weights if fused is None else fused[1]
+
+    def _put_into_place(self, shipment: Shipment, weights: np.ndarray) -> None:
+        if shipment not in self._fused:
+            return
+        begin = 0
+        for piece in shipment.pieces:
+            count = piece.end - piece.begin
+            piece.weights[:] = weights[begin : begin + count]
+            begin += count
+
+    def _ask(
+        self, shipment: Shipment, header: np.ndarray, room: np.ndarray, *body: np.ndarray
+    ) -> Step:
+        """Send a header, and what follows it, to a shipment's owner; receive into ``room``."""
+        cluster = cast("MPICluster", self.cluster)
+        owner, tag = self._owners[shipment], shipment.number
+        receives = [Message(room, owner, tag)]
+        sends = [Message(array, owner, tag) for array in (header, *body)]
+        answer = start_messages(cluster.answers, receives, [])
+        request = start_messages(cluster.requests, [], sends)
+        nbytes = 0 if owner == cluster.world_rank else request.nbytes
+        return Step(answer.requests + request.requests, answer.ranks + request.ranks, nbytes)
+
+    def _ask_all(
+        self,
+        header: Header,
+        room: Callable[[Shipment], np.ndarray],
+        body: Callable[[Shipment], list[np.ndarray]],
+        use: Callable[[Shipment, np.ndarray], None],
+    ) -> None:
+        """Ask for something for all shipments: receive it into ``room``, then ``use`` it."""
+
+        def task() -> Task:
+            shipments = [shipment for shipment in self._owners if shipment.nbytes]
+            for first in range(0, len(shipments), AT_ONCE):
+                some = shipments[first : first + AT_ONCE]
+                rooms = [room(shipment) for shipment in some]
+                steps = [self._ask(s, header.array(), r, *body(s)) for s, r in zip(some, rooms)]
+                yield Step(
+                    [request for step in steps for request in step.requests],
+                    tuple(rank for step in steps for rank in step.ranks),
+                )
+                for shipment, received in zip(some, rooms):
+                    use(shipment, received)
+
+        communication = cast("MPICluster", self.cluster).communication
+        communication.submit(task(), f"{header.kind.name.lower()} of {self.type}").wait()
+
+    def _set_up(self, param: Any) -> Task:
+        """Tell every server what it serves."""
+        cluster = cast("MPICluster", self.cluster)
+        requests: list[Any] = []
+        ranks: tuple[int, ...] = ()
+        for owner in cluster.owners:
+            layouts = tuple(
+                _layout(s) for s, of in self._owners.items() if of == owner and s.nbytes
+            )
+            setup = Setup(param, cluster.size, self.settings.staleness, layouts)
+            body = np.frombuffer(setup.encode(), np.uint8)
+            header = Header(Kind.SETUP, extra=body.size).array()
+            for step in (
+                start_messages(cluster.answers, [Message(np.empty(1, np.uint8), owner, 0)], []),
+                start_messages(
+                    cluster.requests, [], [Message(header, owner, 0), Message(body, owner, 0)]
+                ),
+            ):
+                requests += step.requests
+                ranks += step.ranks
+        yield Step(requests, ranks)
+
+    def _load(self, updater: Updater, indices: dict[str, int]) -> None:
+        """Send all servers this rank's weights, and its history if there is any."""
+        held = any(updater.method.holds(index) for index in indices.values())
+
+        def body(shipment: Shipment) -> list[np.ndarray]:
+            rows = [[piece.weights for piece in shipment.pieces]]
+            for slot in range(updater.method.slots if held else 0):
+                rows.append(
+                    [
+                        updater.method.slot(indices[piece.parameter.key], slot).reshape(-1)[
+                            piece.begin : piece.end
+                        ]
+                        for piece in shipment.pieces
+                    ]
+                )
+            return [np.concatenate([array for row in rows for array in row])]
+
+        self._ask_all(
+            Header(Kind.LOAD, extra=held),
+            lambda shipment: np.empty(1, np.uint8),
+            body,
+            lambda shipment, received: None,
+        )
+
+    def synchronize(self) -> None:
+        """Give all ranks the weights that all updates so far make, the same everywhere."""
+        if not self.settings.staleness:
+            return
+        # Every worker has got weights for its last gradient, so all gradients have arrived.
+        self.cluster.barrier()
+        self._ask_all(Header(Kind.PULL), self._room, lambda shipment: [], self._put_into_place)
+        self.cluster.barrier()
+
+    def collect_history(self, updater: Updater) -> dict[tuple[int, int], np.ndarray]:
+        """Return, on rank 0, the history of its parameters by slot and index in the updater."""
+        found: dict[tuple[int, int], np.ndarray] = {}
+        slots = updater.method.slots
+        indices = _indices(updater)
+
+        def room(shipment: Shipment) -> np.ndarray:
+            pieces = shipment.pieces
+            count = sum(piece.end - piece.begin for piece in pieces)
+            return np.empty((slots, count), pieces[0].parameter.blob.dtype)
+
+        def use(shipment: Shipment, received: np.ndarray) -> None:
+            begin = 0
+            for piece in shipment.pieces:
+                blob, count = piece.parameter.blob, piece.end - piece.begin
+                for slot in range(slots):
+                    place = slot, indices[piece.parameter.key]
+                    array = found.setdefault(place, np.zeros(blob.shape, blob.dtype))
+                    array.reshape(-1)[piece.begin : piece.end] = received[slot][
+                        begin : begin + count
+                    ]
+                begin += count
+
+        if self.cluster.rank == 0:
+            self._ask_all(Header(Kind.HISTORY), room, lambda shipment: [], use)
+        if self.settings.staleness:
+            # Others would change it; synchronous ones wait for this rank's next gradient.
+            self.cluster.barrier()
+        return found
+
+    def close(self) -> None:
+        """Forget the run; this rank's server goes on for the others."""
+        self._owners.clear()
+        self._fused.clear()
+        self._headers.clear()
+
+
+def _square(array: np.ndarray) -> float:
+    """Return the squared norm of an array of one axis."""
+    return float(np.dot(array, array))
+
+
+def _indices(updater: Updater) -> dict[str, int]:
+    return {parameter.key: index for index, parameter in enumerate(updater.parameters)}
+
+
+def _layout(shipment: Shipment) -> Layout:
+    parts = tuple(
+        Part(
+            piece.parameter.key,
+            piece.end - piece.begin,
+            piece.parameter.lr_mult,
+            piece.parameter.decay_mult,
+        )
+        for piece in shipment.pieces
+    )
+    return Layout(shipment.number, shipment.pieces[0].parameter.blob.dtype.name, parts)

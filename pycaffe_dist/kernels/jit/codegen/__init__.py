@@ -1,0 +1,1 @@
+"""Turns specifications into machine code: LLVM IR, targets, object files, addresses."""

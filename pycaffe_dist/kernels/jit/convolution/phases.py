@@ -1,0 +1,153 @@
+"""Strided convolutions of few channels by minimal filtering of their phases.
+
+With stride s, input rows and columns of equal remainder modulo s meet the same remainder of the
+kernel's.  Taken as s² channels for each, the convolution has stride 1 and a kernel ⌈k/s⌉ wide: an
+11×11 kernel of stride 4 becomes one of 3×3, which minimal filtering is fast at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.device import parallel_for
+from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.im2col import ConvolutionGeometry
+from pycaffe_dist.kernels.jit.codegen.target import Target
+from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
+from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
+
+# Phases of so many images are kept at a time.
+IMAGES = 4
+
+Shapes = tuple[tuple[int, ...], tuple[int, ...], ConvolutionGeometry]
+
+
+def phase_shapes(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], geometry: ConvolutionGeometry
+) -> Shapes | None:
+    """Return the shapes of x and w and the geometry in phases, or None for other convolutions."""
+    kernel, stride = geometry.kernel, geometry.stride
+    plain = len(kernel) == 2 and len({*kernel}) == len({*stride}) == len({*geometry.dilation}) == 1
+    if not plain or stride[0] == 1 or geometry.dilation[0] > 1 or kernel[0] < stride[0]:
+        return None
+    taps, phases = -(-kernel[0] // stride[0]), stride[0] ** 2
+    output = geometry.output_shape(x_shape[2:])
+    channels = x_shape[1] * phases
+    x_phases = (x_shape[0], channels, *(extent + taps - 1 for extent in output))
+    once = (1, 1)
+    turned = ConvolutionGeometry((taps, taps), once, (0, 0), once, geometry.group)
+    return x_phases, (w_shape[0], w_shape[1] * phases, taps, taps), turned
+
+
+class _Phases:
+    """What both directions share: the phases of some images, and of the weights."""
+
+    def __init__(
+        self, x_shape: tuple[int, ...], w_shape: tuple[int, ...], geometry: ConvolutionGeometry
+    ):
+        shapes = phase_shapes(x_shape, w_shape, geometry)
+        assert shapes is not None  # the caller has chosen this way
+        x_phases, self._w_shape, self._geometry = shapes
+        images = x_shape[0]
+        self._images = next(n for n in range(min(IMAGES, images), 0, -1) if images % n == 0)
+        self._x_shape = (self._images, *x_phases[1:])
+        self._stride, self._pads = geometry.stride[0], geometry.pad
+        self._x, self._w = np.zeros(self._x_shape, np.float32), np.zeros(self._w_shape, np.float32)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The memory that this plan keeps."""
+        return self._x.nbytes + self._w.nbytes
+
+    def _split(self, x: np.ndarray, phases: np.ndarray) -> None:
+        planes = x.shape[0] * x.shape[1]
+        parallel_for(
+            _split_planes,
+            planes,
+            x.reshape(planes, *x.shape[2:]),
+            phases.reshape(planes, self._stride, self._stride, *phases.shape[2:]),
+            self._pads,
+        )
+
+
+class PhasedConvolution(_Phases):
+    """Forward of one strided convolution, like `RowConvolution`."""
+
+    def __init__(self, target: Target, *shapes: Any, tile: int):
+        super().__init__(*shapes)
+        plan = self._x_shape, self._w_shape, self._geometry
+        self._filtering = WinogradConvolution(target, *plan, backward=False, tile=tile)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The memory that this plan keeps."""
+        return super().scratch_bytes + self._filtering.scratch_bytes
+
+    def run(
+        self,
+        source: np.ndarray,
+        w: np.ndarray,
+        b: np.ndarray | None,
+        out: np.ndarray,
+        slope: float = 1.0,
+    ) -> None:
+        """Set out to the convolution of source, plus b, its negatives times slope."""
+        for whole, part in _pairs(w, self._w, self._stride):
+            part[...] = whole
+        for n in range(0, source.shape[0], self._images):
+            self._split(source[n : n + self._images], self._x)
+            self._filtering.run(self._x, self._w, b, out[n : n + self._images], slope)
+
+
+class PhasedGradient(_Phases):
+    """The weight gradient of one strided convolution; adds to dw."""
+
+    def __init__(self, target: Target, *shapes: Any, tile: int):
+        super().__init__(*shapes)
+        plan = self._x_shape, self._w_shape, self._geometry
+        self._filtering = WinogradGradient(target, *plan, tile)
+
+    def run(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
+        """Add the gradient to dw."""
+        self._w[:] = 0
+        for n in range(0, x.shape[0], self._images):
+            self._split(x[n : n + self._images], self._x)
+            self._filtering.run(self._x, dy[n : n + self._images], self._w)
+        for whole, part in _pairs(dw, self._w, self._stride):
+            whole += part
+
+
+def _pairs(w: np.ndarray, phases: np.ndarray, stride: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return views of the corresponding parts of weights and their phases."""
+    split = phases.reshape(*w.shape[:2], stride, stride, *phases.shape[2:])
+    pairs = []
+    for i in range(stride):
+        for j in range(stride):
+            whole = w[:, :, i::stride, j::stride]
+            pairs.append((whole, split[:, :, i, j, : whole.shape[2], : whole.shape[3]]))
+    return pairs
+
+
+@jit
+def _split_planes(begin, end, x, phases, pads):
+    """phases[plane, i, j, r, c] = x[plane, r·stride + i - pad, c·stride + j - pad], 0 outside."""
+    height, width = x.shape[1], x.shape[2]
+    stride, rows, columns = phases.shape[1], phases.shape[3], phases.shape[4]
+    for plane in range(begin, end):
+        for i in range(stride):
+            for y in range(rows):
+                row = y * stride + i - pads[0]
+                for j in range(stride):
+                    target = phases[plane, i, j, y]
+                    if row < 0 or row >= height:
+                        target[:] = 0
+                        continue
+                    source, first = x[plane, row], j - pads[1]
+                    low = min(columns, (max(0, -first) + stride - 1) // stride)
+                    high = max(low, min(columns, (width - first + stride - 1) // stride))
+                    target[:low] = 0
+                    for column in range(low, high):
+                        target[column] = source[column * stride + first]
+                    target[high:] = 0

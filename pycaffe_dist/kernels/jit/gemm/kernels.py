@@ -1,0 +1,291 @@
+"""The microkernels: four loop nests from which all convolutions and products are made.
+
+Every argument is a 64-bit integer: an address, a stride or offset in bytes, or a count, which is at
+least 1 where it says how often a loop runs.  A tile of sums fills the vector registers; it is never
+higher than `Target.tile_rows`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from pycaffe_dist.kernels.jit.codegen.emitter import Emitter
+from pycaffe_dist.kernels.jit.codegen.objects import ENTRY
+from pycaffe_dist.kernels.jit.codegen.target import Target
+
+# taps[k] = the (pixel, displacement in floats) pairs that kernel column k touches
+Taps = tuple[tuple[tuple[int, int], ...], ...]
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """A tile of one output row: ``pixels`` neighbours times ``vectors`` of output channels.
+
+    Lanes are output channels; activations are broadcast from where they lie.  Which pixels each
+    kernel column reaches is fixed here, so padding costs nothing::
+
+        sum[i] = bias
+        for t < taps: for c < channels: for k: for (i, d) in self.taps[k]:
+            sum[i] += x[rows[t].offset + c·channel_step + columns[k] + 4·d]
+                      · w[rows[t].index·row_step + (c·K + k)·vector bytes·vectors …]
+        y[channel·plane + 4·i] = sum[i][channel], rectified, for channel < valid
+
+    Arguments: x, channel_step, rows (``taps`` pairs of int64: input offset, kernel row), taps,
+    channels, columns (an int64 offset for each kernel column), w, row_step, bias, slope, y, plane,
+    valid.
+    """
+
+    pixels: int
+    vectors: int
+    taps: Taps
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR of the loop nest."""
+        e = Emitter(target, ENTRY, 13)
+        x, channel_step, rows, taps, channels, columns, w, row_step, bias, *output = e.arguments
+        # Constant column offsets would let LLVM keep broadcasts that neighbouring columns share
+        # alive from one to the next, and spill sums for it.
+        offsets = {k: e.load_int(columns, 8 * k) for k, pairs in enumerate(self.taps) if pairs}
+        vector_bytes = 4 * e.lanes
+        per_channel = vector_bytes * self.vectors * len(self.taps)
+
+        def one_channel(state: list[ir.Value]) -> list[ir.Value]:
+            at_x, at_w, *sums = state
+            for k, offset in offsets.items():
+                base = e.add(at_x, offset)
+                weights = [
+                    e.load(at_w, vector_bytes * (k * self.vectors + j)) for j in range(self.vectors)
+                ]
+                for i, displacement in self.taps[k]:
+                    value = e.broadcast(base, 4 * displacement)
+                    for j, weight in enumerate(weights):
+                        at = i * self.vectors + j
+                        sums[at] = e.multiply_add(value, weight, sums[at])
+            return [e.add(at_x, channel_step), e.add(at_w, per_channel), *sums]
+
+        def one_tap(state: list[ir.Value]) -> list[ir.Value]:
+            row, *sums = state
+            index = e.builder.mul(e.load_int(row, 8), row_step)
+            start = [e.add(x, e.load_int(row)), e.add(w, index)]
+            return [e.add(row, 16), *e.repeat(channels, [*start, *sums], one_channel)[2:]]
+
+        start = [e.load(bias, vector_bytes * j) for j in range(self.vectors)] * self.pixels
+        sums = e.repeat(taps, [rows, *start], one_tap)[1:]
+        self._store(e, sums, *output)
+        e.builder.ret_void()
+        return e.module
+
+    def _store(self, e: Emitter, sums: list, slope, y, plane, valid) -> None:
+        slope, last = e.broadcast(slope), e.builder.sub(valid, e.int(1))
+        for j in reversed(range(self.vectors)):
+            for first in reversed(range(0, self.pixels, e.lanes)):
+                count = min(e.lanes, self.pixels - first)
+                tile = [
+                    e.rectify(sums[i * self.vectors + j], slope)
+                    for i in range(first, first + count)
+                ]
+                # Lanes beyond the last channel are written to its row, and then overwritten by
+                # it, because it comes after them.
+                for lane, row in reversed(list(enumerate(e.transpose(tile)))):
+                    channel = e.minimum(j * e.lanes + lane, last)
+                    where = e.add(e.builder.mul(channel, plane), 4 * first)
+                    e.store_first(row, count, y, where)
+
+
+@dataclass(frozen=True)
+class OuterKernel:
+    """Sums of outer products: ``rows`` broadcast values times ``vectors`` of lanes, in place::
+
+        for n < images: for y < height: for x < width: for i < rows:
+            sums[i] += b[n·b_image + y·b_row + x·b_step + offsets[i]]
+                       · a[n·a_image + y·a_row + x·vector bytes·vectors …]
+
+    Arguments: b, b_image, b_row, b_step, offsets (int64 each), a, a_image, a_row, images, height,
+    width, sums.
+    """
+
+    rows: int
+    vectors: int
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR of the loop nest."""
+        e = Emitter(target, ENTRY, 12)
+        b, b_image, b_row, b_step, offsets, a, a_image, a_row, *counts, sums = e.arguments
+        images, height, width = counts
+        offset = [e.load_int(offsets, 8 * i) for i in range(self.rows)]
+        vector_bytes = 4 * e.lanes
+
+        def one_pixel(state: list[ir.Value]) -> list[ir.Value]:
+            at_b, at_a, *tile = state
+            lanes = [e.load(at_a, vector_bytes * j) for j in range(self.vectors)]
+            for i in range(self.rows):
+                value = e.broadcast(at_b, offset[i])
+                for j, lane in enumerate(lanes):
+                    at = i * self.vectors + j
+                    tile[at] = e.multiply_add(value, lane, tile[at])
+            return [e.add(at_b, b_step), e.add(at_a, vector_bytes * self.vectors), *tile]
+
+        def one_row(state: list[ir.Value]) -> list[ir.Value]:
+            at_b, at_a, *_ = state
+            return [e.add(at_b, b_row), e.add(at_a, a_row), *e.repeat(width, state, one_pixel)[2:]]
+
+        def one_image(state: list[ir.Value]) -> list[ir.Value]:
+            at_b, at_a, *_ = state
+            tile = e.repeat(height, state, one_row)[2:]
+            return [e.add(at_b, b_image), e.add(at_a, a_image), *tile]
+
+        count = self.rows * self.vectors
+        start = [e.load(sums, vector_bytes * at) for at in range(count)]
+        for at, value in enumerate(e.repeat(images, [b, a, *start], one_image)[2:]):
+            e.store(value, sums, vector_bytes * at)
+        e.builder.ret_void()
+        return e.module
+
+
+@dataclass(frozen=True)
+class FlatKernel:
+    """A tile of a matrix product: ``rows`` of packed A times ``vectors`` of columns of B::
+
+        sum[i] = y[i] if add else bias[i]
+        for k < depth: sum[i] += a[k·rows + i] · b[k·b_row …]
+        y[i·y_row …] = sum[i], rectified, for i < valid
+
+    With ``masked`` the last vector has only ``lanes`` valid lanes, and nothing beyond them is read
+    or written.  Arguments: a, b, b_row, depth, bias, slope, y, y_row, valid, add (0 or 1), lanes.
+    """
+
+    rows: int
+    vectors: int
+    masked: bool
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR of the loop nest."""
+        e = Emitter(target, ENTRY, 11)
+        a, b, b_row, depth, bias, slope, y, y_row, valid, add, lanes = e.arguments
+        masks = [None] * (self.vectors - 1) + [e.mask_below(lanes) if self.masked else None]
+        vector_bytes = 4 * e.lanes
+        # Rows beyond the last valid one are read from and written to it; it is written last.
+        last = e.builder.sub(valid, e.int(1))
+        rows = [e.add(y, e.builder.mul(e.minimum(i, last), y_row)) for i in range(self.rows)]
+
+        def one_step(state: list[ir.Value]) -> list[ir.Value]:
+            at_a, at_b, *tile = state
+            columns = [e.load(at_b, vector_bytes * j, mask) for j, mask in enumerate(masks)]
+            for i in range(self.rows):
+                value = e.broadcast(at_a, 4 * i)
+                for j, column in enumerate(columns):
+                    at = i * self.vectors + j
+                    tile[at] = e.multiply_add(value, column, tile[at])
+            return [e.add(at_a, 4 * self.rows), e.add(at_b, b_row), *tile]
+
+        start = self._start(e, rows, masks, bias, add)
+        tile = e.repeat(depth, [a, b, *start], one_step)[2:]
+        factor = e.broadcast(slope)
+        for i in reversed(range(self.rows)):
+            for j, mask in enumerate(masks):
+                value = e.rectify(tile[i * self.vectors + j], factor)
+                e.store(value, rows[i], vector_bytes * j, mask)
+        e.builder.ret_void()
+        return e.module
+
+    def _start(self, e: Emitter, rows: list, masks: list, bias, add) -> list[ir.Value]:
+        build = e.builder
+        old, fresh, go = (e.function.append_basic_block() for _ in range(3))
+        build.cbranch(build.icmp_signed("!=", add, e.int(0)), old, fresh)
+        build.position_at_end(old)
+        sums = [
+            e.load(rows[i], 4 * e.lanes * j, mask)
+            for i in range(self.rows)
+            for j, mask in enumerate(masks)
+        ]
+        build.branch(go)
+        build.position_at_end(fresh)
+        biases = [e.broadcast(bias, 4 * i) for i in range(self.rows)]
+        build.branch(go)
+        build.position_at_end(go)
+        start = []
+        for at, value in enumerate(sums):
+            phi = build.phi(e.vector)
+            phi.add_incoming(value, old)
+            phi.add_incoming(biases[at // self.vectors], fresh)
+            start.append(phi)
+        return start
+
+
+@dataclass(frozen=True)
+class TransposeKernel:
+    """Transposes one square of vectors: to[l·to_row + 4·r] = from[r·from_row + 4·l].
+
+    Only ``rows`` rows and ``columns`` columns are read; missing rows become zeros and missing
+    columns are not written.  Arguments: from, from_row, to, to_row, rows, columns.
+    """
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR."""
+        e = Emitter(target, ENTRY, 6)
+        source, source_row, to, to_row, rows, columns = e.arguments
+        build = e.builder
+        whole, partial, go = (e.function.append_basic_block() for _ in range(3))
+        full = build.icmp_signed("==", build.add(rows, columns), e.int(2 * e.lanes))
+        build.cbranch(full, whole, partial)
+        build.position_at_end(whole)
+        plain = [e.load(source, build.mul(source_row, e.int(r))) for r in range(e.lanes)]
+        build.branch(go)
+        build.position_at_end(partial)
+        mask, last_row = e.mask_below(columns), build.sub(rows, e.int(1))
+        masked = []
+        for r in range(e.lanes):
+            value = e.load(source, build.mul(source_row, e.minimum(r, last_row)), mask)
+            exists = build.icmp_signed("<", e.int(r), rows)
+            masked.append(build.select(exists, value, e.zero))
+        build.branch(go)
+        build.position_at_end(go)
+        square = []
+        for a, b in zip(plain, masked):
+            phi = build.phi(e.vector)
+            phi.add_incoming(a, whole)
+            phi.add_incoming(b, partial)
+            square.append(phi)
+        last = build.sub(columns, e.int(1))
+        for lane, row in reversed(list(enumerate(e.transpose(square)))):
+            e.store(row, to, build.mul(e.minimum(lane, last), to_row))
+        build.ret_void()
+        return e.module
+
+
+@dataclass(frozen=True)
+class PanelKernel:
+    """Copies rows of a matrix into panels of ``vectors``, side by side in it, one behind the other.
+
+    panel[p][r] = from[r·from_row + p·vector bytes·vectors …] for p < panels, r < rows.  With
+    ``masked`` the last vector has only ``lanes`` valid lanes, the others become zeros.  Arguments:
+    from, from_row, rows, panels, to, panel_step, lanes.
+    """
+
+    vectors: int
+    masked: bool
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR of the loop nest."""
+        e = Emitter(target, ENTRY, 7)
+        source, source_row, rows, panels, to, panel_step, lanes = e.arguments
+        mask = e.mask_below(lanes) if self.masked else None
+        width = 4 * e.lanes * self.vectors
+
+        def one_panel(state: list[ir.Value]) -> list[ir.Value]:
+            at, out = state
+            for j in range(self.vectors):
+                last = mask if j == self.vectors - 1 else None
+                e.store(e.load(at, 4 * e.lanes * j, last), out, 4 * e.lanes * j)
+            return [e.add(at, width), e.add(out, panel_step)]
+
+        def one_row(state: list[ir.Value]) -> list[ir.Value]:
+            at, out = state
+            e.repeat(panels, [at, out], one_panel)
+            return [e.add(at, source_row), e.add(out, width)]
+
+        e.repeat(rows, [source, to], one_row)
+        e.builder.ret_void()
+        return e.module

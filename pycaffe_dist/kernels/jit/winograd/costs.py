@@ -1,0 +1,107 @@
+"""When minimal filtering is worth its transforms, and with which tiles: a model of the cycles."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pycaffe_dist.kernels.im2col import ConvolutionGeometry
+from pycaffe_dist.kernels.jit.codegen.target import Target
+from pycaffe_dist.kernels.jit.convolution.phases import phase_shapes
+from pycaffe_dist.kernels.jit.winograd.convolution import FILTER_BYTES
+from pycaffe_dist.kernels.jit.winograd.grids import Direction
+
+Pass = Literal["forward", "data", "weights"]
+
+# Tiles of so many outputs, squared, and the kernels for which there are points to evaluate at.
+TILES = (4, 2)
+KERNELS = (3, 5)
+# Cycles as measured, by the size of the transformed tiles, for a vector of channels of one tile:
+# what is kept until all of some images is transformed, with the traffic to and from the third-level
+# cache; inputs that are used at once, and outputs; and the weights of one input channel.
+KEPT_CYCLES = {4: 250, 6: 550, 8: 950}
+INPUT_CYCLES = {4: 190, 6: 420, 8: 700}
+OUTPUT_CYCLES = {4: 160, 6: 320, 8: 500}
+WEIGHT_CYCLES = {4: 160, 6: 300, 8: 500}
+# Of the row kernel, cycles of packing one weight.
+PACKING_CYCLES = 4
+# The parts of the peak that products reach here, but for the first steps of each, and otherwise.
+EFFICIENCY, DIRECT_EFFICIENCY = 0.85, {"forward": 0.88, "data": 0.88, "weights": 0.85}
+STARTING_STEPS = 6
+LEAST_GAIN = 1.1
+# Of splitting strided inputs into phases, cycles of one value.
+SPLITTING_CYCLES = 2
+# Images over which the work on the weights is counted.  The real number must not matter: a rank
+# with a part of the batch is to compute what one process computes for the whole.
+NOMINAL_IMAGES = 16
+
+
+def best_tile(
+    target: Target,
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    geometry: ConvolutionGeometry,
+    direction: Pass,
+) -> int:
+    """Return the tiles with which minimal filtering is fastest, or 0 where it is not worth it."""
+    kernel = geometry.kernel
+    square = len(kernel) == 2 and kernel[0] == kernel[1] and kernel[0] in KERNELS
+    if (
+        not square
+        or {*geometry.stride, *geometry.dilation} != {1}
+        or max(geometry.pad) >= kernel[0]
+    ):
+        return 0
+    shapes = Direction.of(x_shape, w_shape, geometry, direction == "data")
+    direct = _direct_cycles(target, shapes, geometry, direction)
+    if direction != "weights":
+        weights = shapes.inputs * shapes.outputs * kernel[0] ** 2
+        direct += weights * PACKING_CYCLES / NOMINAL_IMAGES
+    cycles = {tile: _cycles(target, shapes, kernel[0], tile, direction) for tile in TILES}
+    best = min(TILES, key=lambda tile: cycles[tile])
+    return best if cycles[best] * LEAST_GAIN < direct else 0
+
+
+def best_phase_tile(
+    target: Target,
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    geometry: ConvolutionGeometry,
+    direction: Pass,
+) -> int:
+    """Return the tiles for filtering the phases of a strided convolution, or 0; never of "data"."""
+    phases = phase_shapes(x_shape, w_shape, geometry)
+    if phases is None or direction == "data" or phases[1][-1] not in KERNELS:
+        return 0
+    shapes = Direction.of(x_shape, w_shape, geometry, False)
+    direct = _direct_cycles(target, shapes, geometry, direction)
+    shapes = Direction.of(*phases, False)
+    splitting = SPLITTING_CYCLES * shapes.inputs * shapes.inner[0] * shapes.inner[1]
+    cycles = {tile: _cycles(target, shapes, phases[1][-1], tile, direction) for tile in TILES}
+    best = min(TILES, key=lambda tile: cycles[tile])
+    return best if (cycles[best] + splitting) * LEAST_GAIN < direct else 0
+
+
+def _direct_cycles(
+    target: Target, shapes: Direction, geometry: ConvolutionGeometry, direction: Pass
+) -> float:
+    """Return the cycles of the other kernels' products for one image and group."""
+    pairs = shapes.inputs * -(-shapes.outputs // target.lanes)
+    products = pairs * shapes.multiplications(geometry.kernel[0], geometry.stride[0])
+    return products / (2 * DIRECT_EFFICIENCY[direction])
+
+
+def _cycles(target: Target, shapes: Direction, taps: int, tile: int, direction: Pass) -> float:
+    """Return the cycles for one image and group."""
+    size, tiles = taps + tile - 1, 1
+    for extent in shapes.outer:
+        tiles *= -(-extent // tile)
+    inputs, outputs = -(-shapes.inputs // target.lanes), -(-shapes.outputs // target.lanes)
+    steps = shapes.inputs + (STARTING_STEPS if direction != "weights" else 0)
+    products = size**2 * steps * outputs / (2 * EFFICIENCY)
+    kept = direction == "weights" or (
+        4 * size**2 * shapes.inputs * outputs * target.lanes > FILTER_BYTES
+    )
+    read = KEPT_CYCLES if kept else INPUT_CYCLES
+    written = KEPT_CYCLES if direction == "weights" else OUTPUT_CYCLES
+    weights = shapes.inputs * outputs * WEIGHT_CYCLES[size] / NOMINAL_IMAGES
+    return tiles * (products + inputs * read[size] + outputs * written[size]) + weights

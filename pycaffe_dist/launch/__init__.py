@@ -1,0 +1,1 @@
+"""How ranks come to life: mpirun, the environment that it gives them, restarts after failures."""

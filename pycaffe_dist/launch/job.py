@@ -1,0 +1,204 @@
+"""Runs mpirun in a session of its own, passes signals on to its ranks, and starts it again."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+from pycaffe_dist.errors import WRONG_INPUT, ClusterError, UsageError
+from pycaffe_dist.launch import failure, messages, processes
+from pycaffe_dist.launch.mpirun import ENVIRONMENT, is_hydra
+from pycaffe_dist.launch.output import Output
+from pycaffe_dist.log import logger
+
+# Open MPI's mpirun does not pass the first three on: it ends the job.  SIGUSR1 means to a rank what
+# SIGINT means, SIGUSR2 what SIGHUP means, and the two at once what SIGTERM means.
+_PASSED_AS = {
+    signal.SIGINT: (signal.SIGUSR1,),
+    signal.SIGHUP: (signal.SIGUSR2,),
+    signal.SIGTERM: (signal.SIGUSR2, signal.SIGUSR1),
+    signal.SIGUSR1: (signal.SIGUSR1,),
+    signal.SIGUSR2: (signal.SIGUSR2,),
+}
+_SECONDS_TO_END = 5.0
+# So long may mpirun take to end a job of which a rank has given up.
+_SECONDS_AFTER_FAILURE = 15.0
+
+
+class Job:
+    """One run of mpirun.  While entered, this process's signals go to the ranks instead.
+
+    ``name`` tells its processes from all others.  A second SIGINT ends the job at once.  Enter it
+    in the main thread.
+    """
+
+    def __init__(self, line: Sequence[str], name: str):
+        self._line, self._name = line, name
+        self._is_hydra = is_hydra(line[0])
+        self._previous: dict[signal.Signals, Any] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: list[signal.Signals] = []
+        self._passed: set[int] = set()
+        self._outputs: list[Output] = []
+        self._done = False
+        self._gave_up: list[str] = []
+        self._hosts: list[str] = []
+        self._end_timer: threading.Timer | None = None
+        self.asked_to_stop = False
+        self.ended_at_once = False
+
+    def __enter__(self) -> Job:
+        for number in _PASSED_AS:
+            self._previous[number] = signal.signal(number, self._handle)
+        self._outputs = [
+            Output("standard output", sys.stdout, self._name, self._receive),
+            Output("standard error", sys.stderr, self._name, self._receive),
+        ]
+        output, errors = self._outputs
+        self._process = subprocess.Popen(
+            self._line,
+            stdout=output.target,
+            stderr=errors.target,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**ENVIRONMENT, **os.environ, messages.VARIABLE: self._name},
+        )
+        output.close()
+        errors.close()
+        for number in self._waiting:
+            self._send(number)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if self._end_timer is not None:
+            self._end_timer.cancel()
+        if self._process is not None and self._process.poll() is None:
+            self._end()
+            processes.end({self._name})
+
+    def wait(self) -> int:
+        """Return mpirun's exit status once it and its ranks on this host have ended.
+
+        Raises ClusterError when a rank does not end.
+        """
+        assert self._process is not None
+        status = self._process.wait()
+        if status:
+            processes.end({self._name})
+        for output in self._outputs:
+            output.wait(_SECONDS_TO_END)
+        if not self._done:
+            processes.end({self._name})
+        return status
+
+    def has_succeeded(self, status: int) -> bool:
+        """Tell whether mpirun's exit status is 0 and rank 0 has said that it has done its work.
+
+        The status alone does not tell: it is 0, too, after Open MPI's mpirun has lost a host.
+        """
+        return status == 0 and self._done
+
+    def ended_by_what_was_passed(self, status: int) -> bool:
+        """Tell by mpirun's exit status whether a signal came before anybody listened to it.
+
+        Until mpirun, and then a rank's Python, have set themselves up, it ends their processes.
+        """
+        return (-status if status < 0 else status - 128) in self._passed
+
+    def cause_of_failure(self, status: int) -> str:
+        """Return which rank or host ended the job, as far as mpirun and the ranks have said it."""
+        said = "\n".join(output.tail for output in self._outputs)
+        if cause := failure.find_cause(said, self._gave_up, self._hosts):
+            return cause
+        if status < 0:
+            return f"mpirun was ended by signal {-status}"
+        if status:
+            return f"mpirun ended with status {status}"
+        return (
+            "mpirun ended with status 0, but rank 0 has not said that it was done (has a flag of "
+            "mpirun sent its standard error elsewhere?)"
+        )
+
+    def _receive(self, kind: str, details: str) -> None:
+        """Take a rank's message; an output's thread calls this."""
+        if kind == messages.DONE:
+            self._done = True
+        elif kind == messages.HOSTS:
+            self._hosts = details.split()
+        elif kind == messages.FAILED:
+            self._gave_up.append(details)
+            if self._end_timer is None:
+                # mpirun ends the other ranks, but waits for a host that does not answer.
+                self._end_timer = threading.Timer(_SECONDS_AFTER_FAILURE, self._end)
+                self._end_timer.daemon = True
+                self._end_timer.start()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.asked_to_stop and self._process is not None:
+            self.ended_at_once = True
+            threading.Thread(target=self._end, daemon=True).start()
+            return
+        self.asked_to_stop |= number in (signal.SIGINT, signal.SIGTERM)
+        for passed in _PASSED_AS[signal.Signals(number)]:
+            self._send(passed)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is None:
+            self._waiting.append(number)
+            return
+        self._passed.add(number)
+        if not self._is_hydra:
+            self._process.send_signal(number)
+            return
+        # It ends at these signals; but what one rank is asked for, all do.
+        for rank in processes.ranks_of(self._name):
+            with suppress(ProcessLookupError):
+                os.kill(rank, number)
+
+    def _end(self) -> None:
+        """End mpirun, which ends its ranks; if it does not, end them, too."""
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def run(line: Sequence[str], restarts: int, again: Callable[[], Sequence[str]]) -> int:
+    """Run mpirun; after a failure run it again up to ``restarts`` times, as ``again`` says.
+
+    Returns the exit status: 0, or 130 when a second SIGINT ended the job, or a signal that came
+    before the ranks had begun.  Raises ClusterError, with the rank that died, if the last run
+    failed, and UsageError for wrong input, which is not tried again.
+    """
+    launch = secrets.token_hex(8)
+    for number in range(restarts + 1):
+        with Job(line, processes.job_name(launch, number)) as job:
+            status = job.wait()
+        if job.ended_at_once:
+            return 128 + signal.SIGINT
+        if job.ended_by_what_was_passed(status):
+            logger.warning("A signal ended the job before its ranks had begun: nothing is written")
+            return 128 + signal.SIGINT
+        if job.has_succeeded(status):
+            return 0
+        cause = job.cause_of_failure(status)
+        if status == WRONG_INPUT:
+            hopeless = "; it would fail again, so it is not restarted" if restarts else ""
+            raise UsageError(f"the job failed: {cause}{hopeless}")
+        if job.asked_to_stop or number == restarts:
+            break
+        logger.warning("The job failed: %s; restart %d of %d", cause, number + 1, restarts)
+        line = again()
+    raise ClusterError(f"the job failed: {cause}")

@@ -1,0 +1,117 @@
+"""mpirun's command line and environment, and the hostfile that it is given."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pycaffe_dist.errors import ClusterError, UsageError
+from pycaffe_dist.launch import messages
+from pycaffe_dist.schema.reading import read_lines
+
+ENVIRONMENT = {
+    # Open MPI refuses these two unless told: to run as root, as in containers, and to start more
+    # ranks than there are cores.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    # A host that does not answer is given up after 20 + 4 x 10 seconds; by default, it takes Open
+    # MPI eight minutes.  A switch that starts anew may take half a minute.
+    "PRTE_MCA_oob_tcp_keepalive_time": "20",
+    "PRTE_MCA_oob_tcp_keepalive_intvl": "10",
+    "PRTE_MCA_oob_tcp_keepalive_probes": "4",
+}
+# What ranks on other hosts are to see of this process's environment; mpirun passes on its own.
+_PASSED_ON = re.compile(r"PYTHON|PCAFFE_|GLOG_|NUMBA_|OMP_|OPENBLAS_|LD_LIBRARY_PATH$")
+# Open MPI's flags, of versions 5 and 4, and MPICH's.
+_ELSEWHERE = re.compile(
+    r"(?:^| )--?(?:output[ =]\S*(?:file|dir|xml)|output-filename|xml|outfile|errfile)\S*"
+)
+
+
+def find() -> str:
+    """Return the mpirun of this Python's environment, or else the one on the path.
+
+    Raises ClusterError when there is none.
+    """
+    beside = Path(sys.executable).parent / "mpirun"
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
+        raise ClusterError(
+            "there is no mpirun: pip install 'pycaffe-dist[mpi]' brings one, or load the cluster's "
+            "MPI so that mpirun is on the PATH"
+        )
+    return found
+
+
+def check_flags(flags: Sequence[str]) -> None:
+    """Raise UsageError for flags that send the ranks' standard error elsewhere.
+
+    It has to come to the launcher: rank 0 reports in it that its work is done.
+    """
+    if found := _ELSEWHERE.search(" ".join(flags)):
+        raise UsageError(
+            f"flag --mpirun_flags has '{found[0].strip()}', which would keep rank 0's reports from "
+            "pcaffe launch: redirect what pcaffe launch prints instead (2>FILE), or let training "
+            "write a log itself (--log_dir)"
+        )
+
+
+def command(ranks: int, hostfile: str, extra: Sequence[str], program: Sequence[str]) -> list[str]:
+    """Return mpirun's command line for ``pcaffe`` with the arguments ``program``.
+
+    Raises ClusterError when the hostfile cannot be what was meant.
+    """
+    mpirun = find()
+    hosts = read_hostfile(hostfile, ranks) if hostfile else []
+    line = [mpirun, "-n", str(ranks)]
+    if is_hydra(mpirun):
+        # MPICH's writes hosts in another way, and passes the whole environment on.
+        if hosts:
+            line += ["-hosts", ",".join(f"{host}:{slots or 1}" for host, slots in hosts)]
+    else:
+        if hosts:
+            line += ["--hostfile", hostfile]
+        for name in sorted({*filter(_PASSED_ON.match, os.environ), messages.VARIABLE}):
+            line += ["-x", name]
+    return [*line, *extra, sys.executable, "-m", "pycaffe_dist", *program]
+
+
+def is_hydra(mpirun: str) -> bool:
+    """Tell whether this is the mpirun of MPICH, or of one of those that were made from it."""
+    shown = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
+    return bool(re.search(r"HYDRA|Intel\(R\) MPI", shown.stdout))
+
+
+def read_hostfile(path: str, ranks: int) -> list[tuple[str, int | None]]:
+    """Return the hosts of a hostfile, and on how many ranks each is to have.
+
+    Raises ClusterError, with the line, when it cannot be what was meant.
+    """
+    lines = read_lines(path, lambda message: ClusterError(f"the hostfile {path} {message}"))
+    hosts: list[tuple[str, int | None]] = []
+    for number, line in enumerate(lines, 1):
+        host, *settings = line.partition("#")[0].split() or [""]
+        found = re.search(r"(?:^| )slots *= *(\S*)", " ".join(settings))
+        if found and not (found[1].isdigit() and int(found[1])):
+            raise ClusterError(
+                f"{path}:{number}: slots of {host} is the number of its ranks, not '{found[1]}'"
+            )
+        if host:
+            hosts.append((host, int(found[1]) if found else None))
+    if not hosts:
+        raise ClusterError(f"the hostfile {path} names no host")
+    # A host without a number takes as many ranks as it has cores.
+    slots = [number for _, number in hosts]
+    known = sum(number for number in slots if number is not None)
+    if None not in slots and known < ranks:
+        raise ClusterError(
+            f"the hostfile {path} has slots for {known} rank{'s' * (known != 1)}, but {ranks} are "
+            "to be launched (-n)"
+        )
+    return hosts

@@ -1,0 +1,70 @@
+"""Passes on what a job prints, and keeps its end."""
+
+from __future__ import annotations
+
+import os
+import pty
+import threading
+from contextlib import suppress
+from typing import TextIO
+
+from pycaffe_dist.launch.messages import MessageFilter, Receiver
+from pycaffe_dist.log import logger
+
+_TAIL_BYTES = 1 << 16
+
+
+class Output:
+    """What a job writes to one of its two outputs: a thread passes it on to a stream of ours.
+
+    ``stream`` is None where the stream has been closed.  When nobody reads it any more, or its disk
+    is full, lines are dropped: the log of a training of days is worth less than the training.
+    """
+
+    def __init__(self, name: str, stream: TextIO | None, job: str, receive: Receiver):
+        self._name, self._stream = name, stream
+        self._filter = MessageFilter(job, receive)
+        self._tail = b""
+        self._has_warned = stream is None
+        # Where a terminal shows what the ranks print, mpirun, too, is to find one.
+        is_terminal = stream is not None and stream.isatty()
+        self._source, self.target = (pty.openpty if is_terminal else os.pipe)()
+        self._thread = threading.Thread(target=self._pass_on, daemon=True)
+        self._thread.start()
+
+    @property
+    def tail(self) -> str:
+        """The last of what the job has written."""
+        return self._tail.decode(errors="replace").replace("\r", "")
+
+    def close(self) -> None:
+        """Close the end that the job writes to: it has its own by now."""
+        os.close(self.target)
+
+    def wait(self, timeout: float) -> None:
+        """Return when all has been passed on, or after ``timeout`` seconds."""
+        self._thread.join(timeout)
+
+    def _pass_on(self) -> None:
+        with suppress(OSError):  # a terminal's other end is closed with an error
+            while data := os.read(self._source, 1 << 16):
+                # Open MPI ends its own messages with a zero byte, which would begin our next line.
+                self._write(self._filter(data.replace(b"\0", b"")))
+        self._write(self._filter.rest())
+        os.close(self._source)
+
+    def _write(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        if self._stream is None:
+            return
+        try:
+            while data:
+                data = data[os.write(self._stream.fileno(), data) :]
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "cannot write to %s (%s): lines are dropped, and the job goes on",
+                    self._name,
+                    error.strerror,
+                )

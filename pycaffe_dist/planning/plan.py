@@ -1,0 +1,373 @@
+"""Which exchange combines which parameter: one row each, decided by rank 0 for all ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pycaffe_dist.config import Overlap
+from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.exchange.base import AUTO, Shipment
+from pycaffe_dist.exchange.schedule import shipments_of
+from pycaffe_dist.planning.search import Choice, Workload, best_together, use_buckets
+
+if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.exchange.base import Exchange
+    from pycaffe_dist.net.parameter import Parameter
+
+# What stands in the column of exchanges for parameters that no exchange combines.
+STATISTICS = "mean"
+NOTHING = "none"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What happens to one parameter: its exchange, the seconds predicted for it, and why.
+
+    ``runner_up`` would have been the second choice, and taken ``runner_up_seconds``; empty when
+    there was none.
+    """
+
+    key: str
+    layer: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    exchange: str
+    seconds: float
+    runner_up: str
+    runner_up_seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One row for every parameter, in the order of the net.
+
+    Small ones travel together if they have at most ``bucket_bytes``.
+    """
+
+    rows: tuple[Row, ...]
+    bucket_bytes: int
+
+    def row(self, parameter: Parameter) -> Row:
+        """Return a parameter's row; raises ClusterError when it has none."""
+        for row in self.rows:
+            if row.key == parameter.key:
+                return row
+        raise ClusterError(f"parameter {parameter.key} has no row in the exchange plan")
+
+    @property
+    def choice(self) -> dict[str, str]:
+        """The name in the column of exchanges, by the parameter's key."""
+        return {row.key: row.exchange for row in self.rows}
+
+    def is_like(self, other: Plan) -> bool:
+        """Whether the same travels together, and by the same exchanges."""
+        return (self.choice, self.bucket_bytes) == (other.choice, other.bucket_bytes)
+
+    def table(self) -> str:
+        """Return the rows as aligned text, with a heading and the sum."""
+        lines = [("parameter", "shape", "KiB", "exchange", "ms", "runner-up", "ms", "reason")]
+        lines += [
+            (
+                row.key,
+                "x".join(map(str, row.shape)) or "scalar",
+                f"{row.nbytes / 1024:.1f}",
+                row.exchange,
+                f"{row.seconds * 1e3:.3g}",
+                row.runner_up,
+                f"{row.runner_up_seconds * 1e3:.3g}" if row.runner_up else "",
+                row.reason,
+            )
+            for row in self.rows
+        ]
+        moved = sum(row.nbytes for row in self.rows if row.exchange not in (STATISTICS, NOTHING))
+        seconds = sum(row.seconds for row in self.rows)
+        buckets = f"together up to {self.bucket_bytes / 1024:.0f} KiB"
+        lines.append(
+            ("sum", "", f"{moved / 1024:.1f}", "", f"{seconds * 1e3:.3g}", "", "", buckets)
+        )
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        left = (True, True, False, True, False, True, False, True)
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if to_left else cell.rjust(width)
+                for cell, width, to_left in zip(line, widths, left)
+            ).rstrip()
+            for line in lines
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the plan as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Plan:
+        """Return the plan that :meth:`to_bytes` wrote."""
+        return cls.of(json.loads(data))
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Plan:
+        """Return the plan that was made a dictionary."""
+        rows = [Row(**row | {"shape": tuple(row["shape"])}) for row in fields["rows"]]
+        return cls(tuple(rows), fields["bucket_bytes"])
+
+
+def make_plans(
+    parameters: Sequence[Parameter],
+    exchanges: Sequence[Exchange],
+    cluster: Cluster,
+    wanted: str = AUTO,
+    workload: Workload | None = None,
+) -> list[Plan]:
+    """Return rank 0's plans, on all ranks: the one that it expects to be best comes first.
+
+    ``wanted`` is what --exchange says: "auto", or the name of the first of ``exchanges``, which
+    then combines all parameters that it can.  "auto" takes for each parameter what takes the least
+    time on its own, and with rank 0's ``workload`` those that together make the shortest iteration;
+    only then there may be several plans, because predictions that are close do not tell which is
+    better.  ``exchanges`` are left as the first plan wants them.  Raises ClusterError when
+    ``wanted`` can combine no parameter, or when this rank's parameters are not those of rank 0.
+    """
+    if wanted == AUTO:
+        exchanges = [exchange for exchange in exchanges if exchange.may_help(cluster)]
+    # All ranks measure together, before rank 0 predicts.
+    cluster.link()
+    if any(exchange.computes for exchange in exchanges):
+        cluster.product_rate()
+    if any(exchange.copies for exchange in exchanges) and len(set(cluster.hosts)) < cluster.size:
+        cluster.copy_rate()
+    if workload is not None:
+        cluster.contention()
+    differences = _differences(parameters, exchanges, cluster)
+    data = None
+    if cluster.rank == 0:
+        costs, refusals = _costs(parameters, exchanges, cluster, differences)
+        choices = [Choice({}, exchanges[0].settings.bucket_bytes)]
+        if workload is not None and wanted == AUTO:
+            choices = best_together(parameters, exchanges, costs, workload, cluster)
+        made = []
+        for choice in choices:
+            rows = [_row(p, costs, refusals, wanted, choice.exchanges) for p in parameters]
+            made.append(asdict(Plan(tuple(rows), choice.bucket_bytes)))
+        data = json.dumps(made).encode()
+    plans = [Plan.of(fields) for fields in json.loads(cluster.broadcast_bytes(data))]
+    for plan in plans:
+        _require_one(wanted, plan.rows)
+        _check(plan, parameters)
+    use_buckets(exchanges, plans[0].bucket_bytes)
+    return plans
+
+
+def make_plan(
+    parameters: Sequence[Parameter],
+    exchanges: Sequence[Exchange],
+    cluster: Cluster,
+    wanted: str = AUTO,
+    workload: Workload | None = None,
+) -> Plan:
+    """Return the first plan of :meth:`make_plans`."""
+    return make_plans(parameters, exchanges, cluster, wanted, workload)[0]
+
+
+def known_plan(
+    data: bytes, parameters: Sequence[Parameter], exchanges: Sequence[Exchange], cluster: Cluster
+) -> Plan | None:
+    """Return a plan that was made before, the same on all ranks, or None if it does not fit."""
+    plan = Plan.from_bytes(data)
+    refused = [
+        parameter.key
+        for parameter in parameters
+        for exchange in exchanges
+        if plan.choice.get(parameter.key) == exchange.type
+        and exchange.supports(parameter, cluster) is not None
+    ]
+    known = {exchange.type for exchange in exchanges} | {STATISTICS, NOTHING}
+    try:
+        _check(plan, parameters)
+    except ClusterError:
+        return None
+    if refused or not set(plan.choice.values()) <= known:
+        return None
+    use_buckets(exchanges, plan.bucket_bytes)
+    return plan
+
+
+def shipments(
+    plan: Plan,
+    parameters: Sequence[Parameter],
+    exchanges: Sequence[Exchange],
+    overlap: Overlap = Overlap.BACKWARD,
+) -> list[tuple[Exchange, Shipment]]:
+    """Return what travels together by a plan, and how: see `shipments_of`."""
+    return shipments_of(plan.choice, parameters, exchanges, overlap)
+
+
+def describe(cluster: Cluster, exchanges: Sequence[Exchange]) -> str:
+    """Return the measurements that a plan is made from, in words."""
+    link, hosts = cluster.link(), len(set(cluster.hosts))
+    measured = f"latency {link.latency * 1e6:.0f} us, {link.bandwidth / 1e6:.0f} MB/s"
+    if any(exchange.computes for exchange in exchanges):
+        measured += f", {cluster.product_rate() / 1e9:.3g} GFLOP/s"
+    measured = ", ".join([measured, *(text for each in exchanges if (text := each.measured()))])
+    return f"{cluster.size} ranks on {hosts} host{'s' * (hosts > 1)} ({measured})"
+
+
+def is_statistics(parameter: Parameter) -> bool:
+    """Tell whether a parameter holds a layer's running statistics, which have no gradient."""
+    blobs = parameter.layer.statistics_blobs()
+    return not parameter.receives_gradient and any(blob is parameter.blob for blob in blobs)
+
+
+def _differences(
+    parameters: Sequence[Parameter], exchanges: Sequence[Exchange], cluster: Cluster
+) -> dict[tuple[str, str], str]:
+    """Say, by exchange and parameter, what must be the same on all ranks and is not."""
+    facts = {
+        f"{exchange.type} {parameter.key}": fact
+        for exchange in exchanges
+        for parameter in parameters
+        if exchange.supports(parameter, cluster) is None and (fact := exchange.facts(parameter))
+    }
+    of_all = [json.loads(data) for data in cluster.gather_bytes(json.dumps(facts).encode())]
+    found = {}
+    for name, expected in of_all[0].items():
+        for rank, theirs in enumerate(of_all):
+            if theirs.get(name) != expected:
+                exchange, key = name.split(" ", 1)
+                found[exchange, key] = (
+                    f"rank 0 has {expected}, rank {rank} {theirs.get(name, 'none')}"
+                )
+                break
+    return found
+
+
+def _costs(
+    parameters: Sequence[Parameter],
+    exchanges: Sequence[Exchange],
+    cluster: Cluster,
+    differences: dict[tuple[str, str], str],
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, str]]]:
+    """Return, by parameter and exchange, the predicted seconds, or the reason why it cannot."""
+    costs: dict[str, dict[str, float]] = {}
+    refusals: dict[str, dict[str, str]] = {}
+    for parameter in parameters:
+        key = parameter.key
+        costs[key], refusals[key] = {}, {}
+        if is_statistics(parameter) or not parameter.receives_gradient:
+            continue
+        for exchange in exchanges:
+            refusal = exchange.supports(parameter, cluster)
+            refusal = refusal or differences.get((exchange.type, key))
+            if refusal is None:
+                costs[key][exchange.type] = exchange.cost(parameter, cluster)
+            else:
+                refusals[key][exchange.type] = refusal
+    return costs, refusals
+
+
+def _row(
+    parameter: Parameter,
+    all_costs: Mapping[str, Mapping[str, float]],
+    refusals: Mapping[str, Mapping[str, str]],
+    wanted: str,
+    together: Mapping[str, str],
+) -> Row:
+    costs = dict(all_costs[parameter.key])
+    if is_statistics(parameter):
+        name, reason = STATISTICS, "running statistics: mean before test and snapshot"
+    elif not parameter.receives_gradient:
+        name, reason = NOTHING, "has no gradient"
+    elif parameter.key in together and len(costs) > 1:
+        name = together[parameter.key]
+        reason = "least time" if costs[name] <= min(costs.values()) else "hidden behind backward"
+    else:
+        name, reason = _choose(parameter, wanted, costs, refusals[parameter.key])
+    seconds = costs.pop(name, 0.0)
+    runner_up = min(costs, key=costs.__getitem__, default="")
+    blob = parameter.blob
+    return Row(
+        key=parameter.key,
+        layer=parameter.layer_name,
+        shape=tuple(parameter.shape),
+        dtype=blob.dtype.name,
+        nbytes=blob.count * blob.dtype.itemsize,
+        exchange=name,
+        seconds=seconds,
+        runner_up=runner_up,
+        runner_up_seconds=costs.get(runner_up, 0.0),
+        reason=reason,
+    )
+
+
+def _choose(
+    parameter: Parameter,
+    wanted: str,
+    costs: Mapping[str, float],
+    refusals: Mapping[str, str],
+) -> tuple[str, str]:
+    """Return the name of a parameter's exchange, and why it is this one."""
+    if not costs:
+        raise ClusterError(
+            f"no exchange can combine {parameter.key}: {_in_words(refusals.items())}"
+        )
+    if wanted in costs:
+        return wanted, "as asked"
+    cheapest = min(costs, key=costs.__getitem__)
+    if wanted in refusals:
+        return cheapest, f"{wanted}: {refusals[wanted]}"
+    if len(costs) > 1:
+        return cheapest, "least time"
+    return cheapest, _in_words(refusals.items()) or "the only choice"
+
+
+def _in_words(refusals: Iterable[tuple[str, str]]) -> str:
+    return "; ".join(f"{name}: {reason}" for name, reason in refusals)
+
+
+def _require_one(wanted: str, rows: Sequence[Row]) -> None:
+    """Raise ClusterError when the exchange that was asked for combines nothing."""
+    moved = [row for row in rows if row.exchange not in (STATISTICS, NOTHING)]
+    if wanted == AUTO or not moved or any(row.exchange == wanted for row in moved):
+        return
+    found = [(row.key, row.reason.removeprefix(f"{wanted}: ")) for row in moved]
+    of_all = {reason for _, reason in found}
+    reasons = of_all.pop() if len(of_all) == 1 else _in_words(found)
+    raise ClusterError(f"--exchange={wanted} can combine no parameter of this net: {reasons}")
+
+
+def _check(plan: Plan, parameters: Sequence[Parameter]) -> None:
+    """Compare this rank's parameters with the plan's."""
+    planned = [(row.key, row.shape, row.dtype, row.exchange == STATISTICS) for row in plan.rows]
+    found = [
+        (
+            parameter.key,
+            tuple(parameter.shape),
+            parameter.blob.dtype.name,
+            is_statistics(parameter),
+        )
+        for parameter in parameters
+    ]
+    keys = [key for key, *_ in found]
+    if len(set(keys)) != len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ClusterError(f"parameter {twice} is listed twice")
+    for ours, theirs in zip(found, planned):
+        if ours != theirs:
+            raise ClusterError(
+                f"this rank's net differs from rank 0's: {_in_short(ours)} instead of "
+                f"{_in_short(theirs)}"
+            )
+    if len(found) != len(planned):
+        raise ClusterError(
+            f"this rank's net has {len(found)} parameters, rank 0's has {len(planned)}"
+        )
+
+
+def _in_short(parameter: tuple) -> str:
+    key, shape, dtype, statistics = parameter
+    return f"{key} {shape} {dtype}{' (statistics)' if statistics else ''}"

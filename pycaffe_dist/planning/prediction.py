@@ -1,0 +1,157 @@
+"""Predicts how fast a net would train on a cluster that one does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+from pycaffe_dist.calibration.link import Link
+from pycaffe_dist.comm.cluster import LocalCluster
+from pycaffe_dist.config import ExchangeSettings, Wire
+from pycaffe_dist.errors import UsageError, did_you_mean
+from pycaffe_dist.exchange.base import candidates
+from pycaffe_dist.net import Net
+from pycaffe_dist.planning.plan import describe, make_plan
+from pycaffe_dist.planning.search import Times, Workload, predicted
+from pycaffe_dist.planning.simulation import Iteration
+from pycaffe_dist.profiling import Kind
+from pycaffe_dist.schema import text
+from pycaffe_dist.schema.reading import read_lines
+from pycaffe_dist.solvers import nets
+from pycaffe_dist.solvers.layer_times import LayerTimes
+from pycaffe_dist.solvers.method import Regularization, method_class
+
+UPDATE = "update"
+
+
+@dataclass(frozen=True)
+class Imagined:
+    """A cluster of ``ranks`` hosts, one rank on each.
+
+    ``link`` joins any two of them at once, as a switch does; ``rate`` is FLOP/s in matrix products,
+    or None for this machine's; ``wire`` is the form in which gradients travel.
+    """
+
+    ranks: int
+    link: Link
+    rate: float | None = None
+    wire: Wire = Wire.FLOAT32
+
+
+class ImaginedCluster(LocalCluster):
+    """The rank 0 of an imagined cluster, as a plan sees it."""
+
+    def __init__(self, imagined: Imagined):
+        super().__init__()
+        self.size = imagined.ranks
+        self.hosts = tuple(f"host{rank}" for rank in range(imagined.ranks))
+        self._imagined = imagined.link
+        self._product_rate = imagined.rate
+
+    def link(self) -> Link:
+        """Return the imagined link."""
+        return self._imagined
+
+
+def open_net(path: str) -> tuple[Net, Any]:
+    """Return a solver's train net, and the solver's parameters; raises PcaffeError."""
+    param = text.read_solver(path)
+    spec = nets.train_net(param)
+    return Net(spec.param, seed=0, places=spec.places), param
+
+
+def measure_times(net: Net, param: Any, iterations: int) -> Times:
+    """Return the median times of so many iterations on this machine, after one that compiles."""
+    method = method_class(param.type)(param, net.parameters)
+    net.record = spans = LayerTimes()
+    for number in range(1 + iterations):
+        net.clear_parameter_diffs()
+        net.forward()
+        net.backward()
+        for index, parameter in enumerate(net.parameters):
+            started = perf_counter()
+            # Without a step, so that no weight can overflow however long this goes on.
+            method.update(index, 0.0, Regularization(1.0, 0.0, 0.0), number)
+            spans(Kind.UPDATE, parameter.key, started, perf_counter())
+        spans.end_iteration()
+    net.record = None
+    return spans.times(net, LocalCluster())
+
+
+def read_times(path: str, net: Net) -> Times:
+    """Read a file of lines ``LAYER FORWARD_MS BACKWARD_MS`` and ``update MS``.
+
+    A layer that is not named takes no time.  Raises UsageError with the line that is wrong.
+    """
+    seconds = dict.fromkeys(net.layer_names, (0.0, 0.0))
+    update = 0.0
+    lines = read_lines(path, lambda message: UsageError(f"the file of times {path} {message}"))
+    for number, line in enumerate(lines, 1):
+        name, *values = line.partition("#")[0].split() or [""]
+        if not name:
+            continue
+        try:
+            milliseconds = [float(value) for value in values]
+        except ValueError:
+            milliseconds = []
+        if name == UPDATE and len(milliseconds) == 1:
+            update = milliseconds[0] / 1e3
+        elif len(milliseconds) != 2:
+            raise UsageError(f"{path}:{number}: expected LAYER FORWARD_MS BACKWARD_MS")
+        elif name not in seconds:
+            hint = did_you_mean(name, seconds)
+            raise UsageError(f"{path}:{number}: the net has no layer '{name}'{hint}")
+        else:
+            seconds[name] = milliseconds[0] / 1e3, milliseconds[1] / 1e3
+    forward, backward = zip(*(seconds[name] for name in net.layer_names))
+    return Times(forward, backward, update)
+
+
+def predict(
+    net: Net, workload: Workload, imagined: Imagined, exchange: str
+) -> tuple[str, Iteration]:
+    """Return the exchange plan as text, and one iteration on the imagined cluster."""
+    cluster = ImaginedCluster(imagined)
+    settings = ExchangeSettings(
+        passes=workload.passes, overlap=workload.overlap, wire=imagined.wire
+    )
+    exchanges = [kind(cluster, settings) for kind in candidates(exchange, imagined.wire)]
+    plan = make_plan(net.parameters, exchanges, cluster, exchange, workload)
+    iteration = predicted(plan.choice, net.parameters, exchanges, workload, cluster)
+    return f"Exchange plan for {describe(cluster, exchanges)}:\n{plan.table()}", iteration
+
+
+def curve(
+    net: Net, workload: Workload, imagined: Imagined, exchange: str
+) -> list[tuple[int, Iteration]]:
+    """Return one iteration on 1, 2, 4, … ranks and on all of the imagined cluster."""
+    counts = [2**power for power in range(imagined.ranks.bit_length()) if 2**power < imagined.ranks]
+    return [
+        (ranks, predict(net, workload, replace(imagined, ranks=ranks), exchange)[1])
+        for ranks in [*counts, imagined.ranks]
+    ]
+
+
+def curve_table(iterations: Sequence[tuple[int, Iteration]]) -> str:
+    """Return the curve as text; a speed-up is that of samples per second, with fixed batches."""
+    alone = iterations[0][1].total
+    lines: list[tuple[str, ...]] = [
+        ("ranks", "ms", "computing", "wire", "waiting", "speed-up", "efficiency")
+    ]
+    for ranks, found in iterations:
+        speedup = ranks * alone / found.total
+        seconds = (found.total, found.computing, found.wire, found.waiting)
+        lines.append(
+            (
+                str(ranks),
+                *(f"{1e3 * value:.3f}" for value in seconds),
+                f"{speedup:.2f}",
+                f"{100 * speedup / ranks:.0f} %",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines
+    )

@@ -1,0 +1,168 @@
+"""Chooses exchanges that together make the shortest iteration, by simulating it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product, starmap
+from typing import TYPE_CHECKING
+
+from pycaffe_dist.config import Overlap
+from pycaffe_dist.exchange.schedule import shipments_of
+from pycaffe_dist.planning.simulation import Iteration, Transfer, Update, simulate
+
+if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.exchange.base import Exchange, Shipment
+    from pycaffe_dist.net.parameter import Parameter
+
+# A choice must shorten the iteration by more than this part of it: less is not predictable.
+_WORTHWHILE = 0.003
+# So many of the largest parameters are tried one by one; the others follow.
+_MOST_TRIED = 48
+# What fuses parameters is tried with these sizes of what travels together.
+_BUCKET_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
+# Plans that are predicted to take at most so many times the least are worth a trial.
+_CLOSE = 1.25
+_MOST_PLANS = 5
+
+
+@dataclass(frozen=True)
+class Times:
+    """The seconds that one rank computes per layer, forward and backward, and in all updates."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    update: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a rank computes in an iteration of so many passes, and until when messages may go on."""
+
+    times: Times
+    passes: int = 1
+    overlap: Overlap = Overlap.BACKWARD
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The exchange of every parameter that has one, by its key, and the bytes of a bucket."""
+
+    exchanges: Mapping[str, str]
+    bucket_bytes: int
+
+
+def best_together(
+    parameters: Sequence[Parameter],
+    exchanges: Sequence[Exchange],
+    costs: Mapping[str, Mapping[str, float]],
+    workload: Workload,
+    cluster: Cluster,
+) -> list[Choice]:
+    """Return the choice that is predicted to be best, then others that may be as good.
+
+    ``costs`` are the seconds that each exchange would take on its own, of those that are possible.
+    Better choices are looked for from the best of a few beginnings on: each exchange wherever it is
+    possible, and for each parameter the one that takes the least time on its own; all with several
+    sizes of buckets.
+    """
+    cheapest = {key: min(of, key=of.__getitem__) for key, of in costs.items() if of}
+    beginnings = [cheapest] + [
+        {key: kind.type if kind.type in costs[key] else name for key, name in cheapest.items()}
+        for kind in exchanges
+    ]
+
+    def total(choice: Choice) -> float:
+        use_buckets(exchanges, choice.bucket_bytes)
+        return predicted(choice.exchanges, parameters, exchanges, workload, cluster).total
+
+    ranked = sorted(
+        ((total(choice), choice) for choice in starmap(Choice, product(beginnings, _BUCKET_BYTES))),
+        key=lambda pair: pair[0],
+    )
+    seconds, best = ranked[0]
+    by_size = sorted(parameters, key=lambda parameter: -parameter.blob.count)
+    open_ones = [p.key for p in by_size if len(costs[p.key]) > 1][:_MOST_TRIED]
+    for key in open_ones:
+        for name in costs[key]:
+            changed = replace(best, exchanges={**best.exchanges, key: name})
+            if (less := total(changed)) < seconds * (1 - _WORTHWHILE):
+                best, seconds = changed, less
+    close = [choice for others, choice in ranked if others < seconds * _CLOSE]
+    different: dict[tuple, Choice] = {}
+    for choice in (best, *close):
+        use_buckets(exchanges, choice.bucket_bytes)
+        sent = shipments_of(choice.exchanges, parameters, exchanges, workload.overlap)
+        same = tuple((exchange.type, shipment.pieces) for exchange, shipment in sent)
+        different.setdefault(same, choice)
+    return list(different.values())[:_MOST_PLANS]
+
+
+def use_buckets(exchanges: Sequence[Exchange], bucket_bytes: int) -> None:
+    """Let exchanges fuse what has at most so many bytes together."""
+    for exchange in exchanges:
+        exchange.settings = replace(exchange.settings, bucket_bytes=bucket_bytes)
+
+
+def predicted(
+    choice: Mapping[str, str],
+    parameters: Sequence[Parameter],
+    exchanges: Sequence[Exchange],
+    workload: Workload,
+    cluster: Cluster,
+) -> Iteration:
+    """Return the iteration in which each parameter takes the exchange that ``choice`` names."""
+    sent = []
+    if cluster.size > 1:
+        sent = shipments_of(choice, parameters, exchanges, workload.overlap)
+    transfers = [_transfer(exchange, shipment, cluster) for exchange, shipment in sent]
+    numbers: dict[str, list[int]] = {parameter.key: [] for parameter in parameters}
+    for number, (_, shipment) in enumerate(sent):
+        for piece in shipment.pieces:
+            numbers[piece.parameter.key].append(number)
+    times = workload.times
+    per_number = times.update / max(1, sum(parameter.blob.count for parameter in parameters))
+    updates = [
+        Update(
+            per_number * parameter.blob.count,
+            tuple(numbers[parameter.key]),
+            min(layer for layer, _ in parameter.sharers),
+        )
+        for parameter in reversed(parameters)
+    ]
+    return simulate(
+        times.forward,
+        times.backward,
+        transfers,
+        updates,
+        workload.passes,
+        overlap=workload.overlap,
+        contention=cluster.contention(),
+    )
+
+
+def spared_seconds(exchange: Exchange, shipment: Shipment, cluster: Cluster) -> float:
+    """Return the seconds that a shipment spares the backward of its layer."""
+    flops = exchange.load(shipment.pieces, cluster).saved_flops
+    return flops / cluster.product_rate() if flops else 0.0
+
+
+def _transfer(exchange: Exchange, shipment: Shipment, cluster: Cluster) -> Transfer:
+    load = exchange.load(shipment.pieces, cluster)
+    # Several parameters are complete with the one that backward comes to last.
+    last = min((piece.parameter for piece in shipment.pieces), key=_ready_after)
+    return Transfer(
+        layer=last.layer_index,
+        after=_ready_after(last) if exchange.during_backward else None,
+        wire=load.wire_seconds(cluster) + (load.copied and load.copied / cluster.copy_rate()),
+        latency=load.latency_seconds(cluster),
+        finish=load.flops / cluster.product_rate() if load.flops else 0.0,
+        saved=spared_seconds(exchange, shipment, cluster),
+        priority=shipment.priority,
+        messages=load.messages,
+    )
+
+
+def _ready_after(parameter: Parameter) -> int:
+    return -1 if parameter.ready_after is None else parameter.ready_after

@@ -1,0 +1,457 @@
+"""Starts every parameter's exchange the moment its gradient is final, and waits for it later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pycaffe_dist.comm.mpi import MPICluster
+from pycaffe_dist.config import Action, ExchangeSettings, Overlap
+from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.exchange.base import (
+    AUTO,
+    Exchange,
+    FactorExchange,
+    Moves,
+    Shipment,
+    UpdateExchange,
+    candidates,
+)
+from pycaffe_dist.log import logger
+from pycaffe_dist.planning.plan import (
+    STATISTICS,
+    Plan,
+    describe,
+    known_plan,
+    make_plan,
+    make_plans,
+    shipments,
+)
+from pycaffe_dist.planning.search import (
+    Times,
+    Workload,
+    predicted,
+    spared_seconds,
+    use_buckets,
+)
+from pycaffe_dist.profiling import Kind, Record
+from pycaffe_dist.solvers.engine import Engine, Factors, LocalEngine
+
+if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.thread import Handle
+    from pycaffe_dist.net.parameter import Parameter
+    from pycaffe_dist.planning.simulation import Iteration
+    from pycaffe_dist.solvers.updating import Updater
+
+_ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
+
+
+class _Waybill:
+    """A shipment's state: which of its parameters' gradients are missing in the current round."""
+
+    def __init__(self, exchange: Exchange, shipment: Shipment):
+        self.exchange, self.shipment = exchange, shipment
+        self.members = {piece.parameter.key for piece in shipment.pieces}
+        self.missing = set(self.members)
+        self.round = 0  # how often it has been complete
+        self.completed = 0  # how often what follows the messages has been done
+        self.handle: Handle | None = None
+
+    @property
+    def has_arrived(self) -> bool:
+        return self.handle is not None and self.handle.done
+
+    def complete(self) -> bool:
+        """Do, once, what follows the messages; tell whether it was to be done."""
+        if self.completed == self.round:
+            return False
+        self.completed = self.round
+        self.exchange.complete(self.shipment)
+        return True
+
+
+class ExchangeEngine(Engine):
+    """Combines gradients on the ranks of ``cluster`` by the exchange of that name, or "auto"."""
+
+    def __init__(self, cluster: MPICluster, exchange: str, settings: ExchangeSettings):
+        self._cluster = cluster
+        self._exchange = exchange
+        self._settings = settings
+        self._exchanges: list[Exchange] = []
+        self._updating: list[UpdateExchange] = []
+        self._updated: set[str] = set()  # the parameters that they update
+        self._statistics: list[Parameter] = []
+        self._waybills: list[_Waybill] = []
+        self._held: list[_Waybill] = []
+        self._of_parameter: dict[str, list[_Waybill]] = {}
+        self._rounds: dict[str, int] = {}  # how often each gradient has been ready
+        self._unawaited: set[str] = set()
+        self._overlap = Overlap.BACKWARD
+        self._apart = False
+        self._waited = 0.0  # for messages, in seconds
+        self._reported = (0.0, 0.0)  # what hidden() spoke of: seconds under way, and waited
+        self._record: Record | None = None
+        self._plan: Plan | None = None
+        self._plans: list[Plan] = []  # that might be better
+        self._candidates: list[Exchange] = []  # what they are made of
+        self._given = b""
+        self._is_settled = False
+        # How often this rank was asked for an action, and how often all did it.
+        self._asked = dict.fromkeys(_ACTIONS, 0)
+        self._done = dict.fromkeys(_ACTIONS, 0)
+
+    def start(
+        self,
+        parameters: Sequence[Parameter],
+        by_hand: bool = False,
+        updater: Updater | None = None,
+    ) -> None:
+        """Make, log and prepare the plan; raises ClusterError when a parameter does not fit it."""
+        if updater is not None:
+            self._take_back(updater)
+        self.finish()
+        cluster, wanted = self._cluster, self._exchange
+        kinds = candidates(wanted, self._settings.wire)
+        if by_hand:
+            # Nobody knows the factors of the passes before the last.
+            kinds = [kind for kind in kinds if kind.moves is not Moves.FACTORS]
+            wanted = wanted if wanted in [kind.type for kind in kinds] else AUTO
+        exchanges = self._gather(kinds, parameters)
+        plan = None
+        if self._given and wanted == self._exchange == AUTO:
+            plan = known_plan(self._given, parameters, exchanges, cluster)
+        origin = " of the snapshot" if plan else ""
+        self._is_settled = bool(plan) or wanted != self._exchange or wanted != AUTO
+        plan = plan or make_plan(parameters, exchanges, cluster, wanted)
+        measured = describe(cluster, exchanges)
+        logger.info("Exchange plan%s for %s:\n%s", origin, measured, plan.table())
+        self._adopt(plan, parameters, exchanges)
+        self._hand_over(plan, updater)
+
+    def _gather(
+        self, kinds: Sequence[type[Exchange]], parameters: Sequence[Parameter]
+    ) -> list[Exchange]:
+        """Return exchanges that have found out, with all ranks, what they can do here."""
+        exchanges = [kind(self._cluster, self._settings) for kind in kinds]
+        for exchange in exchanges:
+            exchange.meet(parameters)
+        return exchanges
+
+    def _adopt(
+        self, plan: Plan, parameters: Sequence[Parameter], exchanges: list[Exchange]
+    ) -> None:
+        """Prepare to do what a plan says, from the next gradient on."""
+        self._plan = plan
+        self._exchanges = exchanges
+        self._statistics = [p for p in parameters if plan.row(p).exchange == STATISTICS]
+        self._overlap = self._possible_overlap(plan)
+        pairs = shipments(plan, parameters, exchanges, self._overlap)
+        self._waybills = [_Waybill(*pair) for pair in pairs]
+        self._of_parameter = {parameter.key: [] for parameter in parameters}
+        for waybill in self._waybills:
+            for key in waybill.members:
+                self._of_parameter[key].append(waybill)
+                self._rounds[key] = 0
+        for exchange in exchanges:
+            exchange.prepare([w.shipment for w in self._waybills if w.exchange is exchange])
+        self._cluster.communication.restart_order()
+
+    @property
+    def can_revise(self) -> bool:
+        """Whether "auto" has not settled on a plan."""
+        return not self._is_settled
+
+    def keep_apart(self, apart: bool) -> None:
+        """Start all exchanges after backward, so that layers can be timed, or when they can."""
+        self._apart = apart
+
+    def revise(self, parameters: Sequence[Parameter], times: Times) -> int:
+        """Make plans by the simulated iteration; return how many :meth:`use_plan` may be given."""
+        cluster, workload = self._cluster, self._workload(times)
+        kinds = candidates(self._exchange, self._settings.wire)
+        exchanges = self._gather(kinds, parameters)
+        self._plans = make_plans(parameters, exchanges, cluster, self._exchange, workload)
+        self._candidates = exchanges
+        first = self._plans[0].choice
+        seconds = predicted(first, parameters, exchanges, workload, cluster).total
+        logger.info("With the layers' times, an iteration is predicted to take %.4g s", seconds)
+        if self._plan is not None and self._plans[0].is_like(self._plan):
+            logger.info("Exchange plan: it stays, now that the layers' times are known")
+        self.use_plan(0, parameters, "now that the layers' times are known")
+        return len(self._plans)
+
+    def use_plan(self, number: int, parameters: Sequence[Parameter], words: str = "") -> None:
+        """Change to one of the plans that :meth:`revise` made; nothing may be under way."""
+        before, plan = self._plan, self._plans[number]
+        if before is not None and plan.is_like(before):
+            return
+        if words:
+            logger.info("Exchange plan, %s:\n%s", words, plan.table())
+        self.finish()
+        use_buckets(self._candidates, plan.bucket_bytes)
+        self._adopt(plan, parameters, self._candidates)
+
+    def predict(self, parameters: Sequence[Parameter], times: Times) -> Iteration:
+        """Return the iteration that the plan is predicted to make of these times."""
+        choice = self._plan.choice if self._plan else {}
+        workload = self._workload(times)
+        return predicted(choice, parameters, self._exchanges, workload, self._cluster)
+
+    def _workload(self, times: Times) -> Workload:
+        """Return what is computed, with the products that the plan spares the layers."""
+        full = [*times.backward]
+        for waybill in self._waybills:
+            layer = waybill.shipment.pieces[0].parameter.layer_index
+            full[layer] += spared_seconds(waybill.exchange, waybill.shipment, self._cluster)
+        times = replace(times, backward=tuple(full))
+        return Workload(times, self._settings.passes, self._overlap)
+
+    def settle(self) -> bytes:
+        """Return the plan of "auto", which is not revised any more; else nothing."""
+        self._is_settled = True
+        return self._plan.to_bytes() if self._plan and self._exchange == AUTO else b""
+
+    def settle_on(self, plan: bytes) -> None:
+        """Use a plan of "auto", if it fits, at the next start."""
+        self._given = plan
+
+    def listen(self, record: Record | None) -> None:
+        """Tell ``record`` of all messages and of waiting for them from now on."""
+        self._record = record
+        told = partial(record, Kind.EXCHANGE) if record else None
+        self._cluster.communication.on_exchange = told
+
+    def _hand_over(self, plan: Plan, updater: Updater | None) -> None:
+        """Let exchanges that update parameters do so from now on."""
+        used = {row.exchange for row in plan.rows}
+        self._updating = [
+            exchange
+            for exchange in self._exchanges
+            if isinstance(exchange, UpdateExchange) and exchange.type in used
+        ]
+        types = {exchange.type for exchange in self._updating}
+        self._updated = {row.key for row in plan.rows if row.exchange in types}
+        for exchange in self._updating:
+            if updater is None:
+                raise ClusterError(f"--exchange={exchange.type} needs a solver to start from")
+            exchange.take_over(updater)
+
+    def _take_back(self, updater: Updater) -> None:
+        """Give rank 0's updater the history that exchanges hold."""
+        for exchange in self._updating:
+            for (slot, index), array in exchange.collect_history(updater).items():
+                updater.method.slot(index, slot)[...] = array
+
+    def updates(self, parameter: Parameter) -> bool:
+        """Tell whether an exchange updates a parameter, so that the solver must not."""
+        return parameter.key in self._updated
+
+    @property
+    def updates_some(self) -> bool:
+        """Whether there is such a parameter."""
+        return bool(self._updated)
+
+    def begin(self, iteration: int, rate: float) -> None:
+        """Take note of the iteration whose gradients come next, and of its learning rate."""
+        for exchange in self._updating:
+            exchange.begin(iteration, rate)
+
+    def synchronize(self) -> None:
+        """Give all ranks the same weights, when some may have seen fewer updates than others."""
+        for exchange in self._updating:
+            exchange.synchronize()
+
+    def collect_history(self, updater: Updater) -> list[np.ndarray]:
+        """Return all history on rank 0, also that which is elsewhere; all ranks must call it."""
+        elsewhere = [exchange.collect_history(updater) for exchange in self._updating]
+        if self._cluster.rank:
+            return []
+        found = {place: array for arrays in elsewhere for place, array in arrays.items()}
+        method = updater.method
+        return [
+            found[slot, index] if (slot, index) in found else method.slot(index, slot)
+            for slot in range(method.slots)
+            for index in range(len(updater.parameters))
+        ]
+
+    def _possible_overlap(self, plan: Plan) -> Overlap:
+        """Return the overlap that was asked for, if all exchanges allow it; else log why not."""
+        wanted = self._settings.overlap
+        used = {row.exchange for row in plan.rows}
+        late = [e.type for e in self._exchanges if e.type in used and not e.during_backward]
+        if wanted is Overlap.FORWARD and late:
+            logger.info("Gradients do not travel during forward: %s starts after backward", late[0])
+            return Overlap.BACKWARD
+        return wanted
+
+    @property
+    def spans_forward(self) -> bool:
+        """Whether gradients may arrive as late as the next forward of their layer."""
+        return self._overlap is Overlap.FORWARD and not self._apart
+
+    def has_arrived(self, parameter: Parameter) -> bool:
+        """Tell whether :meth:`wait` would find all messages of a parameter there."""
+        return all(waybill.has_arrived for waybill in self._of_parameter.get(parameter.key, ()))
+
+    def hidden(self) -> str:
+        """Say how much of the messages' time was hidden since the last call; empty without any."""
+        now = self._cluster.communication.exchange_seconds(), self._waited
+        under_way, waited = (new - old for new, old in zip(now, self._reported))
+        self._reported = now
+        if under_way <= 0:
+            return ""
+        share = max(0.0, 1 - waited / under_way)
+        return f"{under_way:.3f} s of exchange, {100 * share:.0f} % hidden behind computing"
+
+    def gradient_ready(self, parameter: Parameter) -> None:
+        """Start the exchanges that waited for this gradient only.
+
+        Raises ClusterError when the gradient was announced already and nobody waited for its mean.
+        """
+        key = parameter.key
+        if key not in self._rounds:
+            raise ClusterError(f"a gradient of {key} is ready, but the exchange plan has none")
+        if key in self._unawaited:
+            raise ClusterError(f"the gradient of {key} is ready twice in one iteration")
+        self._unawaited.add(key)
+        self._rounds[key] += 1
+        waybills = self._of_parameter[key]
+        if not (parameter.as_factors or all(w.exchange.on_device for w in waybills)):
+            parameter.blob.stage_diff()
+        for waybill in waybills:
+            waybill.missing.discard(key)
+            if not waybill.missing:
+                self._complete(waybill)
+
+    def _complete(self, waybill: _Waybill) -> None:
+        waybill.round += 1
+        waybill.missing = set(waybill.members)
+        if waybill.exchange.during_backward and not self._apart:
+            self._submit(waybill)
+        else:
+            waybill.handle = None
+            self._held.append(waybill)
+
+    def _submit(self, waybill: _Waybill) -> None:
+        order = (waybill.round - 1) * len(self._waybills) + waybill.shipment.number
+        self._cluster.communication.place = f"in round {waybill.round} of exchanges"
+        waybill.handle = waybill.exchange.submit(waybill.shipment, order)
+
+    def wait(self, parameter: Parameter) -> None:
+        """Return when ``parameter.blob.diff`` holds the mean gradient; once more does no harm.
+
+        Or, if an exchange :meth:`updates` it, when its weights are updated.
+
+        Raises ClusterError when backward has not announced the gradient or one that travels with
+        it, and whatever went wrong on the way.
+        """
+        for waybill in self._arrived(parameter):
+            started = perf_counter()
+            if waybill.complete() and self._record is not None:
+                self._record(Kind.REBUILD, parameter.key, started, perf_counter())
+
+    def wait_for_factors(self, parameter: Parameter) -> Factors | None:
+        """Do as :meth:`wait` does, or leave it to the caller to rebuild what came as factors."""
+        waybills = self._of_parameter.get(parameter.key, ())
+        for waybill in waybills:
+            exchange = waybill.exchange
+            if isinstance(exchange, FactorExchange) and waybill.completed < waybill.round:
+                self._arrived(parameter)
+                waybill.completed = waybill.round
+                return exchange.factors(waybill.shipment)
+        self.wait(parameter)
+        return None
+
+    def _arrived(self, parameter: Parameter) -> list[_Waybill]:
+        """Return a parameter's waybills when all their messages have arrived."""
+        key = parameter.key
+        self._release()
+        waybills = self._of_parameter.get(key, [])
+        for waybill in waybills:
+            if waybill.handle is None or waybill.round < self._rounds[key]:
+                raise ClusterError(
+                    f"waiting for the gradient of {key}, but backward has not made that of "
+                    f"{', '.join(sorted(waybill.missing))}"
+                )
+            self._wait(waybill.handle, key)
+        self._unawaited.discard(key)
+        return waybills
+
+    def _wait(self, handle: Handle, key: str) -> None:
+        started = perf_counter()
+        handle.wait()
+        ended = perf_counter()
+        self._waited += ended - started
+        if self._record is not None:
+            self._record(Kind.WAIT, key, started, ended)
+
+    def _release(self) -> None:
+        """Start what waited for the end of backward, in the same order on all ranks."""
+        held, self._held = self._held, []
+        for waybill in sorted(held, key=lambda waybill: waybill.shipment.number):
+            self._submit(waybill)
+
+    def mean_statistics(self) -> None:
+        """Give the layers' running statistics their mean over ranks, on all ranks."""
+        if not self._statistics:
+            return
+        arrays = [parameter.blob.data.reshape(-1) for parameter in self._statistics]
+        means = self._cluster.mean(np.concatenate(arrays))
+        begin = 0
+        for array in arrays:
+            array[:] = means[begin : begin + array.size]
+            begin += array.size
+
+    def agree(self, action: Action) -> Action:
+        """Return what all ranks do, at the latest one call after a rank asked for it.
+
+        What is asked of all ranks at once, as mpirun does with signals, may reach them in different
+        iterations.  It is still done once: the n-th time that a rank is asked for something is
+        taken to be what the others were asked for their n-th time.
+        """
+        asked = self._asked
+        if action is not Action.NONE:
+            asked[action] += 1
+        # What ranks said when the slowest was where this one may leave it behind is there by now.
+        lag = 1 + self._settings.staleness
+        agreed = self._cluster.agree_max([asked[action] for action in asked], lag)
+        new = {action for action, count in zip(asked, agreed) if count > self._done[action]}
+        self._done.update(zip(asked, agreed.tolist()))
+        if Action.SNAPSHOT_AND_STOP in new or len(new) > 1:
+            return Action.SNAPSHOT_AND_STOP
+        return new.pop() if new else Action.NONE
+
+    def finish(self) -> None:
+        """Forget the net; waits for nothing, so that a rank that fails ends at once."""
+        for exchange in self._exchanges:
+            exchange.close()
+        self._exchanges, self._waybills, self._held, self._statistics = [], [], [], []
+        self._updating, self._updated = [], set()
+        self._of_parameter.clear()
+        self._rounds.clear()
+        self._unawaited.clear()
+
+
+def make_engine(
+    cluster: Cluster, exchange: str = AUTO, settings: ExchangeSettings | None = None
+) -> Engine:
+    """Return the engine that suits ``cluster``: one rank needs no exchange.
+
+    Raises ClusterError when there is no ``exchange`` of that name, or not with these settings.
+    """
+    settings = settings or ExchangeSettings()
+    kind, *_ = candidates(exchange, settings.wire)
+    if settings.staleness < 0 or (settings.staleness and kind.moves is not Moves.UPDATE):
+        raise ClusterError(
+            f"staleness {settings.staleness} with exchange {exchange}: it must be 0, or more with "
+            "parameter_server"
+        )
+    if not isinstance(cluster, MPICluster) or (cluster.size == 1 and not cluster.has_servers):
+        return LocalEngine()
+    return ExchangeEngine(cluster, exchange, settings)

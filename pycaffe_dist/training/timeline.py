@@ -1,0 +1,124 @@
+"""A file that shows what every rank did when: in Chrome's trace format, for Perfetto and others."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pycaffe_dist.comm.cluster import Cluster
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.log import logger
+from pycaffe_dist.profiling import Kind
+
+# Some 20 MB of file for each rank.
+MOST_SPANS = 200_000
+_SHORTEST_WAIT = 20e-6  # waiting for what is there already is not shown
+_COMPUTING = 0  # the first row of a rank; exchanges that overlap take one row each
+_FIRST_EXCHANGE = 1
+
+
+class Span(NamedTuple):
+    """What happened between two times of this rank's clock (seconds)."""
+
+    kind: str
+    name: str
+    started: float
+    ended: float
+
+
+class Timeline:
+    """Keeps the spans that it is told of as a `Record`, the first ``most`` of them.
+
+    Making one and writing it are collective: the ranks' clocks are compared at both times.  Raises
+    UsageError on rank 0 when ``path`` cannot be written to.
+    """
+
+    def __init__(self, path: str, cluster: Cluster, most: int = MOST_SPANS):
+        self._path, self._cluster, self._most = path, cluster, most
+        self._spans: list[Span] = []
+        if cluster.rank == 0:
+            _check_place(Path(path))
+        self._began = cluster.clock_ahead()
+
+    def __call__(self, kind: Kind, name: str, started: float, ended: float) -> None:
+        """Take note of a span."""
+        if len(self._spans) < self._most and (
+            kind is not Kind.WAIT or ended - started >= _SHORTEST_WAIT
+        ):
+            self._spans.append(Span(kind.value, name, started, ended))
+
+    def write(self) -> None:
+        """Write the file of all ranks, on rank 0; raises UsageError there when that fails."""
+        if len(self._spans) >= self._most:
+            logger.warning("The timeline ends after %d spans", self._most)
+        mine = self._on_clock_of_rank_0()
+        packed = zlib.compress(json.dumps(mine).encode(), level=1)
+        by_rank = self._cluster.gather_bytes(packed)
+        if self._cluster.rank:
+            return
+        of_all = [[Span(*span) for span in json.loads(zlib.decompress(data))] for data in by_rank]
+        start = min((span.started for spans in of_all for span in spans), default=0.0)
+        events = [
+            event
+            for rank, spans in enumerate(of_all)
+            for event in _events(rank, self._cluster.hosts[rank], spans, start)
+        ]
+        try:
+            Path(self._path).write_text(json.dumps({"traceEvents": events}))
+        except OSError as error:
+            raise UsageError(f"cannot write the timeline {self._path}: {error.strerror}") from None
+        logger.info("Wrote the timeline %s", self._path)
+
+    def _on_clock_of_rank_0(self) -> list[Span]:
+        """Return this rank's spans; between two comparisons, clocks drift evenly."""
+        (first, ahead), (last, ahead_now) = self._began, self._cluster.clock_ahead()
+        drift = (ahead_now - ahead) / max(last - first, 1e-9)
+
+        def moved(moment: float) -> float:
+            return moment - ahead - drift * (moment - first)
+
+        return [
+            span._replace(started=moved(span.started), ended=moved(span.ended))
+            for span in self._spans
+        ]
+
+
+def _check_place(path: Path) -> None:
+    """Raise UsageError, before the run and not after it, where no file can be written."""
+    if path.is_dir():
+        raise UsageError(f"cannot write the timeline {path}: it is a folder")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"cannot write the timeline {path}: there is no such folder")
+
+
+def _events(rank: int, host: str, spans: list[Span], start: float) -> Iterator[dict[str, Any]]:
+    """Yield a rank's events: a process with a row for computing, and some for exchanges."""
+    yield _name("process_name", rank, 0, f"rank {rank} on {host}")
+    yield _name("thread_name", rank, _COMPUTING, "computing and waiting")
+    busy_until: list[float] = []
+    for span in sorted(spans, key=lambda span: span.started):
+        row = _COMPUTING
+        if span.kind == Kind.EXCHANGE.value:
+            free = [number for number, until in enumerate(busy_until) if until <= span.started]
+            if not free:
+                free = [len(busy_until)]
+                busy_until.append(0.0)
+                yield _name("thread_name", rank, _FIRST_EXCHANGE + free[0], "exchange")
+            busy_until[free[0]] = span.ended
+            row = _FIRST_EXCHANGE + free[0]
+        yield {
+            "ph": "X",
+            "cat": span.kind,
+            "name": span.name if row != _COMPUTING else f"{span.kind} {span.name}",
+            "pid": rank,
+            "tid": row,
+            "ts": round(1e6 * (span.started - start), 3),
+            "dur": round(1e6 * (span.ended - span.started), 3),
+        }
+
+
+def _name(what: str, rank: int, row: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": rank, "tid": row, "args": {"name": name}}

@@ -1,0 +1,234 @@
+"""A training run: the ranks, the exchange, the solver, signals and progress put together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from pycaffe_dist.comm import cluster as clusters
+from pycaffe_dist.comm.cluster import Cluster
+from pycaffe_dist.config import Action, ClusterSettings, ExchangeSettings, TrainOptions
+from pycaffe_dist.device import HOST, Device, set_threads, threads
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.exchange.server.serving import serve
+from pycaffe_dist.gpu.choice import choose_device
+from pycaffe_dist.log import logger
+from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.solvers import Solver
+from pycaffe_dist.solvers.snapshots import holding_prefix, resolve
+from pycaffe_dist.training.consistency import WeightCheck, check_nets, check_options, check_solvers
+from pycaffe_dist.training.engine import make_engine
+from pycaffe_dist.training.timeline import Timeline
+
+Callback = Callable[[Solver], None]
+ActionSource = Callable[[], Action]
+
+
+def train(
+    options: TrainOptions, action_source: ActionSource, callbacks: Sequence[Callback] = ()
+) -> int:
+    """Run the training that ``options`` describe, on this rank; return the exit status 0.
+
+    ``action_source`` is asked between iterations what to do; a rank that serves parameters leaves
+    that to those that train.  ``callbacks`` run after every iteration and do not look at
+    parameters.  Raises PcaffeError; on several ranks an exception ends the run on all of them.
+    """
+    settings = ClusterSettings(
+        stall_seconds=options.stall_seconds,
+        shutdown_seconds=options.shutdown_seconds,
+        server_ranks=options.server_ranks,
+        bandwidth_limit=options.bandwidth_limit,
+    )
+    with clusters.detect(settings) as cluster:
+        set_threads(options.threads or cluster.threads)
+        if cluster.serves:
+            serve(cluster)
+        else:
+            _train(options, cluster, action_source, callbacks)
+    return 0
+
+
+def _train(
+    options: TrainOptions,
+    cluster: Cluster,
+    action_source: ActionSource,
+    callbacks: Sequence[Callback],
+) -> None:
+    """Make the solver and run it."""
+    check_options(cluster, options)
+    param = _solver_param(options)
+    chosen = choose_device(
+        options.gpu,
+        param.solver_mode == caffe_pb2.SolverParameter.GPU,
+        device_id=param.device_id if cluster.size == 1 else 0,
+        local_rank=cluster.local_rank,
+        local_size=cluster.local_size,
+    )
+    with holding_prefix(param) if cluster.rank == 0 else nullcontext():
+        snapshot = _find_snapshot(options, param, cluster)
+        solver = _solver_for(options, param, cluster, chosen, snapshot)
+        try:
+            _run(solver, options, cluster, snapshot, action_source, callbacks)
+        finally:
+            solver.close()
+
+
+def _solver_for(
+    options: TrainOptions, param: Any, cluster: Cluster, chosen: Device, snapshot: str
+) -> Solver:
+    """Return the solver that ``options`` describe; ``snapshot`` is what it is to resume from."""
+    if snapshot or options.weights:
+        # As in Caffe, these go before what the solver says.
+        param.ClearField("weights")
+    if not snapshot:
+        param.weights.extend(options.weights)
+    return make_solver(
+        param,
+        cluster,
+        exchange=options.exchange,
+        settings=ExchangeSettings(
+            overlap=options.overlap,
+            wire=options.wire,
+            staleness=options.staleness,
+            update_priority=options.update_priority,
+        ),
+        divide_batches=options.global_batch,
+        keep=options.keep,
+        stop_at_nan=options.stop_at_nan,
+        device=chosen,
+    )
+
+
+def _run(
+    solver: Solver,
+    options: TrainOptions,
+    cluster: Cluster,
+    snapshot: str,
+    action_source: ActionSource,
+    callbacks: Sequence[Callback],
+) -> None:
+    """Resume, if there is a ``snapshot``, and train to the end."""
+    _log_ranks(cluster, solver)
+    if snapshot:
+        logger.info("Resuming from %s", snapshot)
+        solver.restore(snapshot)
+    if options.check_interval and cluster.size > 1 and not options.staleness:
+        solver.watchers.append(WeightCheck(options.check_interval))
+    solver.watchers.extend(callbacks)
+    solver.action_source = action_source
+    timeline = Timeline(options.timeline, cluster) if options.timeline else None
+    if timeline is not None:
+        solver.listen(timeline)
+    logger.info("Starting Optimization")
+    solver.solve()
+    # Caffe's command says so, whatever its solver has said.
+    logger.info("Optimization Done.")
+    if timeline is not None:
+        timeline.write()
+
+
+def _find_snapshot(options: TrainOptions, param: Any, cluster: Cluster) -> str:
+    """Return the path of the solver state to resume from, on which rank 0 decides for all."""
+    found = resolve(param, options.snapshot) if cluster.rank == 0 else ""
+    return cluster.broadcast_bytes(found.encode()).decode()
+
+
+def make_solver(
+    param: Any,
+    cluster: Cluster | None = None,
+    *,
+    exchange: str = TrainOptions.exchange,
+    settings: ExchangeSettings = ExchangeSettings(),  # noqa: B008 (frozen)
+    divide_batches: bool = False,
+    keep: int = 0,
+    stop_at_nan: bool = True,
+    keep_diffs: bool = False,
+    device: Device = HOST,
+) -> Solver:
+    """Return a solver of a SolverParameter on this rank; see Solver for what the options mean.
+
+    What ``settings`` say of the solver's own needs is replaced by what ``param`` says of them.
+    Without a ``cluster``, under a launcher such as mpirun, it is the one that the launcher started.
+    """
+    if cluster is None:
+        cluster = launched_cluster()
+    if settings.staleness and param.lr_policy == "plateau":
+        raise UsageError("lr_policy 'plateau' needs the loss of all ranks, so staleness must be 0")
+    settings = replace(
+        settings, passes=max(1, param.iter_size), needs_gradients=_needs_gradients(param)
+    )
+    check_solvers(cluster, param)
+    engine = make_engine(cluster, exchange, settings)
+    solver = Solver(
+        param,
+        cluster=cluster,
+        engine=engine,
+        divide_batches=divide_batches,
+        keep=keep,
+        stop_at_nan=stop_at_nan,
+        keep_diffs=keep_diffs,
+        device=device,
+    )
+    check_nets(cluster, solver)
+    return solver
+
+
+def _needs_gradients(param: Any) -> str:
+    """Say why a solver must see all mean gradients itself; empty if it need not."""
+    if param.clip_gradients >= 0:
+        return "clip_gradients needs the norm of all mean gradients, which no rank has"
+    if param.data_type == "float16":
+        return "data_type float16 needs all mean gradients, to see whether one overflowed"
+    if param.larc_policy:
+        return "larc_policy needs the norms of whole mean gradients, which no rank has"
+    return ""
+
+
+@functools.cache
+def launched_cluster() -> Cluster:
+    """Return the cluster that a launcher started this process in, the same one at every call.
+
+    This rank then computes on its share of the host's cores.
+    """
+    cluster = clusters.detect()
+    if cluster.size > 1:
+        set_threads(cluster.threads)
+    return cluster
+
+
+def _solver_param(options: TrainOptions) -> Any:
+    """Read the solver; the flags for level, stages, seed and time override it."""
+    param = text.read_solver(options.solver)
+    param.train_state.level = options.level
+    param.train_state.stage.extend(options.stages)
+    if options.seed is not None:
+        param.random_seed = options.seed
+    if options.max_time is not None:
+        param.max_time = options.max_time
+    return param
+
+
+def _log_ranks(cluster: Cluster, solver: Solver) -> None:
+    """Say how many ranks train together, and on how many samples per iteration."""
+    if cluster.size == 1:
+        return
+    logger.info(
+        "%d ranks on %d host(s), %d thread(s) each",
+        cluster.size,
+        len(set(cluster.hosts)),
+        threads(),
+    )
+    if cluster.owners != tuple(range(cluster.size)):
+        logger.info("%d more rank(s) serve parameters", len(cluster.owners))
+    batch = solver.batch_size
+    if batch:
+        logger.info(
+            "Effective batch size: %d = %d per rank x %d ranks x iter_size %d",
+            batch * cluster.size * solver.param.iter_size,
+            batch,
+            cluster.size,
+            solver.param.iter_size,
+        )

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from pycaffe_dist.cli import launch
+from pycaffe_dist.cli.flags import FlagParser
+from pycaffe_dist.errors import ClusterError, UsageError
+from pycaffe_dist.launch import mpirun
+
+
+def parse(*args: str):
+    parser = FlagParser("pcaffe launch")
+    launch.add_flags(parser)
+    return parser.parse(args)
+
+
+def test_flags_after_the_command_are_the_commands_own():
+    options = parse("-n", "4", "-hostfile=h", "train", "-solver", "s", "--", "-n", "--what")
+    assert (options.n, options.hostfile) == (4, "h")
+    assert options.command == ["train", "-solver", "s", "--", "-n", "--what"]
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (("train",), "need the number of ranks to launch: -n N"),
+        (("-n", "2"), "need a command to launch"),
+        (("-n", "2", "--restarts=1", "test"), "only train can be restarted"),
+        (("-n", "2", "--restarts=-1", "train"), "restarts needs 0 or more"),
+        (("-n", "2", "--mpirun_flags=--output file=log", "test"), "has '--output file=log', which"),
+        (("-n", "2", "--mpirun_flags=-n 1 -outfile-pattern=x", "test"), "has '-outfile-pattern=x'"),
+    ],
+)
+def test_errors(args, message):
+    with pytest.raises(UsageError, match=message):
+        launch.run(parse(*args))
+
+
+@pytest.mark.parametrize(
+    "given, wanted",
+    [
+        ([], "latest@launch"),
+        (["--snapshot=a_iter_5.solverstate"], "latest@launch,a_iter_5.solverstate"),
+        (["-snapshot", "a"], "latest@launch,a"),
+        (["--snapshot=latest", "--weights=w"], "latest"),
+        (["--snapshot=latest,a"], "latest,a"),
+    ],
+)
+def test_a_restart_prefers_the_runs_own_snapshots(given, wanted):
+    resumed = launch._resumed(parse("-n", "2", "train", "--solver=s", *given))
+    assert resumed == ["train", "--solver=s", *given, f"--snapshot={wanted}"]
+
+
+@pytest.mark.parametrize(
+    "version, between",
+    [
+        (
+            "mpirun (Open MPI) 5",
+            ["--hostfile", "HOSTS", "-x", "GLOG_v", "-x", "PCAFFE_JOB", "-x", "PCAFFE_SIMD"],
+        ),
+        ("HYDRA build details:", ["-hosts", "a:2,b:1"]),
+    ],
+)
+def test_the_command_line_for_mpirun(monkeypatch, tmp_path, version, between):
+    program = tmp_path / "mpirun"
+    program.write_text(f"#!/bin/sh\necho '{version}'\n")
+    program.chmod(0o755)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a slots=2\nb slots=1\n")
+    monkeypatch.setattr(mpirun, "find", lambda: str(program))
+    monkeypatch.setattr(mpirun.os, "environ", {"PCAFFE_SIMD": "avx2", "HOME": "/", "GLOG_v": ""})
+    line = mpirun.command(3, str(hosts), ["--bind-to", "none"], ["train", "--solver=s"])
+    assert line[:3] == [str(program), "-n", "3"]
+    assert line[3:-7] == [str(hosts) if word == "HOSTS" else word for word in between]
+    assert line[-7:-5] == ["--bind-to", "none"]
+    assert line[-4:] == ["-m", "pycaffe_dist", "train", "--solver=s"]
+
+
+def test_without_mpirun_the_error_says_where_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(mpirun.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match="there is no mpirun: pip install"):
+        mpirun.find()

@@ -1,0 +1,217 @@
+"""Microkernels: what they touch, which level is chosen, and the cache of object files."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.kernels import workers
+from pycaffe_dist.kernels.caching import cache_directory
+from pycaffe_dist.kernels.jit.codegen import objects
+from pycaffe_dist.kernels.jit.codegen.target import LEVELS, Target, host_levels, host_target, target
+from pycaffe_dist.kernels.jit.convolution.planes import (
+    CorrelationKernel,
+    FilterKernel,
+    Row,
+    SpreadKernel,
+)
+from pycaffe_dist.kernels.jit.gemm.kernels import (
+    FlatKernel,
+    OuterKernel,
+    PanelKernel,
+    RowKernel,
+    TransposeKernel,
+)
+from pycaffe_dist.kernels.jit.pooling_windows import AverageKernel, MaximumKernel
+
+HERE = Path(__file__).parent
+
+
+def test_the_environment_lowers_the_level(monkeypatch):
+    for level in host_levels():
+        monkeypatch.setenv("PCAFFE_SIMD", level)
+        assert (target() is None) if level == "none" else (target().level == level)
+    monkeypatch.delenv("PCAFFE_SIMD")
+    assert target() == host_target()
+    monkeypatch.setenv("PCAFFE_SIMD", "avx22")
+    with pytest.raises(UsageError, match="did you mean 'avx2'"):
+        target()
+    for level in set(LEVELS) - set(host_levels()):
+        monkeypatch.setenv("PCAFFE_SIMD", level)
+        with pytest.raises(UsageError, match="this machine executes"):
+            target()
+
+
+def test_the_cache_directory_is_the_users(monkeypatch):
+    monkeypatch.setenv("PCAFFE_CACHE_DIR", "/own")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/shared")
+    assert cache_directory() == Path("/own")
+    monkeypatch.delenv("PCAFFE_CACHE_DIR")
+    assert cache_directory() == Path("/shared/pcaffe")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_directory() == Path.home() / ".cache" / "pcaffe"
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """Count what is compiled by a loader that has nothing loaded yet."""
+    count = []
+    run = workers.shared.run
+    monkeypatch.setattr(workers.shared, "run", lambda *task: count.append(1) or run(*task))
+    monkeypatch.setattr(objects, "_loader", objects._Loader())
+    return count
+
+
+def restart(monkeypatch):
+    monkeypatch.setattr(objects, "_loader", objects._Loader())
+
+
+def test_objects_are_kept_and_a_damaged_one_is_replaced(tmp_path, monkeypatch, compilations):
+    monkeypatch.setenv("PCAFFE_CACHE_DIR", str(tmp_path))
+    unit, spec = host_target(), OuterKernel(2, 1)
+    address = objects.address_of(spec, unit)
+    assert objects.address_of(OuterKernel(2, 1), unit) == address
+    restart(monkeypatch)
+    assert objects.address_of(spec, unit)
+    assert len(compilations) == 1
+    (file,) = tmp_path.glob("*.o")
+    file.write_bytes(file.read_bytes()[:-50])
+    restart(monkeypatch)
+    assert objects.address_of(spec, unit)
+    assert len(compilations) == 2
+    restart(monkeypatch)
+    assert objects.address_of(spec, unit)
+    assert len(compilations) == 2
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_kernels_work_without_a_writable_cache(tmp_path, monkeypatch, compilations):
+    (tmp_path / "file").write_text("not a directory")
+    monkeypatch.setenv("PCAFFE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert objects.address_of(TransposeKernel(), host_target())
+    assert len(compilations) == 1
+
+
+def specifications(pixels, rows):
+    """One microkernel of each kind; ``pixels`` and ``rows`` are what fits two vectors each."""
+    taps = tuple(tuple((i, i) for i in range(pixels)) for _ in range(5))
+    specs = [
+        RowKernel(pixels, 2, taps),
+        OuterKernel(rows, 2),
+        FlatKernel(rows, 2, True),
+        TransposeKernel(),
+        PanelKernel(3, True),
+        MaximumKernel(3, 2, 1, 3),
+        AverageKernel(3, 1, 1),
+        FilterKernel(Row(3, 1, 1, 1, 56, 56), 3),
+        SpreadKernel(Row(3, 2, 1, 1, 56, 28), 2),
+        CorrelationKernel(Row(3, 2, 1, 1, 56, 28), 3),
+    ]
+    return pytest.mark.parametrize("spec", specs, ids=lambda spec: type(spec).__name__)
+
+
+@specifications(14, 10)
+def test_avx512_code_can_be_made_anywhere(spec):
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("LLVM for this machine makes no x86 code")
+    unit = Target("avx512", 16, 32, True, "skylake-avx512", "")
+    assert objects.compile_module(spec.build(unit), unit)  # zmm registers need not exist here
+
+
+@specifications(8, 6)
+def test_aarch64_code_can_be_made_anywhere(spec):
+    unit = Target("sse", 4, 32, True, "generic", "+neon", "aarch64-unknown-linux-gnu")
+    assert objects.compile_module(spec.build(unit), unit)
+
+
+def run_python(code, **environment):
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    paths = os.pathsep.join([str(HERE), str(HERE.parent.parent)])
+    variables = {**os.environ, "PYTHONPATH": paths, **environment}
+    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
+
+
+def test_several_processes_fill_one_cache(tmp_path):
+    code = """
+        from pycaffe_dist.kernels.jit.codegen import objects
+        from pycaffe_dist.kernels.jit.gemm.kernels import FlatKernel
+        from pycaffe_dist.kernels.jit.codegen.target import host_target
+        for rows in range(1, 5):
+            objects.address_of(FlatKernel(rows, 1, False), host_target())
+        print("done")
+    """
+    processes = [run_python(code, PCAFFE_CACHE_DIR=str(tmp_path)) for _ in range(3)]
+    assert [process.communicate()[0] for process in processes] == ["done\n"] * 3
+    assert len(list(tmp_path.glob("*.o"))) == 4
+
+
+GUARDED = """
+    import ctypes, mmap
+    import numpy as np
+    from pycaffe_dist import device
+    from pycaffe_dist.kernels import pooling
+    from pycaffe_dist.kernels.convolution import Convolution
+    from pycaffe_dist.kernels.inner_product import InnerProduct
+    import test_kernels_convolution, test_kernels_pooling
+    from pycaffe_dist.kernels.pooling import PoolingGeometry
+
+    libc, keep = ctypes.CDLL(None), []
+
+    def guarded(shape, at_end, dtype=np.float32):
+        '''An array that ends, or starts, where no memory may be touched.'''
+        size = int(np.prod(shape)) * 4
+        pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        area = mmap.mmap(-1, pages + 2 * mmap.PAGESIZE)
+        keep.append(area)
+        whole = np.frombuffer(area, np.uint8)
+        base = whole.ctypes.data
+        for page in (base, base + mmap.PAGESIZE + pages):
+            assert libc.mprotect(ctypes.c_void_p(page), mmap.PAGESIZE, 0) == 0
+        start = mmap.PAGESIZE + (pages - size if at_end else 0)
+        array = whole[start : start + size].view(dtype).reshape(shape)
+        array[...] = 1
+        return array
+
+    device.set_threads(1)
+    for at_end in (True, False):
+        for x_shape, outputs, case in test_kernels_convolution.CASES.values():
+            w_shape = outputs, x_shape[1] // case.group, *case.kernel
+            plan = Convolution(x_shape, w_shape, case)
+            x, w, b, y = (guarded(s, at_end) for s in (x_shape, w_shape, (outputs,), plan.y_shape))
+            plan.forward(x, w, b, y)
+            plan.backward_data(y, w, x)
+            plan.backward_weights(x, y, w)
+        for shape, case in test_kernels_pooling.CASES.values():
+            x = guarded(shape, at_end)
+            y = guarded((*shape[:2], *case.output_shape(shape[2:])), at_end)
+            mask = guarded(y.shape, at_end, np.int32)
+            pooling.max_pool_forward(x, y, mask, case)
+            pooling.max_pool_backward(y, mask, x, case)
+            pooling.average_pool_forward(x, y, case)
+            pooling.average_pool_backward(y, x, case)
+        for m, n, k in ((3, 130, 65), (64, 10, 50), (130, 31, 60), (5, 4, 9)):
+            for turned in (False, True):
+                stored = (k, n) if turned else (n, k)
+                x, y, w = (guarded(s, at_end) for s in ((m, k), (m, n), stored))
+                plan = InnerProduct(m, n, k, turned)
+                plan.forward(x, w, guarded((n,), at_end), y)
+                plan.backward_data(y, w, x)
+                plan.backward_weights(x, y, w)
+    print("done")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="protects pages with Linux's mprotect")
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "none"])
+def test_nothing_outside_an_array_is_touched(level):
+    if level not in host_levels():
+        pytest.skip(f"this machine has no {level}")
+    process = run_python(GUARDED, PCAFFE_SIMD=level)
+    assert process.communicate()[0] == "done\n"

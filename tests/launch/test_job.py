@@ -1,0 +1,215 @@
+"""Jobs of ``pcaffe launch``, with a script in mpirun's place: how they end and start anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pycaffe_dist.cli import main as cli
+from pycaffe_dist.errors import WRONG_INPUT, ClusterError, UsageError
+from pycaffe_dist.launch import job, processes
+from pycaffe_dist.launch.messages import DONE, VARIABLE, MessageFilter
+
+_BEGIN = rf"\002{VARIABLE} $PCAFFE_JOB"
+IS_DONE = rf'printf "{_BEGIN} done \003\n" >&2'
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux")
+
+
+def program_that(tmp_path, does: str) -> list[str]:
+    """Return a command line that stands for mpirun's."""
+    program = tmp_path / "mpirun"
+    program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\n{does}\n')
+    program.chmod(0o755)
+    return [str(program)]
+
+
+def never() -> list[str]:
+    raise AssertionError("the job was started again")
+
+
+@pytest.mark.parametrize("asked", ["INT", "TERM", "USR1", "HUP"])
+def test_a_signal_before_the_ranks_listen_is_no_failure(tmp_path, caplog, asked):
+    line = program_that(tmp_path, f"kill -{asked} $PPID\nexec sleep 20")
+    assert job.run(line, 1, never) == 130
+    assert "ended the job before its ranks had begun" in caplog.text
+
+
+def test_wrong_input_is_not_tried_again(tmp_path):
+    line = program_that(tmp_path, f"exit {WRONG_INPUT}")
+    with pytest.raises(UsageError, match="it would fail again, so it is not restarted"):
+        job.run(line, 3, never)
+
+
+def test_another_failure_is(tmp_path):
+    line = program_that(tmp_path, "exit 1")
+    assert job.run(line, 3, lambda: program_that(tmp_path, IS_DONE)) == 0
+
+
+def test_status_0_is_success_only_when_rank_0_has_done_its_work(tmp_path, caplog):
+    lost = r"""printf 'PRTE has lost communication with a remote daemon.\n
+  HNP daemon   : [prterun-a-1@0,0] on node a\n  Remote daemon: [prterun-a-1@0,2] on node c\n'"""
+    line = program_that(tmp_path, f"{lost} >&2\nexit 0")
+    with pytest.raises(ClusterError, match="the job failed: host c does not answer any more"):
+        job.run(line, 0, never)
+    assert job.run(line, 1, lambda: program_that(tmp_path, IS_DONE)) == 0
+    assert "The job failed: host c does not answer any more" in caplog.text
+    with pytest.raises(ClusterError, match="rank 0 has not said that it was done"):
+        job.run(program_that(tmp_path, "exit 0"), 0, never)
+
+
+def test_a_failure_after_rank_0s_work_is_a_failure(tmp_path):
+    with pytest.raises(ClusterError, match="mpirun ended with status 3"):
+        job.run(program_that(tmp_path, f"{IS_DONE}\nexit 3"), 0, never)
+
+
+def test_another_jobs_messages_are_not_believed(tmp_path):
+    line = program_that(tmp_path, f"PCAFFE_JOB=other\n{IS_DONE}")
+    with pytest.raises(ClusterError, match="rank 0 has not said that it was done"):
+        job.run(line, 0, never)
+
+
+@pytest.mark.parametrize(
+    "arguments, rank, told", [(["help"], 0, True), (["help"], 1, False), (["nothing"], 0, False)]
+)
+def test_every_command_reports_success_from_rank_0(arguments, rank, told):
+    environment = {**os.environ, VARIABLE: "job.0", "PMIX_RANK": str(rank)}
+    command = [sys.executable, "-m", "pycaffe_dist", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    heard: list[str] = []
+    MessageFilter("job.0", lambda kind, details: heard.append(kind))(done.stderr)
+    assert heard == [DONE] * told, done.stderr
+
+
+def test_a_rank_that_a_signal_ends_of_itself_is_a_failure(tmp_path):
+    line = program_that(tmp_path, "kill -USR1 $$")
+    with pytest.raises(ClusterError, match="mpirun was ended by signal 10"):
+        job.run(line, 0, never)
+
+
+def test_a_signal_while_mpirun_is_being_started_reaches_it(tmp_path, monkeypatch):
+    start = subprocess.Popen
+
+    def interrupted(line, **settings):
+        if "start_new_session" in settings:
+            os.kill(os.getpid(), signal.SIGINT)
+        return start(line, **settings)
+
+    monkeypatch.setattr(job.subprocess, "Popen", interrupted)
+    assert job.run(program_that(tmp_path, "exec sleep 20"), 1, never) == 130
+
+
+def test_zero_bytes_and_messages_do_not_reach_the_output(tmp_path, capfd):
+    line = program_that(tmp_path, rf"printf 'told\n\0' >&2; {IS_DONE}; printf 'a\002'")
+    assert job.run(line, 0, never) == 0
+    assert capfd.readouterr() == ("a\2", "told\n")
+
+
+def test_messages_are_found_however_they_are_cut():
+    heard = []
+    message = f"\2{VARIABLE} a.1 failed rank 1 on b\3\r\n".encode()
+    text = b"one\n\2" + message + b"[1,0]<stderr>: " + message + b"two \3"
+    for size in range(1, len(text)):
+        take = MessageFilter("a.1", lambda *told: heard.append(told))
+        shown = [take(text[at : at + size]) for at in range(0, len(text), size)]
+        shown = b"".join([*shown, take.rest()])
+        assert shown.replace(b"[1,0]<stderr>: ", b"") == b"one\n\2two \3"
+        assert heard == [("failed", "rank 1 on b")] * 2
+        heard.clear()
+
+
+def test_mpirun_that_does_not_end_after_a_rank_has_given_up_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "_SECONDS_AFTER_FAILURE", 0.1)
+    monkeypatch.setattr(job, "_SECONDS_TO_END", 0.2)
+    gives_up = rf'printf "{_BEGIN} failed rank 2 on c\003\n" >&2'
+    line = program_that(tmp_path, f"trap '' TERM\n{gives_up}\nwhile :; do sleep 0.1; done")
+    with pytest.raises(ClusterError, match="rank 2 on c gave up, for the reason that it has told"):
+        job.run(line, 0, never)
+
+
+def closed_pipe():
+    """Return a stream that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_job_whose_output_nobody_reads_goes_on(tmp_path, monkeypatch, caplog, stream):
+    number = {"stdout": 1, "stderr": 2}[stream]
+    prints = f"for i in $(seq 4000); do echo a line that is not short $i >&{number}; done"
+    line = program_that(tmp_path, f"{prints}\ntouch {tmp_path}/end\n{IS_DONE}")
+    with closed_pipe() as nobody:
+        monkeypatch.setattr(job.sys, stream, nobody)
+        assert job.run(line, 0, never) == 0
+        monkeypatch.undo()
+    assert (tmp_path / "end").exists()
+    name = {"stdout": "standard output", "stderr": "standard error"}[stream]
+    assert caplog.text.count(f"cannot write to {name} (Broken pipe): lines are dropped") == 1
+
+
+def test_a_closed_stream_does_no_harm(tmp_path, monkeypatch):
+    line = program_that(tmp_path, f"echo a; {IS_DONE}")
+    for stream in "stdout", "stderr":
+        monkeypatch.setattr(job.sys, stream, None)
+    assert job.run(line, 0, never) == 0
+
+
+def is_running(pid_file: Path) -> bool:
+    try:
+        stat = Path(f"/proc/{pid_file.read_text().strip()}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+@needs_proc
+def test_a_restart_begins_when_the_old_ranks_have_ended(tmp_path):
+    lives_on = f'trap "" TERM; echo $$ >{tmp_path}/pid; for i in $(seq 20); do sleep 1; done'
+    rank = f"""setsid sh -c '{lives_on}' &
+    until [ -s {tmp_path}/pid ]; do sleep 0.02; done
+    kill -9 $$"""
+
+    def again() -> list[str]:
+        assert not is_running(tmp_path / "pid")
+        return program_that(tmp_path, IS_DONE)
+
+    assert job.run(program_that(tmp_path, rank), 1, again) == 0
+    assert (tmp_path / "pid").exists()
+
+
+@needs_proc
+def test_a_rank_of_a_restart_ends_what_is_left_on_its_host(monkeypatch):
+    command = [sys.executable, "-c", "print(1, flush=True); import time; time.sleep(60)"]
+    started = {
+        name: subprocess.Popen(command, env={VARIABLE: name}, stdout=subprocess.PIPE)
+        for name in ("a.0", "a.1", "a.2", "b.0")
+    }
+    try:
+        for process in started.values():
+            process.stdout.readline()
+        monkeypatch.setenv(VARIABLE, "a.2")
+        assert cli.main(["help"]) == 0
+        assert [name for name, process in started.items() if process.poll() is None] == [
+            "a.2",
+            "b.0",
+        ]
+    finally:
+        for process in started.values():
+            process.kill()
+            process.communicate()
+
+
+@needs_proc
+def test_a_process_that_does_not_end_is_told(monkeypatch):
+    monkeypatch.setattr(processes, "_SECONDS_TO_END", 0.1)
+    monkeypatch.setattr(processes, "_processes_of", lambda jobs: [12345678])
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match="process 12345678 of the last attempt does not end"):
+        processes.end({"a.0"})
+    assert time.monotonic() - began < 5
