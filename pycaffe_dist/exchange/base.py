@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.comm.thread import Handle, Task
+    from pycaffe_dist.exchange.engine import Factors
     from pycaffe_dist.net.parameter import Parameter
-    from pycaffe_dist.solvers.engine import Factors
     from pycaffe_dist.solvers.updating import Updater
 
 

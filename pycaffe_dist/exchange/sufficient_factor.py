@@ -27,8 +27,8 @@ from pycaffe_dist.exchange.base import (
     register,
     start_messages,
 )
+from pycaffe_dist.exchange.engine import Factors
 from pycaffe_dist.exchange.wire_format import WireFormat, wire_format
-from pycaffe_dist.solvers.engine import Factors
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster

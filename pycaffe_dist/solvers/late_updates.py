@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pycaffe_dist.net import Parameter
 
 if TYPE_CHECKING:
-    from pycaffe_dist.solvers.engine import Engine
+    from pycaffe_dist.exchange.engine import Engine
 
 
 class LateUpdates:

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from pycaffe_dist.exchange.engine import Factors
 from pycaffe_dist.kernels.gemm import FixedProduct
 from pycaffe_dist.net import Parameter
-from pycaffe_dist.solvers.engine import Factors
 from pycaffe_dist.solvers.updating import Updater
 
 # Rows of a gradient that stay in the last cache between the product and the update (4096x4096, 64

@@ -15,6 +15,7 @@ from pycaffe_dist.comm.cluster import Cluster, LocalCluster
 from pycaffe_dist.config import Action
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import UsageError
+from pycaffe_dist.exchange.engine import Engine, LocalEngine
 from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net, debug
 from pycaffe_dist.net.precompile import compile_kernels
@@ -23,7 +24,6 @@ from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import companion
 from pycaffe_dist.solvers import gradients, nets, resuming, snapshots, testing
 from pycaffe_dist.solvers.display import Display
-from pycaffe_dist.solvers.engine import Engine, LocalEngine
 from pycaffe_dist.solvers.fields import check_fields
 from pycaffe_dist.solvers.loss_scale import LossScale, data_type
 from pycaffe_dist.solvers.losses import Losses

@@ -22,6 +22,7 @@ from pycaffe_dist.exchange.base import (
     UpdateExchange,
     candidates,
 )
+from pycaffe_dist.exchange.engine import Engine, Factors, LocalEngine
 from pycaffe_dist.log import logger
 from pycaffe_dist.planning.plan import (
     STATISTICS,
@@ -40,7 +41,6 @@ from pycaffe_dist.planning.search import (
     use_buckets,
 )
 from pycaffe_dist.profiling import Kind, Record
-from pycaffe_dist.solvers.engine import Engine, Factors, LocalEngine
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster

@@ -7,9 +7,9 @@ import pytest
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.exchange.base import mean_of_products
+from pycaffe_dist.exchange.engine import Factors
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.solvers import row_updates
-from pycaffe_dist.solvers.engine import Factors
 from pycaffe_dist.solvers.method import method_types
 from pycaffe_dist.solvers.row_updates import RowUpdates
 from pycaffe_dist.solvers.updating import Updater

@@ -8,8 +8,8 @@ import pytest
 from tiny import tiny_solver
 
 from pycaffe_dist.comm.cluster import LocalCluster
+from pycaffe_dist.exchange.engine import LocalEngine
 from pycaffe_dist.profiling import Kind, Listeners
-from pycaffe_dist.solvers.engine import LocalEngine
 from pycaffe_dist.solvers.tuning import Tuning
 
 LAYER_SECONDS = 1 / 64

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pycaffe_dist.exchange import engine
 from pycaffe_dist.schema import caffe_pb2, text
-from pycaffe_dist.solvers import Solver, engine
+from pycaffe_dist.solvers import Solver
 
 NET = """
 layer { name: 'x' type: 'DummyData' top: 'x' top: 'y'
