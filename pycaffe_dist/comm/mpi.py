@@ -20,7 +20,7 @@ from pycaffe_dist.calibration.link import Link, measure
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.comm.gpu_paths import Peers
 from pycaffe_dist.comm.rma import Windows
-from pycaffe_dist.comm.stall_inspector import Inquiry
+from pycaffe_dist.comm.stall_inspector import StallInspector
 from pycaffe_dist.comm.thread import CommunicationThread, Handle, Step, Task
 from pycaffe_dist.comm.token_bucket import Pace
 from pycaffe_dist.comm.transports import cuda_aware
@@ -115,7 +115,7 @@ class MPICluster(Cluster):
     def _allow_inquiries(self) -> None:
         """Let a rank that waits for long ask the others what they are doing."""
         thread = self.communication
-        thread.inquiry = Inquiry(self._mpi, self._questions, thread.status, thread.who)
+        thread.inquiry = StallInspector(self._mpi, self._questions, thread.status, thread.who)
 
     @property
     def has_servers(self) -> bool:

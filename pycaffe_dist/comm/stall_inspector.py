@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 3.0
 _QUESTION, _ANSWER = 1, 2
 
 
-class Inquiry:
+class StallInspector:
     """Questions and answers over a ``communicator`` that is for nothing else.
 
     ``status`` says what this rank is doing; ``who`` names it.  All methods run in the thread that

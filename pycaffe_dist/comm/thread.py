@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
-from pycaffe_dist.comm.stall_inspector import LOOK_SECONDS, Inquiry
+from pycaffe_dist.comm.stall_inspector import LOOK_SECONDS, StallInspector
 from pycaffe_dist.comm.token_bucket import Pace
 from pycaffe_dist.errors import ClusterError
 
@@ -170,7 +170,7 @@ class CommunicationThread:
         self._busy = 0.0  # how long there was at least one, up to the last time that there was none
         self._busy_since = 0.0
         self.on_exchange: Callable[[str, float, float], None] | None = None
-        self.inquiry: Inquiry | None = None
+        self.inquiry: StallInspector | None = None
         self.place = ""  # where the run is, in words for other ranks
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="pcaffe-mpi", daemon=True)

@@ -13,10 +13,10 @@ from pycaffe_dist.comm.thread import Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.device import xp
 from pycaffe_dist.exchange.base import (
-    Load,
+    Bucket,
+    Cost,
     Message,
-    Piece,
-    Shipment,
+    Slice,
     mean_in_rank_order,
     register,
     start_messages,
@@ -126,15 +126,15 @@ class Allreduce(FusingExchange):
         super().__init__(cluster, settings)
         self._direct: DirectMean | None = None
 
-    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+    def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
         """Return that of two rounds in which a rank sends a share to every other."""
-        nbytes = self.bytes_on_the_wire(pieces)
-        return Load(2, 2 * nbytes * (cluster.size - 1) / cluster.size)
+        nbytes = self.bytes_on_the_wire(slices)
+        return Cost(2, 2 * nbytes * (cluster.size - 1) / cluster.size)
 
-    def cost(self, parameter: Parameter, cluster: Cluster) -> float:
+    def seconds(self, parameter: Parameter, cluster: Cluster) -> float:
         """Return the seconds predicted for a parameter; small ones share their bucket's rounds."""
-        whole = Piece(parameter, 0, parameter.blob.count)
-        alone = self.load([whole], cluster)
+        whole = Slice(parameter, 0, parameter.blob.count)
+        alone = self.cost([whole], cluster)
         share = min(1.0, whole.nbytes / self.settings.bucket_bytes)
         return replace(alone, messages=alone.messages * share).seconds(cluster)
 
@@ -142,13 +142,13 @@ class Allreduce(FusingExchange):
         """Return what moves the messages."""
         return DirectMean(communicator)
 
-    def mean(self, values: np.ndarray, shipment: Shipment) -> Task:
+    def mean(self, values: np.ndarray, bucket: Bucket) -> Task:
         """Replace ``values`` (one axis) by their mean over ranks."""
         cluster = self.cluster
         if self._direct is None:
             self._direct = self.direct_mean(cast("MPICluster", cluster).exchange_communicator)
-        travelling = Values(values, self.wire(values.dtype), self.residual(values, shipment))
-        tag = 2 * shipment.number
+        travelling = Values(values, self.wire(values.dtype), self.residual(values, bucket))
+        tag = 2 * bucket.number
         yield from self._direct.steps(
             travelling, range(cluster.size), cluster.rank, cluster.size, tag
         )

@@ -41,7 +41,7 @@ class Moves(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Piece:
+class Slice:
     """The elements [begin, end) of a parameter's flattened gradient."""
 
     parameter: Parameter
@@ -65,30 +65,30 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Shipment:
+class Bucket:
     """Pieces that travel together, once the gradients of all their parameters are ready.
 
     ``number`` is the place in the order in which backward makes gradients, the same on all ranks.
     Of those that wait for the wire, the one with the lowest ``priority`` goes first.
     """
 
-    pieces: tuple[Piece, ...]
+    slices: tuple[Slice, ...]
     number: int
     priority: int = 0
 
     @property
     def nbytes(self) -> int:
-        """The size of all pieces."""
-        return sum(piece.nbytes for piece in self.pieces)
+        """The size of all slices."""
+        return sum(piece.nbytes for piece in self.slices)
 
     @property
     def name(self) -> str:
         """The parameters' names, for messages."""
-        return ", ".join(piece.parameter.key for piece in self.pieces)
+        return ", ".join(piece.parameter.key for piece in self.slices)
 
 
 @dataclass(frozen=True)
-class Load:
+class Cost:
     """What an exchange asks of one rank.
 
     ``messages`` follow one after the other and carry ``nbytes`` out (and as many in).  ``flops``
@@ -127,12 +127,12 @@ class Exchange(abc.ABC):
     """One way of combining parameters across the ranks of ``cluster``.
 
     A subclass declares what it ``moves``, whether it runs ``during_backward`` (else it waits for
-    the end of it), whether shipments must start ``in_order``, as MPI's collective operations must
+    the end of it), whether buckets must start ``in_order``, as MPI's collective operations must
     (else the urgent ones may overtake), whether it ``computes`` or ``copies`` between ranks of a
     host (else nobody measures how fast), whether it is a choice of ``--exchange=auto``, whether it
     ``compresses`` what travels (``--wire``), whether it works ``on_device``, where GPUs have made
     the gradients, and whether it is ``deterministic``: the same bits on all ranks and in all runs;
-    it defines ``supports``, ``load`` and ``steps``.
+    it defines ``supports``, ``cost`` and ``steps``.
     """
 
     type: ClassVar[str]
@@ -150,8 +150,8 @@ class Exchange(abc.ABC):
         self.cluster = cluster
         self.settings = settings
 
-    def meet(self, parameters: Sequence[Parameter]) -> None:  # noqa: B027 (optional)
-        """Find out, with all ranks, what ``supports`` and ``load`` must know of them."""
+    def negotiate(self, parameters: Sequence[Parameter]) -> None:  # noqa: B027 (optional)
+        """Find out, with all ranks, what ``supports`` and ``cost`` must know of them."""
 
     def measured(self) -> str:
         """Return what was measured for this exchange alone, in words."""
@@ -170,46 +170,46 @@ class Exchange(abc.ABC):
         return ""
 
     @abc.abstractmethod
-    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
-        """Return what it takes to combine pieces that travel together."""
+    def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
+        """Return what it takes to combine slices that travel together."""
 
-    def cost(self, parameter: Parameter, cluster: Cluster) -> float:
+    def seconds(self, parameter: Parameter, cluster: Cluster) -> float:
         """Return the seconds predicted for a parameter, beside what it shares with others."""
-        return self.load([Piece(parameter, 0, parameter.blob.count)], cluster).seconds(cluster)
+        return self.cost([Slice(parameter, 0, parameter.blob.count)], cluster).seconds(cluster)
 
-    def group(self, parameters: Sequence[Parameter]) -> list[list[Piece]]:
+    def group(self, parameters: Sequence[Parameter]) -> list[list[Slice]]:
         """Divide parameters, which come in the order of backward, into what travels together."""
-        return [[Piece(parameter, 0, parameter.blob.count)] for parameter in parameters]
+        return [[Slice(parameter, 0, parameter.blob.count)] for parameter in parameters]
 
-    def prepare(self, shipments: Sequence[Shipment]) -> None:  # noqa: B027 (optional)
-        """Get ready for a run with these shipments."""
+    def prepare(self, buckets: Sequence[Bucket]) -> None:  # noqa: B027 (optional)
+        """Get ready for a run with these buckets."""
 
-    def submit(self, shipment: Shipment, order: int) -> Handle:
-        """Start to combine a shipment across ranks; ``order`` counts all shipments of a run."""
+    def submit(self, bucket: Bucket, order: int) -> Handle:
+        """Start to combine a bucket across ranks; ``order`` counts all buckets of a run."""
         cluster = cast("MPICluster", self.cluster)
         return cluster.communication.submit(
-            self.task(shipment),
-            f"exchange {self.type} of {shipment.name}",
+            self.task(bucket),
+            f"exchange {self.type} of {bucket.name}",
             order=order,
-            nbytes=self.bytes_under_way(shipment),
-            priority=shipment.priority,
+            nbytes=self.bytes_under_way(bucket),
+            priority=bucket.priority,
         )
 
-    def task(self, shipment: Shipment) -> Task:
+    def task(self, bucket: Bucket) -> Task:
         """Do the ``steps`` once the gradients, if a GPU made them, are on the host."""
-        blobs = [piece.parameter.blob for piece in shipment.pieces]
+        blobs = [piece.parameter.blob for piece in bucket.slices]
         yield from wait_for(lambda: all(b.diff_is_staged() for b in blobs), self.cluster.rank)
-        yield from self.steps(shipment)
+        yield from self.steps(bucket)
 
-    def bytes_under_way(self, shipment: Shipment) -> int:
-        """Return how much is on its way while a shipment travels."""
-        return shipment.nbytes
+    def bytes_under_way(self, bucket: Bucket) -> int:
+        """Return how much is on its way while a bucket travels."""
+        return bucket.nbytes
 
     @abc.abstractmethod
-    def steps(self, shipment: Shipment) -> Task:
-        """Combine a shipment, in the communication thread: yield the messages to wait for."""
+    def steps(self, bucket: Bucket) -> Task:
+        """Combine a bucket, in the communication thread: yield the messages to wait for."""
 
-    def complete(self, shipment: Shipment) -> None:  # noqa: B027 (optional)
+    def complete(self, bucket: Bucket) -> None:  # noqa: B027 (optional)
         """Do what is left once the messages have arrived, in the thread that waits for them."""
 
     def close(self) -> None:  # noqa: B027 (optional)
@@ -217,19 +217,19 @@ class Exchange(abc.ABC):
 
 
 class FactorExchange(Exchange):
-    """An exchange that moves a gradient's factors, one weight's to a shipment."""
+    """An exchange that moves a gradient's factors, one weight's to a bucket."""
 
     moves = Moves.FACTORS
 
     @abc.abstractmethod
-    def factors(self, shipment: Shipment) -> Factors:
+    def factors(self, bucket: Bucket) -> Factors:
         """Return all ranks' factors, on the host, for another to do what ``complete`` does."""
 
 
 class UpdateExchange(Exchange):
     """An exchange that updates parameters itself, in the solver's place.
 
-    Once a shipment's messages have arrived, its weights are current.  Of its parameters, the solver
+    Once a bucket's messages have arrived, its weights are current.  Of its parameters, the solver
     holds no history.  All methods but ``begin`` are collective.
     """
 

@@ -115,12 +115,12 @@ class Engine(abc.ABC):
         ``words`` are for the log: why.
         """
 
-    def settle(self) -> bytes:
+    def fix_plan(self) -> bytes:
         """Return the plan, which is not revised any more; empty if any run makes the same."""
         return b""
 
-    def settle_on(self, plan: bytes) -> None:  # noqa: B027 (optional)
-        """Use a plan that :meth:`settle` returned, if it fits what :meth:`start` gets."""
+    def resume_plan(self, plan: bytes) -> None:  # noqa: B027 (optional)
+        """Use a plan that :meth:`fix_plan` returned, if it fits what :meth:`start` gets."""
 
     def synchronize(self) -> None:  # noqa: B027 (optional)
         """Give all ranks the same weights, when some may have seen fewer updates than others."""

@@ -15,9 +15,9 @@ from pycaffe_dist.comm.thread import Step, Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.exchange.allreduce import DirectMean, Values
 from pycaffe_dist.exchange.base import (
-    Load,
-    Piece,
-    Shipment,
+    Bucket,
+    Cost,
+    Slice,
     mean_in_rank_order,
     register,
     sum_in_rank_order,
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from pycaffe_dist.comm.rma import Window
     from pycaffe_dist.net.parameter import Parameter
 
-# As many shipments may be in shared memory at a time; more only take room there.
+# As many buckets may be in shared memory at a time; more only take room there.
 AREAS = 4
 _ALIGNMENT = 64
 _FLAG_WORDS = _ALIGNMENT // 8  # a flag has a cache line to itself
 
 
 class _Area:
-    """A place in shared memory for one shipment at a time: every local rank's numbers, and the sum.
+    """A place in shared memory for one bucket at a time: every local rank's numbers, and the sum.
 
-    ``arrived`` and ``finished`` have a flag for each local rank: which shipments it has got here,
+    ``arrived`` and ``finished`` have a flag for each local rank: which buckets it has got here,
     and of which its part of the mean is there; both count up.
     """
 
@@ -51,7 +51,7 @@ class _Area:
 
     @staticmethod
     def nbytes(largest: int, local_ranks: int) -> int:
-        """Return the size of an area for shipments of at most ``largest`` bytes."""
+        """Return the size of an area for buckets of at most ``largest`` bytes."""
         segment = -(-max(1, largest) // _ALIGNMENT) * _ALIGNMENT
         return 2 * local_ranks * _ALIGNMENT + (local_ranks + 1) * segment
 
@@ -80,8 +80,8 @@ class Hierarchical(FusingExchange):
         self._leaders = min(map(len, self._nodes))
         self._window: Window | None = None
         self._areas: list[_Area] = []
-        self._number: dict[Shipment, int] = {}
-        self._rounds: Counter[Shipment] = Counter()
+        self._number: dict[Bucket, int] = {}
+        self._rounds: Counter[Bucket] = Counter()
         self._ended: set[int] = set()
         self._direct: DirectMean | None = None
 
@@ -99,31 +99,31 @@ class Hierarchical(FusingExchange):
         """
         return len(self._nodes) > 1
 
-    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+    def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
         """Return that of copies within the host, and of what a rank sends to its like elsewhere."""
         hosts = len(self._nodes)
-        nbytes = sum(piece.nbytes for piece in pieces)
+        nbytes = sum(piece.nbytes for piece in slices)
         part = 1 / self._leaders
         # A copy reads and writes; a sum reads all local ranks' and writes one.
         copied = nbytes * (4 + part * (max(map(len, self._nodes)) + 1))
-        sent = 2 * self.bytes_on_the_wire(pieces) * part * (hosts - 1) / hosts
-        return Load(4 if hosts > 1 else 2, sent, copied=copied)
+        sent = 2 * self.bytes_on_the_wire(slices) * part * (hosts - 1) / hosts
+        return Cost(4 if hosts > 1 else 2, sent, copied=copied)
 
-    def prepare(self, shipments: Sequence[Shipment]) -> None:
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Get shared memory; all ranks together."""
         self.close()
-        super().prepare(shipments)
-        if not shipments:
+        super().prepare(buckets)
+        if not buckets:
             return
         cluster = cast("MPICluster", self.cluster)
         ours = self._nodes[self._node]
-        largest = max(shipment.nbytes for shipment in shipments)
+        largest = max(bucket.nbytes for bucket in buckets)
         nbytes = _Area.nbytes(largest, len(ours))
-        count = min(AREAS, len(shipments))
+        count = min(AREAS, len(buckets))
         self._window = cluster.windows.shared(cluster.node_communicator(), count * nbytes)
         parts = (self._window.memory[i * nbytes : (i + 1) * nbytes] for i in range(count))
         self._areas = [_Area(part, len(ours)) for part in parts]
-        self._number = {shipment: number for number, shipment in enumerate(shipments)}
+        self._number = {bucket: number for number, bucket in enumerate(buckets)}
         self._direct = DirectMean(cluster.exchange_communicator)
         cluster.barrier()
         if cluster.rank == ours[0]:  # the memory may have been used before
@@ -136,13 +136,13 @@ class Hierarchical(FusingExchange):
     def _node(self) -> int:
         return next(n for n, ranks in enumerate(self._nodes) if self.cluster.rank in ranks)
 
-    def mean(self, values: np.ndarray, shipment: Shipment) -> Task:
+    def mean(self, values: np.ndarray, bucket: Bucket) -> Task:
         """Replace ``values`` (one axis) by their mean over ranks."""
         assert self._window is not None
         ours = self._nodes[self._node]
         me = ours.index(self.cluster.rank)
-        order = self._rounds[shipment] * len(self._number) + self._number[shipment]
-        self._rounds[shipment] += 1
+        order = self._rounds[bucket] * len(self._number) + self._number[bucket]
+        self._rounds[bucket] += 1
         area = self._areas[order % len(self._areas)]
         yield Step([], late=self._area_is_taken(order))
         self._ended.discard(order - len(self._areas))
@@ -152,7 +152,7 @@ class Hierarchical(FusingExchange):
         if me < self._leaders:
             yield Step([], late=_missing(area.arrived, order, ours))
             self._window.win.Sync()
-            yield from self._mean_of_part(me, segments, result, shipment)
+            yield from self._mean_of_part(me, segments, result, bucket)
             self._raise_flag(area.finished, me, order)
         yield Step([], late=_missing(area.finished[: self._leaders], order, ours))
         self._window.win.Sync()
@@ -176,11 +176,11 @@ class Hierarchical(FusingExchange):
         self._window.win.Sync()
 
     def _mean_of_part(
-        self, me: int, segments: list[np.ndarray], result: np.ndarray, shipment: Shipment
+        self, me: int, segments: list[np.ndarray], result: np.ndarray, bucket: Bucket
     ) -> Task:
         """Set this local rank's part of ``result`` to the mean over all ranks."""
         assert self._direct is not None
-        residual = self.residual(result, shipment)
+        residual = self.residual(result, bucket)
         whole = Values(result, self.wire(result.dtype), residual)
         begin, end = (result.size * i // self._leaders for i in (me, me + 1))
         part = whole.part(begin, end)
@@ -190,7 +190,7 @@ class Hierarchical(FusingExchange):
             mean_in_rank_order([part.array], ranks, part.array)
             return
         alike = [node[me] for node in self._nodes]
-        yield from self._direct.steps(part, alike, self._node, ranks, 2 * shipment.number)
+        yield from self._direct.steps(part, alike, self._node, ranks, 2 * bucket.number)
 
     def close(self) -> None:
         """Give the window back; waits for nothing."""

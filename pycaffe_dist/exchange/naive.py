@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 from pycaffe_dist.comm.thread import Step, Task
 from pycaffe_dist.exchange.base import (
+    Bucket,
+    Cost,
     Exchange,
-    Load,
-    Piece,
-    Shipment,
+    Slice,
     mean_in_rank_order,
     register,
 )
@@ -29,18 +29,18 @@ class Naive(Exchange):
     automatic = False
     deterministic = False  # MPI does not promise it of its own sums
 
-    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+    def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
         """Return that of a ring allreduce."""
         steps = 2 * (cluster.size - 1)
-        return Load(steps, steps * sum(piece.nbytes for piece in pieces) / cluster.size)
+        return Cost(steps, steps * sum(piece.nbytes for piece in slices) / cluster.size)
 
-    def steps(self, shipment: Shipment) -> Task:
+    def steps(self, bucket: Bucket) -> Task:
         """Sum in place over ranks, then divide."""
         from mpi4py import MPI
 
         communicator = cast("MPICluster", self.cluster).exchange_communicator
-        for piece in shipment.pieces:
+        for piece in bucket.slices:
             gradient = piece.gradient
             request = communicator.Iallreduce(MPI.IN_PLACE, gradient)
-            yield Step([request], nbytes=self.load([piece], self.cluster).nbytes)
+            yield Step([request], nbytes=self.cost([piece], self.cluster).nbytes)
             mean_in_rank_order([gradient], self.cluster.size, gradient)

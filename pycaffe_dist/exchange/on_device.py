@@ -14,7 +14,7 @@ from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.device import use
 from pycaffe_dist.exchange.allreduce import Allreduce, DirectMean
 from pycaffe_dist.exchange.arrival import in_stream, wait_for
-from pycaffe_dist.exchange.base import Load, Piece, Shipment, mean_in_rank_order, register
+from pycaffe_dist.exchange.base import Bucket, Cost, Slice, mean_in_rank_order, register
 
 if TYPE_CHECKING:
     from pycaffe_dist.calibration.link import Link
@@ -43,7 +43,7 @@ class DeviceExchange(Allreduce):
         self._refusal = "it must measure what joins the ranks' GPUs"
         self._link: Link | None = None
 
-    def meet(self, parameters: Sequence[Parameter]) -> None:
+    def negotiate(self, parameters: Sequence[Parameter]) -> None:
         """Find out what joins the GPUs, and how fast it is."""
         if not parameters:
             return
@@ -71,19 +71,19 @@ class DeviceExchange(Allreduce):
         """Tell whether something joins the GPUs."""
         return not self._refusal
 
-    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+    def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
         """Return that of two rounds, over the GPUs' own link."""
-        return replace(super().load(pieces, cluster), link=self._link)
+        return replace(super().cost(slices, cluster), link=self._link)
 
-    def task(self, shipment: Shipment) -> Task:
+    def task(self, bucket: Bucket) -> Task:
         """Return the steps, on a stream that waits for what backward has enqueued until now."""
         with use(self._gpu):
             made = self._gpu.record()
-        return in_stream(self._gpu, self.stream, self._steps_after(made, shipment))
+        return in_stream(self._gpu, self.stream, self._steps_after(made, bucket))
 
-    def _steps_after(self, made: Any, shipment: Shipment) -> Task:
+    def _steps_after(self, made: Any, bucket: Bucket) -> Task:
         self._gpu.wait(made)
-        yield from self.steps(shipment)
+        yield from self.steps(bucket)
         yield from self.computed()
 
     def computed(self) -> Task:
@@ -115,24 +115,24 @@ class NCCLSum(DeviceExchange):
 
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):
         super().__init__(cluster, settings)
-        self._turn: dict[Shipment, int] = {}
+        self._turn: dict[Bucket, int] = {}
         self._begun = 0
 
-    def prepare(self, shipments: Sequence[Shipment]) -> None:
-        """Number the shipments: ranks must begin them in the same order."""
-        self._turn = {shipment: turn for turn, shipment in enumerate(shipments)}
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        """Number the buckets: ranks must begin them in the same order."""
+        self._turn = {bucket: turn for turn, bucket in enumerate(buckets)}
         self._begun = 0
 
-    def steps(self, shipment: Shipment) -> Task:
-        """Combine the pieces when it is their turn."""
-        turn = self._turn[shipment]
+    def steps(self, bucket: Bucket) -> Task:
+        """Combine the slices when it is their turn."""
+        turn = self._turn[bucket]
         yield from wait_for(
             lambda: self._begun % len(self._turn) == turn,
             self.cluster.rank,
         )
-        yield from super().steps(shipment)
+        yield from super().steps(bucket)
 
-    def mean(self, values: np.ndarray, shipment: Shipment) -> Task:
+    def mean(self, values: np.ndarray, bucket: Bucket) -> Task:
         """Enqueue the sum over ranks of ``values`` (one axis), and its division."""
         cast("Peers", self._peers).sum(values)
         self._begun += 1

@@ -18,7 +18,7 @@ from pycaffe_dist.comm.thread import Step, Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.allreduce import Values
-from pycaffe_dist.exchange.base import Load, Piece, Shipment, mean_in_rank_order, register
+from pycaffe_dist.exchange.base import Bucket, Cost, Slice, mean_in_rank_order, register
 from pycaffe_dist.exchange.buckets import FusingExchange
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.comm.rma import Window
 
-# A put must not wait for those of other shipments to the same rank, so there are several windows.
+# A put must not wait for those of other buckets to the same rank, so there are several windows.
 LANES = 4
 # What a rank has not read of one iteration's puts is not overwritten by those of the next: and of
 # the one after that, nobody can put anything before all ranks have read this one's.
@@ -35,7 +35,7 @@ _ALIGNMENT = 64
 
 
 class _Slots(NamedTuple):
-    """Where a shipment's puts go: a lane's window, and there so many ``slots`` per buffer."""
+    """Where a bucket's puts go: a lane's window, and there so many ``slots`` per buffer."""
 
     lane: int
     begin: int
@@ -43,7 +43,7 @@ class _Slots(NamedTuple):
     slots: int
 
     def offset(self, iteration: int, slot: int) -> int:
-        """Return where a slot begins in an iteration (a count of the shipment's exchanges)."""
+        """Return where a slot begins in an iteration (a count of the bucket's exchanges)."""
         return self.begin + ((iteration % BUFFERS) * self.slots + slot) * self.nbytes
 
 
@@ -89,63 +89,63 @@ class OneSided(FusingExchange):
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):
         super().__init__(cluster, settings)
         self._lanes: list[_Lane] = []
-        self._slots: dict[Shipment, _Slots] = {}
-        self._iterations: Counter[Shipment] = Counter()
+        self._slots: dict[Bucket, _Slots] = {}
+        self._iterations: Counter[Bucket] = Counter()
 
-    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+    def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
         """Return that of the ring or the tree; a put and its word follow one another."""
-        nbytes = self.bytes_on_the_wire(pieces)
-        if self._by_tree(sum(piece.nbytes for piece in pieces)):
+        nbytes = self.bytes_on_the_wire(slices)
+        if self._by_tree(sum(piece.nbytes for piece in slices)):
             rounds = 2 * _levels(cluster.size)
-            return Load(2 * rounds, rounds * nbytes)
+            return Cost(2 * rounds, rounds * nbytes)
         rounds = 2 * (cluster.size - 1)
-        return Load(2 * rounds, rounds * nbytes / cluster.size)
+        return Cost(2 * rounds, rounds * nbytes / cluster.size)
 
     def _by_tree(self, nbytes: int) -> bool:
         return nbytes <= self.settings.bucket_bytes
 
-    def prepare(self, shipments: Sequence[Shipment]) -> None:
-        """Give every shipment its slots, and get windows for them; all ranks together."""
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        """Give every bucket its slots, and get windows for them; all ranks together."""
         self.close()
-        super().prepare(shipments)
-        if not shipments:
+        super().prepare(buckets)
+        if not buckets:
             return
         sizes = [0] * LANES
-        for number, shipment in enumerate(shipments):
+        for number, bucket in enumerate(buckets):
             lane = number % LANES
-            nbytes, count = self._slot_size(shipment)
-            self._slots[shipment] = _Slots(lane, sizes[lane], nbytes, count)
+            nbytes, count = self._slot_size(bucket)
+            self._slots[bucket] = _Slots(lane, sizes[lane], nbytes, count)
             sizes[lane] += BUFFERS * count * nbytes
         cluster = cast("MPICluster", self.cluster)
         for nbytes in sizes:
             window = cluster.windows.remote(cluster.exchange_communicator, nbytes)
             self._lanes.append(_Lane(window))
 
-    def _slot_size(self, shipment: Shipment) -> tuple[int, int]:
+    def _slot_size(self, bucket: Bucket) -> tuple[int, int]:
         """Return the bytes of a slot, and how many there are."""
         ranks = self.cluster.size
-        dtype = shipment.pieces[0].parameter.blob.dtype
-        count = sum(piece.end - piece.begin for piece in shipment.pieces)
+        dtype = bucket.slices[0].parameter.blob.dtype
+        count = sum(piece.end - piece.begin for piece in bucket.slices)
         slots = _levels(ranks) + 1
-        if not self._by_tree(shipment.nbytes):
+        if not self._by_tree(bucket.nbytes):
             count, slots = -(-count // ranks), 2 * (ranks - 1)
         size, dtype = self.wire(dtype).words(np.empty(count, dtype))
         return -(-size * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT, slots
 
-    def mean(self, values: np.ndarray, shipment: Shipment) -> Task:
+    def mean(self, values: np.ndarray, bucket: Bucket) -> Task:
         """Replace ``values`` (one axis) by their mean over ranks."""
-        iteration = self._iterations[shipment]
-        self._iterations[shipment] += 1
-        transfer = _Transfer(self, shipment, iteration)
-        travelling = Values(values, self.wire(values.dtype), self.residual(values, shipment))
-        if self._by_tree(shipment.nbytes):
+        iteration = self._iterations[bucket]
+        self._iterations[bucket] += 1
+        transfer = _Transfer(self, bucket, iteration)
+        travelling = Values(values, self.wire(values.dtype), self.residual(values, bucket))
+        if self._by_tree(bucket.nbytes):
             yield from transfer.tree(travelling)
         else:
             yield from transfer.ring(travelling)
 
-    def place(self, shipment: Shipment) -> tuple[_Lane, _Slots]:
-        """Return where a shipment's puts go."""
-        slots = self._slots[shipment]
+    def place(self, bucket: Bucket) -> tuple[_Lane, _Slots]:
+        """Return where a bucket's puts go."""
+        slots = self._slots[bucket]
         return self._lanes[slots.lane], slots
 
     def close(self) -> None:
@@ -159,15 +159,15 @@ class OneSided(FusingExchange):
 
 
 class _Transfer:
-    """One shipment in one iteration, on this rank."""
+    """One bucket in one iteration, on this rank."""
 
-    def __init__(self, exchange: OneSided, shipment: Shipment, iteration: int):
+    def __init__(self, exchange: OneSided, bucket: Bucket, iteration: int):
         cluster = cast("MPICluster", exchange.cluster)
         self._communicator = cluster.exchange_communicator
         self._rank, self._ranks = cluster.rank, cluster.size
-        self._lane, self._slots = exchange.place(shipment)
-        self._shipment, self._iteration = shipment, iteration
-        self._tag = 2 * shipment.number
+        self._lane, self._slots = exchange.place(bucket)
+        self._bucket, self._iteration = bucket, iteration
+        self._tag = 2 * bucket.number
         self._words: list[Any] = []  # that have been sent, until they are known to be on their way
 
     def ring(self, values: Values) -> Task:
@@ -231,7 +231,7 @@ class _Transfer:
             yield Step([request], (source,))
             if word.tolist() != [self._iteration, slot]:
                 raise ClusterError(
-                    f"{self._shipment.name}: rank {source} is at step {word[1]} of its exchange "
+                    f"{self._bucket.name}: rank {source} is at step {word[1]} of its exchange "
                     f"number {word[0]}, this rank at step {slot} of number {self._iteration}"
                 )
         offset = self._slots.offset(self._iteration, slot)

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pycaffe_dist.config import Overlap
-from pycaffe_dist.exchange.base import Shipment
+from pycaffe_dist.exchange.base import Bucket
 
 if TYPE_CHECKING:
-    from pycaffe_dist.exchange.base import Exchange, Piece
+    from pycaffe_dist.exchange.base import Exchange, Slice
     from pycaffe_dist.net.parameter import Parameter
 
 
-def shipments_of(
+def buckets_of(
     choice: Mapping[str, str],
     parameters: Sequence[Parameter],
     exchanges: Sequence[Exchange],
     overlap: Overlap = Overlap.BACKWARD,
-) -> list[tuple[Exchange, Shipment]]:
+) -> list[tuple[Exchange, Bucket]]:
     """Return what travels together, and how, in the order in which backward completes it.
 
     ``choice`` has an exchange's type by the parameter's key, if one combines it.  When messages may
@@ -35,12 +35,12 @@ def shipments_of(
     ]
     groups.sort(key=lambda pair: max(place[piece.parameter.key] for piece in pair[1]))
     return [
-        (exchange, Shipment(group, number, _priority(exchange, group, overlap)))
+        (exchange, Bucket(group, number, _priority(exchange, group, overlap)))
         for number, (exchange, group) in enumerate(groups)
     ]
 
 
-def _priority(exchange: Exchange, group: Sequence[Piece], overlap: Overlap) -> int:
+def _priority(exchange: Exchange, group: Sequence[Slice], overlap: Overlap) -> int:
     if exchange.in_order or overlap is Overlap.BACKWARD:
         return 0
     return min(layer for piece in group for layer, _ in piece.parameter.sharers)

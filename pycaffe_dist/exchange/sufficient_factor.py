@@ -18,11 +18,11 @@ from pycaffe_dist.device import from_numpy, use
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.arrival import Copies, wait_for
 from pycaffe_dist.exchange.base import (
+    Bucket,
+    Cost,
     FactorExchange,
-    Load,
     Message,
-    Piece,
-    Shipment,
+    Slice,
     mean_of_products,
     register,
     start_messages,
@@ -69,7 +69,7 @@ class SufficientFactor(FactorExchange):
 
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):
         super().__init__(cluster, settings)
-        self._rows: dict[Shipment, _Rows] = {}
+        self._rows: dict[Bucket, _Rows] = {}
 
     def supports(self, parameter: Parameter, cluster: Cluster) -> str | None:
         """Refuse what is not one product over the samples of one backward pass of one layer."""
@@ -88,16 +88,16 @@ class SufficientFactor(FactorExchange):
         unit = target()
         return f"{parameter.factor_rows} samples, {unit.level if unit else 'no'} instructions"
 
-    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+    def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
         """Return that of one round in which a rank sends its factors to every other."""
         others = cluster.size - 1
         nbytes, flops = 0.0, 0
-        for piece in pieces:
+        for piece in slices:
             samples, shape = piece.parameter.factor_rows, piece.parameter.shape
             dtype = piece.parameter.blob.dtype
             nbytes += self._wire(dtype).nbytes(samples * sum(shape), dtype.itemsize)
             flops += 2 * samples * piece.parameter.blob.count
-        return Load(1, nbytes * others, flops * cluster.size, flops)
+        return Cost(1, nbytes * others, flops * cluster.size, flops)
 
     def _wire(self, dtype: np.dtype) -> WireFormat:
         """Return the form in which factors travel.
@@ -107,21 +107,21 @@ class SufficientFactor(FactorExchange):
         """
         return wire_format(self.settings.wire, dtype)
 
-    def prepare(self, shipments: Sequence[Shipment]) -> None:
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Allocate the rows, and ask the layers for factors instead of gradients."""
         self.close()
-        for shipment in shipments:
-            (piece,) = shipment.pieces
-            self._rows[shipment] = _Rows(piece.parameter, self.cluster.size)
+        for bucket in buckets:
+            (piece,) = bucket.slices
+            self._rows[bucket] = _Rows(piece.parameter, self.cluster.size)
             piece.parameter.as_factors = True
 
-    def submit(self, shipment: Shipment, order: int) -> Handle:
+    def submit(self, bucket: Bucket, order: int) -> Handle:
         """Copy the layer's factors to this rank's rows, and start to send them."""
-        parameter = shipment.pieces[0].parameter
+        parameter = bucket.slices[0].parameter
         factors = parameter.factors()
         if factors is None:
             raise ClusterError(f"{parameter.key}: its factors are asked for before any backward")
-        rows = self._rows[shipment]
+        rows = self._rows[bucket]
         rows.copies = Copies(parameter.blob.device)
         for mine, factor in zip(rows.of(self.cluster.rank), factors):
             if mine.shape != factor.shape:
@@ -131,22 +131,22 @@ class SufficientFactor(FactorExchange):
                     "--exchange=allreduce"
                 )
             rows.copies.start(factor, mine)
-        return super().submit(shipment, order)
+        return super().submit(bucket, order)
 
-    def bytes_under_way(self, shipment: Shipment) -> int:
+    def bytes_under_way(self, bucket: Bucket) -> int:
         """Return the size of what all ranks send to this one."""
-        rows = self._rows[shipment]
+        rows = self._rows[bucket]
         return rows.u.nbytes + rows.v.nbytes
 
-    def steps(self, shipment: Shipment) -> Task:
+    def steps(self, bucket: Bucket) -> Task:
         """Receive straight into the rows, unless what travels is rounded."""
         rank, ranks = self.cluster.rank, self.cluster.size
-        rows = self._rows[shipment]
+        rows = self._rows[bucket]
         wire = self._wire(rows.u.dtype)
         yield from wait_for(rows.copies.arrived, rank)
         # Each rank begins with the next one, so that no rank gets all messages at once.
         peers = [(rank + distance) % ranks for distance in range(1, ranks)]
-        tags = 2 * shipment.number, 2 * shipment.number + 1
+        tags = 2 * bucket.number, 2 * bucket.number + 1
         # All ranks are to rebuild the gradient from the same numbers, so ours are rounded, too.
         ours = [wire.settle(array.reshape(-1), None) for array in rows.of(rank)]
         theirs = [
@@ -163,22 +163,22 @@ class SufficientFactor(FactorExchange):
         for room, (array, _, _) in zip(rooms, theirs):
             wire.unpack(room, array)
 
-    def complete(self, shipment: Shipment) -> None:
+    def complete(self, bucket: Bucket) -> None:
         """Rebuild the mean gradient."""
-        parameter = shipment.pieces[0].parameter
-        rows = self._rows[shipment]
+        parameter = bucket.slices[0].parameter
+        rows = self._rows[bucket]
         if parameter.blob.count:
             with use(parameter.blob.device):
                 factors = from_numpy(rows.u), from_numpy(rows.v)
                 mean_of_products(*factors, self.cluster.size, parameter.blob.diff)
 
-    def factors(self, shipment: Shipment) -> Factors:
+    def factors(self, bucket: Bucket) -> Factors:
         """Return the factors of all ranks."""
-        rows = self._rows[shipment]
+        rows = self._rows[bucket]
         return Factors(rows.u, rows.v, self.cluster.size)
 
     def close(self) -> None:
         """Give the layers their gradients back."""
-        for shipment in self._rows:
-            shipment.pieces[0].parameter.as_factors = False
+        for bucket in self._rows:
+            bucket.slices[0].parameter.as_factors = False
         self._rows.clear()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.config import Overlap
 from pycaffe_dist.errors import ClusterError
-from pycaffe_dist.exchange.base import AUTO, Shipment
-from pycaffe_dist.exchange.schedule import shipments_of
+from pycaffe_dist.exchange.base import AUTO, Bucket
+from pycaffe_dist.exchange.schedule import buckets_of
 from pycaffe_dist.planning.search import Choice, Workload, best_together, use_buckets
 
 if TYPE_CHECKING:
@@ -197,14 +197,14 @@ def known_plan(
     return plan
 
 
-def shipments(
+def buckets(
     plan: Plan,
     parameters: Sequence[Parameter],
     exchanges: Sequence[Exchange],
     overlap: Overlap = Overlap.BACKWARD,
-) -> list[tuple[Exchange, Shipment]]:
-    """Return what travels together by a plan, and how: see `shipments_of`."""
-    return shipments_of(plan.choice, parameters, exchanges, overlap)
+) -> list[tuple[Exchange, Bucket]]:
+    """Return what travels together by a plan, and how: see `buckets_of`."""
+    return buckets_of(plan.choice, parameters, exchanges, overlap)
 
 
 def describe(cluster: Cluster, exchanges: Sequence[Exchange]) -> str:
@@ -264,7 +264,7 @@ def _costs(
             refusal = exchange.supports(parameter, cluster)
             refusal = refusal or differences.get((exchange.type, key))
             if refusal is None:
-                costs[key][exchange.type] = exchange.cost(parameter, cluster)
+                costs[key][exchange.type] = exchange.seconds(parameter, cluster)
             else:
                 refusals[key][exchange.type] = refusal
     return costs, refusals

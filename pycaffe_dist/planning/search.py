@@ -8,12 +8,12 @@ from itertools import product, starmap
 from typing import TYPE_CHECKING
 
 from pycaffe_dist.config import Overlap
-from pycaffe_dist.exchange.schedule import shipments_of
+from pycaffe_dist.exchange.schedule import buckets_of
 from pycaffe_dist.planning.simulation import Iteration, Transfer, Update, simulate
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
-    from pycaffe_dist.exchange.base import Exchange, Shipment
+    from pycaffe_dist.exchange.base import Bucket, Exchange
     from pycaffe_dist.net.parameter import Parameter
 
 # A choice must shorten the iteration by more than this part of it: less is not predictable.
@@ -93,8 +93,8 @@ def best_together(
     different: dict[tuple, Choice] = {}
     for choice in (best, *close):
         use_buckets(exchanges, choice.bucket_bytes)
-        sent = shipments_of(choice.exchanges, parameters, exchanges, workload.overlap)
-        same = tuple((exchange.type, shipment.pieces) for exchange, shipment in sent)
+        sent = buckets_of(choice.exchanges, parameters, exchanges, workload.overlap)
+        same = tuple((exchange.type, bucket.slices) for exchange, bucket in sent)
         different.setdefault(same, choice)
     return list(different.values())[:_MOST_PLANS]
 
@@ -115,11 +115,11 @@ def predicted(
     """Return the iteration in which each parameter takes the exchange that ``choice`` names."""
     sent = []
     if cluster.size > 1:
-        sent = shipments_of(choice, parameters, exchanges, workload.overlap)
-    transfers = [_transfer(exchange, shipment, cluster) for exchange, shipment in sent]
+        sent = buckets_of(choice, parameters, exchanges, workload.overlap)
+    transfers = [_transfer(exchange, bucket, cluster) for exchange, bucket in sent]
     numbers: dict[str, list[int]] = {parameter.key: [] for parameter in parameters}
-    for number, (_, shipment) in enumerate(sent):
-        for piece in shipment.pieces:
+    for number, (_, bucket) in enumerate(sent):
+        for piece in bucket.slices:
             numbers[piece.parameter.key].append(number)
     times = workload.times
     per_number = times.update / max(1, sum(parameter.blob.count for parameter in parameters))
@@ -142,25 +142,25 @@ def predicted(
     )
 
 
-def spared_seconds(exchange: Exchange, shipment: Shipment, cluster: Cluster) -> float:
-    """Return the seconds that a shipment spares the backward of its layer."""
-    flops = exchange.load(shipment.pieces, cluster).saved_flops
+def spared_seconds(exchange: Exchange, bucket: Bucket, cluster: Cluster) -> float:
+    """Return the seconds that a bucket spares the backward of its layer."""
+    flops = exchange.cost(bucket.slices, cluster).saved_flops
     return flops / cluster.product_rate() if flops else 0.0
 
 
-def _transfer(exchange: Exchange, shipment: Shipment, cluster: Cluster) -> Transfer:
-    load = exchange.load(shipment.pieces, cluster)
+def _transfer(exchange: Exchange, bucket: Bucket, cluster: Cluster) -> Transfer:
+    cost = exchange.cost(bucket.slices, cluster)
     # Several parameters are complete with the one that backward comes to last.
-    last = min((piece.parameter for piece in shipment.pieces), key=_ready_after)
+    last = min((piece.parameter for piece in bucket.slices), key=_ready_after)
     return Transfer(
         layer=last.layer_index,
         after=_ready_after(last) if exchange.during_backward else None,
-        wire=load.wire_seconds(cluster) + (load.copied and load.copied / cluster.copy_rate()),
-        latency=load.latency_seconds(cluster),
-        finish=load.flops / cluster.product_rate() if load.flops else 0.0,
-        saved=spared_seconds(exchange, shipment, cluster),
-        priority=shipment.priority,
-        messages=load.messages,
+        wire=cost.wire_seconds(cluster) + (cost.copied and cost.copied / cluster.copy_rate()),
+        latency=cost.latency_seconds(cluster),
+        finish=cost.flops / cluster.product_rate() if cost.flops else 0.0,
+        saved=spared_seconds(exchange, bucket, cluster),
+        priority=bucket.priority,
+        messages=cost.messages,
     )
 
 

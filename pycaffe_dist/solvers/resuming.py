@@ -105,7 +105,7 @@ def _take_over(solver: Solver, about: Companion) -> None:
         if solver.loss_scale and mine.get("loss_scale"):
             solver.loss_scale.set_state(mine["loss_scale"])
         solver.resumed_statistics = mine["statistics"]
-        solver.engine.settle_on(about.plan.encode())
+        solver.engine.resume_plan(about.plan.encode())
         solver.tested[: len(about.tested)] = about.tested[: len(solver.tested)]
     else:
         losses = [record["losses"] for record in about.by_rank]

@@ -117,7 +117,7 @@ class SnapshotWriter:
             tested=list(solver.before_test.tested if solver.before_test else solver.tested),
             learning_rate=solver.learning_rate.state(),
             by_rank=by_rank,
-            plan=solver.engine.settle().decode(),
+            plan=solver.engine.fix_plan().decode(),
             launch=launch_name(),
         )
         job = partial(self._write, files, solver.net.name, layers, state, about)

@@ -448,7 +448,7 @@ class Solver:
         if self._tuning is not None:
             self._tuning.stop()
             self._tuning = None
-        self.engine.settle()  # a resumed run goes on with the same plan
+        self.engine.fix_plan()  # a resumed run goes on with the same plan
         self.engine.synchronize()
         record = resuming.record(self)
         by_rank = self.cluster.gather_bytes(json.dumps(record).encode())

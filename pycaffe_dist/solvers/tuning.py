@@ -91,7 +91,7 @@ class Tuning:
             logger.info("An iteration with each of the best plans took %s ms", tried)
             fastest = seconds.index(min(seconds))
             engine.use_plan(fastest, self._solver.net.parameters, "the fastest of those tried")
-        engine.settle()
+        engine.fix_plan()
 
     def stop(self) -> None:
         """Take the fastest plan of those that were tried, if there is one; no more are tried."""

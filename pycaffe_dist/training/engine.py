@@ -15,10 +15,10 @@ from pycaffe_dist.config import Action, ExchangeSettings, Overlap
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.base import (
     AUTO,
+    Bucket,
     Exchange,
     FactorExchange,
     Moves,
-    Shipment,
     UpdateExchange,
     candidates,
 )
@@ -27,11 +27,11 @@ from pycaffe_dist.log import logger
 from pycaffe_dist.planning.plan import (
     STATISTICS,
     Plan,
+    buckets,
     describe,
     known_plan,
     make_plan,
     make_plans,
-    shipments,
 )
 from pycaffe_dist.planning.search import (
     Times,
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 _ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
 
 
-class _Waybill:
-    """A shipment's state: which of its parameters' gradients are missing in the current round."""
+class _Transfer:
+    """A bucket's state: which of its parameters' gradients are missing in the current round."""
 
-    def __init__(self, exchange: Exchange, shipment: Shipment):
-        self.exchange, self.shipment = exchange, shipment
-        self.members = {piece.parameter.key for piece in shipment.pieces}
+    def __init__(self, exchange: Exchange, bucket: Bucket):
+        self.exchange, self.bucket = exchange, bucket
+        self.members = {piece.parameter.key for piece in bucket.slices}
         self.missing = set(self.members)
         self.round = 0  # how often it has been complete
         self.completed = 0  # how often what follows the messages has been done
@@ -72,7 +72,7 @@ class _Waybill:
         if self.completed == self.round:
             return False
         self.completed = self.round
-        self.exchange.complete(self.shipment)
+        self.exchange.complete(self.bucket)
         return True
 
 
@@ -87,9 +87,9 @@ class ExchangeEngine(Engine):
         self._updating: list[UpdateExchange] = []
         self._updated: set[str] = set()  # the parameters that they update
         self._statistics: list[Parameter] = []
-        self._waybills: list[_Waybill] = []
-        self._held: list[_Waybill] = []
-        self._of_parameter: dict[str, list[_Waybill]] = {}
+        self._transfers: list[_Transfer] = []
+        self._held: list[_Transfer] = []
+        self._of_parameter: dict[str, list[_Transfer]] = {}
         self._rounds: dict[str, int] = {}  # how often each gradient has been ready
         self._unawaited: set[str] = set()
         self._overlap = Overlap.BACKWARD
@@ -101,7 +101,7 @@ class ExchangeEngine(Engine):
         self._plans: list[Plan] = []  # that might be better
         self._candidates: list[Exchange] = []  # what they are made of
         self._given = b""
-        self._is_settled = False
+        self._plan_is_fixed = False
         # How often this rank was asked for an action, and how often all did it.
         self._asked = dict.fromkeys(_ACTIONS, 0)
         self._done = dict.fromkeys(_ACTIONS, 0)
@@ -127,7 +127,7 @@ class ExchangeEngine(Engine):
         if self._given and wanted == self._exchange == AUTO:
             plan = known_plan(self._given, parameters, exchanges, cluster)
         origin = " of the snapshot" if plan else ""
-        self._is_settled = bool(plan) or wanted != self._exchange or wanted != AUTO
+        self._plan_is_fixed = bool(plan) or wanted != self._exchange or wanted != AUTO
         plan = plan or make_plan(parameters, exchanges, cluster, wanted)
         measured = describe(cluster, exchanges)
         logger.info("Exchange plan%s for %s:\n%s", origin, measured, plan.table())
@@ -140,7 +140,7 @@ class ExchangeEngine(Engine):
         """Return exchanges that have found out, with all ranks, what they can do here."""
         exchanges = [kind(self._cluster, self._settings) for kind in kinds]
         for exchange in exchanges:
-            exchange.meet(parameters)
+            exchange.negotiate(parameters)
         return exchanges
 
     def _adopt(
@@ -151,21 +151,21 @@ class ExchangeEngine(Engine):
         self._exchanges = exchanges
         self._statistics = [p for p in parameters if plan.row(p).exchange == STATISTICS]
         self._overlap = self._possible_overlap(plan)
-        pairs = shipments(plan, parameters, exchanges, self._overlap)
-        self._waybills = [_Waybill(*pair) for pair in pairs]
+        pairs = buckets(plan, parameters, exchanges, self._overlap)
+        self._transfers = [_Transfer(*pair) for pair in pairs]
         self._of_parameter = {parameter.key: [] for parameter in parameters}
-        for waybill in self._waybills:
-            for key in waybill.members:
-                self._of_parameter[key].append(waybill)
+        for transfer in self._transfers:
+            for key in transfer.members:
+                self._of_parameter[key].append(transfer)
                 self._rounds[key] = 0
         for exchange in exchanges:
-            exchange.prepare([w.shipment for w in self._waybills if w.exchange is exchange])
+            exchange.prepare([w.bucket for w in self._transfers if w.exchange is exchange])
         self._cluster.communication.restart_order()
 
     @property
     def can_revise(self) -> bool:
         """Whether "auto" has not settled on a plan."""
-        return not self._is_settled
+        return not self._plan_is_fixed
 
     def keep_apart(self, apart: bool) -> None:
         """Start all exchanges after backward, so that layers can be timed, or when they can."""
@@ -206,18 +206,18 @@ class ExchangeEngine(Engine):
     def _workload(self, times: Times) -> Workload:
         """Return what is computed, with the products that the plan spares the layers."""
         full = [*times.backward]
-        for waybill in self._waybills:
-            layer = waybill.shipment.pieces[0].parameter.layer_index
-            full[layer] += spared_seconds(waybill.exchange, waybill.shipment, self._cluster)
+        for transfer in self._transfers:
+            layer = transfer.bucket.slices[0].parameter.layer_index
+            full[layer] += spared_seconds(transfer.exchange, transfer.bucket, self._cluster)
         times = replace(times, backward=tuple(full))
         return Workload(times, self._settings.passes, self._overlap)
 
-    def settle(self) -> bytes:
+    def fix_plan(self) -> bytes:
         """Return the plan of "auto", which is not revised any more; else nothing."""
-        self._is_settled = True
+        self._plan_is_fixed = True
         return self._plan.to_bytes() if self._plan and self._exchange == AUTO else b""
 
-    def settle_on(self, plan: bytes) -> None:
+    def resume_plan(self, plan: bytes) -> None:
         """Use a plan of "auto", if it fits, at the next start."""
         self._given = plan
 
@@ -297,7 +297,7 @@ class ExchangeEngine(Engine):
 
     def has_arrived(self, parameter: Parameter) -> bool:
         """Tell whether :meth:`wait` would find all messages of a parameter there."""
-        return all(waybill.has_arrived for waybill in self._of_parameter.get(parameter.key, ()))
+        return all(transfer.has_arrived for transfer in self._of_parameter.get(parameter.key, ()))
 
     def hidden(self) -> str:
         """Say how much of the messages' time was hidden since the last call; empty without any."""
@@ -321,27 +321,27 @@ class ExchangeEngine(Engine):
             raise ClusterError(f"the gradient of {key} is ready twice in one iteration")
         self._unawaited.add(key)
         self._rounds[key] += 1
-        waybills = self._of_parameter[key]
-        if not (parameter.as_factors or all(w.exchange.on_device for w in waybills)):
+        transfers = self._of_parameter[key]
+        if not (parameter.as_factors or all(w.exchange.on_device for w in transfers)):
             parameter.blob.stage_diff()
-        for waybill in waybills:
-            waybill.missing.discard(key)
-            if not waybill.missing:
-                self._complete(waybill)
+        for transfer in transfers:
+            transfer.missing.discard(key)
+            if not transfer.missing:
+                self._complete(transfer)
 
-    def _complete(self, waybill: _Waybill) -> None:
-        waybill.round += 1
-        waybill.missing = set(waybill.members)
-        if waybill.exchange.during_backward and not self._apart:
-            self._submit(waybill)
+    def _complete(self, transfer: _Transfer) -> None:
+        transfer.round += 1
+        transfer.missing = set(transfer.members)
+        if transfer.exchange.during_backward and not self._apart:
+            self._submit(transfer)
         else:
-            waybill.handle = None
-            self._held.append(waybill)
+            transfer.handle = None
+            self._held.append(transfer)
 
-    def _submit(self, waybill: _Waybill) -> None:
-        order = (waybill.round - 1) * len(self._waybills) + waybill.shipment.number
-        self._cluster.communication.place = f"in round {waybill.round} of exchanges"
-        waybill.handle = waybill.exchange.submit(waybill.shipment, order)
+    def _submit(self, transfer: _Transfer) -> None:
+        order = (transfer.round - 1) * len(self._transfers) + transfer.bucket.number
+        self._cluster.communication.place = f"in round {transfer.round} of exchanges"
+        transfer.handle = transfer.exchange.submit(transfer.bucket, order)
 
     def wait(self, parameter: Parameter) -> None:
         """Return when ``parameter.blob.diff`` holds the mean gradient; once more does no harm.
@@ -351,37 +351,37 @@ class ExchangeEngine(Engine):
         Raises ClusterError when backward has not announced the gradient or one that travels with
         it, and whatever went wrong on the way.
         """
-        for waybill in self._arrived(parameter):
+        for transfer in self._arrived(parameter):
             started = perf_counter()
-            if waybill.complete() and self._record is not None:
+            if transfer.complete() and self._record is not None:
                 self._record(Kind.REBUILD, parameter.key, started, perf_counter())
 
     def wait_for_factors(self, parameter: Parameter) -> Factors | None:
         """Do as :meth:`wait` does, or leave it to the caller to rebuild what came as factors."""
-        waybills = self._of_parameter.get(parameter.key, ())
-        for waybill in waybills:
-            exchange = waybill.exchange
-            if isinstance(exchange, FactorExchange) and waybill.completed < waybill.round:
+        transfers = self._of_parameter.get(parameter.key, ())
+        for transfer in transfers:
+            exchange = transfer.exchange
+            if isinstance(exchange, FactorExchange) and transfer.completed < transfer.round:
                 self._arrived(parameter)
-                waybill.completed = waybill.round
-                return exchange.factors(waybill.shipment)
+                transfer.completed = transfer.round
+                return exchange.factors(transfer.bucket)
         self.wait(parameter)
         return None
 
-    def _arrived(self, parameter: Parameter) -> list[_Waybill]:
-        """Return a parameter's waybills when all their messages have arrived."""
+    def _arrived(self, parameter: Parameter) -> list[_Transfer]:
+        """Return a parameter's transfers when all their messages have arrived."""
         key = parameter.key
         self._release()
-        waybills = self._of_parameter.get(key, [])
-        for waybill in waybills:
-            if waybill.handle is None or waybill.round < self._rounds[key]:
+        transfers = self._of_parameter.get(key, [])
+        for transfer in transfers:
+            if transfer.handle is None or transfer.round < self._rounds[key]:
                 raise ClusterError(
                     f"waiting for the gradient of {key}, but backward has not made that of "
-                    f"{', '.join(sorted(waybill.missing))}"
+                    f"{', '.join(sorted(transfer.missing))}"
                 )
-            self._wait(waybill.handle, key)
+            self._wait(transfer.handle, key)
         self._unawaited.discard(key)
-        return waybills
+        return transfers
 
     def _wait(self, handle: Handle, key: str) -> None:
         started = perf_counter()
@@ -394,8 +394,8 @@ class ExchangeEngine(Engine):
     def _release(self) -> None:
         """Start what waited for the end of backward, in the same order on all ranks."""
         held, self._held = self._held, []
-        for waybill in sorted(held, key=lambda waybill: waybill.shipment.number):
-            self._submit(waybill)
+        for transfer in sorted(held, key=lambda transfer: transfer.bucket.number):
+            self._submit(transfer)
 
     def mean_statistics(self) -> None:
         """Give the layers' running statistics their mean over ranks, on all ranks."""
@@ -431,7 +431,7 @@ class ExchangeEngine(Engine):
         """Forget the net; waits for nothing, so that a rank that fails ends at once."""
         for exchange in self._exchanges:
             exchange.close()
-        self._exchanges, self._waybills, self._held, self._statistics = [], [], [], []
+        self._exchanges, self._transfers, self._held, self._statistics = [], [], [], []
         self._updating, self._updated = [], set()
         self._of_parameter.clear()
         self._rounds.clear()

@@ -13,7 +13,7 @@ from pycaffe_dist.comm.cluster import LocalCluster
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.errors import ClusterError, UsageError
 from pycaffe_dist.exchange import candidates, exchange_class, exchange_names
-from pycaffe_dist.exchange.base import Exchange, Load
+from pycaffe_dist.exchange.base import Cost, Exchange
 from pycaffe_dist.exchange.buckets import fuse_and_slice
 from pycaffe_dist.planning.plan import Plan, make_plan
 
@@ -26,10 +26,10 @@ class Choosy(Exchange):
     def supports(self, parameter, cluster):
         return None if len(parameter.shape) == 2 else "it is not a matrix"
 
-    def load(self, pieces, cluster):
-        return Load(1, sum(piece.nbytes for piece in pieces) ** 2)
+    def cost(self, slices, cluster):
+        return Cost(1, sum(piece.nbytes for piece in slices) ** 2)
 
-    def steps(self, shipment):
+    def steps(self, bucket):
         raise NotImplementedError
 
 
@@ -41,8 +41,8 @@ class General(Choosy):
     def supports(self, parameter, cluster):
         return None
 
-    def load(self, pieces, cluster):
-        return Load(1, 50 * sum(piece.nbytes for piece in pieces))
+    def cost(self, slices, cluster):
+        return Cost(1, 50 * sum(piece.nbytes for piece in slices))
 
 
 class FakeCluster(LocalCluster):
@@ -181,7 +181,7 @@ def covered(groups) -> dict[str, list[tuple[int, int]]]:
     for group in groups:
         for piece in group:
             stretches.setdefault(piece.parameter.key, []).append((piece.begin, piece.end))
-    return {key: sorted(pieces) for key, pieces in stretches.items()}
+    return {key: sorted(slices) for key, slices in stretches.items()}
 
 
 def sizes(groups) -> list[int]:

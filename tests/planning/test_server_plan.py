@@ -14,7 +14,7 @@ from pycaffe_dist.config import ExchangeSettings, UpdatePriority
 from pycaffe_dist.errors import FAILURE, WRONG_INPUT, ClusterError, UsageError
 from pycaffe_dist.exchange import candidates, exchange_class
 from pycaffe_dist.exchange.server.parameter_server import ParameterServer
-from pycaffe_dist.planning.plan import make_plan, shipments
+from pycaffe_dist.planning.plan import buckets, make_plan
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.training.engine import make_engine
 from pycaffe_dist.training.trainer import make_solver
@@ -42,7 +42,7 @@ def plan(cluster: FakeCluster, nets, **settings):
     choices = [exchange_class("parameter_server"), exchange_class("allreduce")]
     exchanges = [kind(cluster, ExchangeSettings(**settings)) for kind in choices]
     made = make_plan(nets, exchanges, cluster, "parameter_server")
-    return exchanges[0], made, [shipment for _, shipment in shipments(made, nets, exchanges)]
+    return exchanges[0], made, [bucket for _, bucket in buckets(made, nets, exchanges)]
 
 
 @pytest.mark.parametrize("workers, servers", [(1, 0), (3, 0), (16, 0), (4, 1), (5, 3)])
@@ -124,5 +124,5 @@ def test_what_changes_weights_most_goes_first():
     wanted = UpdatePriority.RELATIVE_MAGNITUDE
     exchange, _, shards = plan(FakeCluster(2), nets, bucket_bytes=4, update_priority=wanted)
     first = sorted(shards, key=exchange._priority)
-    order = list(dict.fromkeys(shard.pieces[0].parameter.blob.count for shard in first))
+    order = list(dict.fromkeys(shard.slices[0].parameter.blob.count for shard in first))
     assert order == [400, 200, 300], "weights of 0 change by more than anything"

@@ -21,7 +21,7 @@ class FakeSolver:
 
     def __init__(self, plans: list[float]):
         self.plans, self.plan, self.now = plans, -1, 0.0
-        self.apart, self.is_settled = False, False
+        self.apart, self.plan_is_fixed = False, False
         self.engine, self.cluster, self.listeners = self, LocalCluster(), Listeners()
         self.net = SimpleNamespace(layer_names=["ip"], nodes=["ip"], parameters=[])
         self.tuning = Tuning(self)
@@ -43,8 +43,8 @@ class FakeSolver:
     def use_plan(self, number, parameters, words=""):
         self.plan = number
 
-    def settle(self):
-        self.is_settled = True
+    def fix_plan(self):
+        self.plan_is_fixed = True
 
     def span(self, kind, seconds):
         if self.listeners.tell:
@@ -68,7 +68,7 @@ def test_the_fastest_plan_stays(plans):
     each = 0 if len(plans) == 1 else 1 + 16  # a quarter of a second, after one that warms up
     assert count == TIMED + each * len(plans)
     assert solver.plans[solver.plan] == min(plans)
-    assert solver.is_settled and not solver.apart and solver.listeners.tell is None
+    assert solver.plan_is_fixed and not solver.apart and solver.listeners.tell is None
 
 
 def test_layers_are_timed_without_messages_and_plans_with_them():
@@ -88,7 +88,7 @@ def test_a_snapshot_takes_the_fastest_so_far(iterations, plan):
         assert not solver.step(number)
     solver.tuning.stop()
     assert solver.plan == plan
-    assert solver.is_settled and not solver.apart and solver.listeners.tell is None
+    assert solver.plan_is_fixed and not solver.apart and solver.listeners.tell is None
 
 
 class Undecided(LocalEngine):

@@ -10,7 +10,7 @@ from pycaffe_dist.comm.cluster import LocalCluster
 from pycaffe_dist.comm.thread import CommunicationThread, Step
 from pycaffe_dist.config import Action, ExchangeSettings
 from pycaffe_dist.errors import ClusterError, UsageError
-from pycaffe_dist.exchange.base import Exchange, Load
+from pycaffe_dist.exchange.base import Cost, Exchange
 from pycaffe_dist.exchange.buckets import fuse_and_slice
 from pycaffe_dist.training import engine as engines
 from pycaffe_dist.training.engine import ExchangeEngine, LocalEngine, make_engine
@@ -22,19 +22,19 @@ class Doubling(Exchange):
     type = "doubling"
     started: list[tuple[str, int]]
 
-    def load(self, pieces, cluster):
-        return Load(0, 0)
+    def cost(self, slices, cluster):
+        return Cost(0, 0)
 
     def group(self, parameters):
         return fuse_and_slice(parameters, self.settings.bucket_bytes, self.settings.slice_bytes)
 
-    def submit(self, shipment, order):
-        type(self).started.append((shipment.name, order))
-        return super().submit(shipment, order)
+    def submit(self, bucket, order):
+        type(self).started.append((bucket.name, order))
+        return super().submit(bucket, order)
 
-    def steps(self, shipment):
+    def steps(self, bucket):
         yield Step([])
-        for piece in shipment.pieces:
+        for piece in bucket.slices:
             piece.gradient[:] *= 2
 
 
@@ -172,7 +172,7 @@ def test_waiting_for_what_backward_did_not_make_is_an_error(make, kind):
 
 def test_an_exchange_that_fails_is_heard_of_where_it_is_awaited(make):
     class Failing(Doubling):
-        def steps(self, shipment):
+        def steps(self, bucket):
             yield Step([])
             raise ClusterError("a rank is gone")
 
@@ -188,8 +188,8 @@ def test_what_follows_the_messages_is_done_once_per_iteration(make):
     """Also when the solver waits twice, and changes the gradient between."""
 
     class Adding(Doubling):
-        def complete(self, shipment):
-            for piece in shipment.pieces:
+        def complete(self, bucket):
+            for piece in bucket.slices:
                 piece.gradient[:] += 1
 
     nets = parameters([(4,), (4,)])

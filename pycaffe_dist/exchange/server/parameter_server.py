@@ -10,10 +10,10 @@ import numpy as np
 from pycaffe_dist.comm.thread import Step, Task
 from pycaffe_dist.config import ExchangeSettings, UpdatePriority
 from pycaffe_dist.exchange.base import (
-    Load,
+    Bucket,
+    Cost,
     Message,
-    Piece,
-    Shipment,
+    Slice,
     UpdateExchange,
     register,
     start_messages,
@@ -48,9 +48,9 @@ class ParameterServer(UpdateExchange):
 
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):
         super().__init__(cluster, settings)
-        self._owners: dict[Shipment, int] = {}
-        self._fused: dict[Shipment, np.ndarray] = {}
-        self._headers: dict[Shipment, np.ndarray] = {}
+        self._owners: dict[Bucket, int] = {}
+        self._fused: dict[Bucket, np.ndarray] = {}
+        self._headers: dict[Bucket, np.ndarray] = {}
         self._iteration, self._rate = 0, 0.0
         self._random = np.random.default_rng(cluster.rank)
 
@@ -58,45 +58,45 @@ class ParameterServer(UpdateExchange):
         """Refuse what the solver has to see mean gradients for."""
         return self.settings.needs_gradients or None
 
-    def load(self, pieces: Sequence[Piece], cluster: Cluster) -> Load:
+    def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
         """Return that of the rank with the most to send: gradients up, weights down."""
-        nbytes = sum(piece.nbytes for piece in pieces)
+        nbytes = sum(piece.nbytes for piece in slices)
         workers, owners = cluster.size, len(cluster.owners)
         if cluster.owners == tuple(range(workers)):
-            return Load(2, 2 * nbytes * (workers - 1) / workers)
-        return Load(2, nbytes * max(1.0, workers / owners))
+            return Cost(2, 2 * nbytes * (workers - 1) / workers)
+        return Cost(2, nbytes * max(1.0, workers / owners))
 
-    def cost(self, parameter: Parameter, cluster: Cluster) -> float:
+    def seconds(self, parameter: Parameter, cluster: Cluster) -> float:
         """Return the seconds predicted for a parameter; small ones share their shard's messages."""
-        whole = Piece(parameter, 0, parameter.blob.count)
-        alone = self.load([whole], cluster)
+        whole = Slice(parameter, 0, parameter.blob.count)
+        alone = self.cost([whole], cluster)
         share = min(1.0, whole.nbytes / self.settings.bucket_bytes)
-        return Load(alone.messages * share, alone.nbytes).seconds(cluster)
+        return Cost(alone.messages * share, alone.nbytes).seconds(cluster)
 
-    def group(self, parameters: Sequence[Parameter]) -> list[list[Piece]]:
+    def group(self, parameters: Sequence[Parameter]) -> list[list[Slice]]:
         """Fuse small parameters, and slice large ones finely enough to divide them evenly."""
         bucket = self.settings.bucket_bytes
-        total = sum(Piece(p, 0, p.blob.count).nbytes for p in parameters)
+        total = sum(Slice(p, 0, p.blob.count).nbytes for p in parameters)
         even = total // (SHARDS_PER_SERVER * len(self.cluster.owners))
         return fuse_and_slice(
             parameters, bucket, min(self.settings.slice_bytes, max(bucket, even, 1))
         )
 
-    def prepare(self, shipments: Sequence[Shipment]) -> None:
-        """Give every shipment an owner: large ones first, each to the rank with the least so far.
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        """Give every bucket an owner: large ones first, each to the rank with the least so far.
 
         Small parameters that travel together do so through an array: gradients, then weights.
         """
         self.close()
         loads = dict.fromkeys(self.cluster.owners, 0)
-        for shipment in sorted(shipments, key=lambda s: (-s.nbytes, s.number)):
+        for bucket in sorted(buckets, key=lambda s: (-s.nbytes, s.number)):
             owner = min(loads, key=lambda rank: (loads[rank], rank))
-            loads[owner] += shipment.nbytes
-            self._owners[shipment] = owner
-            if len(shipment.pieces) > 1:
-                count = sum(piece.end - piece.begin for piece in shipment.pieces)
-                dtype = shipment.pieces[0].parameter.blob.dtype
-                self._fused[shipment] = np.empty((2, count), dtype)
+            loads[owner] += bucket.nbytes
+            self._owners[bucket] = owner
+            if len(bucket.slices) > 1:
+                count = sum(piece.end - piece.begin for piece in bucket.slices)
+                dtype = bucket.slices[0].parameter.blob.dtype
+                self._fused[bucket] = np.empty((2, count), dtype)
 
     def take_over(self, updater: Updater) -> None:
         """Let servers start, and send them what they need, from rank 0."""
@@ -110,70 +110,68 @@ class ParameterServer(UpdateExchange):
             cluster.communication.submit(self._set_up(updater.param), "setup of servers").wait()
             self._load(updater, indices)
         cluster.barrier()
-        for shipment in self._owners:
-            for piece in shipment.pieces:
+        for bucket in self._owners:
+            for piece in bucket.slices:
                 updater.method.release(indices[piece.parameter.key])
 
     def begin(self, iteration: int, rate: float) -> None:
         """Take note of the iteration whose gradients come next, and of its learning rate."""
         self._iteration, self._rate = iteration, rate
 
-    def submit(self, shipment: Shipment, order: int) -> Handle:
-        """Start to send a shipment's gradient, the most important ones first."""
-        priority = self._priority(shipment)
+    def submit(self, bucket: Bucket, order: int) -> Handle:
+        """Start to send a bucket's gradient, the most important ones first."""
+        priority = self._priority(bucket)
         header = Header(Kind.PUSH, self._iteration, self._rate, priority)
-        self._headers[shipment] = header.array()
+        self._headers[bucket] = header.array()
         return cast("MPICluster", self.cluster).communication.submit(
-            self.task(shipment),
-            f"exchange {self.type} of {shipment.name}",
+            self.task(bucket),
+            f"exchange {self.type} of {bucket.name}",
             order=order,
-            nbytes=shipment.nbytes,
+            nbytes=bucket.nbytes,
             priority=priority,
         )
 
-    def _priority(self, shipment: Shipment) -> float:
-        """Return a shipment's place among those that wait: the lowest goes first."""
+    def _priority(self, bucket: Bucket) -> float:
+        """Return a bucket's place among those that wait: the lowest goes first."""
         wanted = self.settings.update_priority
         if wanted is UpdatePriority.RANDOM:
             return float(self._random.random())
         if wanted is UpdatePriority.RELATIVE_MAGNITUDE:
-            gradient = sum(_square(piece.gradient) for piece in shipment.pieces)
-            weights = sum(_square(piece.weights) for piece in shipment.pieces)
+            gradient = sum(_square(piece.gradient) for piece in bucket.slices)
+            weights = sum(_square(piece.weights) for piece in bucket.slices)
             return -gradient / weights if weights else -np.inf
-        return shipment.priority
+        return bucket.priority
 
-    def steps(self, shipment: Shipment) -> Task:
+    def steps(self, bucket: Bucket) -> Task:
         """Send the gradient to its owner, and receive weights in place."""
-        if not shipment.nbytes:
+        if not bucket.nbytes:
             return
-        weights = self._room(shipment)
-        gradient = shipment.pieces[0].gradient
-        if shipment in self._fused:
-            gradient = self._fused[shipment][0]
-            np.concatenate([piece.gradient for piece in shipment.pieces], out=gradient)
-        yield self._ask(shipment, self._headers[shipment], weights, gradient)
-        self._put_into_place(shipment, weights)
+        weights = self._room(bucket)
+        gradient = bucket.slices[0].gradient
+        if bucket in self._fused:
+            gradient = self._fused[bucket][0]
+            np.concatenate([piece.gradient for piece in bucket.slices], out=gradient)
+        yield self._ask(bucket, self._headers[bucket], weights, gradient)
+        self._put_into_place(bucket, weights)
 
-    def _room(self, shipment: Shipment) -> np.ndarray:
-        """Return the array that receives a shipment's weights."""
-        fused = self._fused.get(shipment)
-        return shipment.pieces[0].weights if fused is None else fused[1]
+    def _room(self, bucket: Bucket) -> np.ndarray:
+        """Return the array that receives a bucket's weights."""
+        fused = self._fused.get(bucket)
+        return bucket.slices[0].weights if fused is None else fused[1]
 
-    def _put_into_place(self, shipment: Shipment, weights: np.ndarray) -> None:
-        if shipment not in self._fused:
+    def _put_into_place(self, bucket: Bucket, weights: np.ndarray) -> None:
+        if bucket not in self._fused:
             return
         begin = 0
-        for piece in shipment.pieces:
+        for piece in bucket.slices:
             count = piece.end - piece.begin
             piece.weights[:] = weights[begin : begin + count]
             begin += count
 
-    def _ask(
-        self, shipment: Shipment, header: np.ndarray, room: np.ndarray, *body: np.ndarray
-    ) -> Step:
-        """Send a header, and what follows it, to a shipment's owner; receive into ``room``."""
+    def _ask(self, bucket: Bucket, header: np.ndarray, room: np.ndarray, *body: np.ndarray) -> Step:
+        """Send a header, and what follows it, to a bucket's owner; receive into ``room``."""
         cluster = cast("MPICluster", self.cluster)
-        owner, tag = self._owners[shipment], shipment.number
+        owner, tag = self._owners[bucket], bucket.number
         receives = [Message(room, owner, tag)]
         sends = [Message(array, owner, tag) for array in (header, *body)]
         answer = start_messages(cluster.answers, receives, [])
@@ -184,24 +182,24 @@ class ParameterServer(UpdateExchange):
     def _ask_all(
         self,
         header: Header,
-        room: Callable[[Shipment], np.ndarray],
-        body: Callable[[Shipment], list[np.ndarray]],
-        use: Callable[[Shipment, np.ndarray], None],
+        room: Callable[[Bucket], np.ndarray],
+        body: Callable[[Bucket], list[np.ndarray]],
+        use: Callable[[Bucket, np.ndarray], None],
     ) -> None:
-        """Ask for something for all shipments: receive it into ``room``, then ``use`` it."""
+        """Ask for something for all buckets: receive it into ``room``, then ``use`` it."""
 
         def task() -> Task:
-            shipments = [shipment for shipment in self._owners if shipment.nbytes]
-            for first in range(0, len(shipments), AT_ONCE):
-                some = shipments[first : first + AT_ONCE]
-                rooms = [room(shipment) for shipment in some]
+            buckets = [bucket for bucket in self._owners if bucket.nbytes]
+            for first in range(0, len(buckets), AT_ONCE):
+                some = buckets[first : first + AT_ONCE]
+                rooms = [room(bucket) for bucket in some]
                 steps = [self._ask(s, header.array(), r, *body(s)) for s, r in zip(some, rooms)]
                 yield Step(
                     [request for step in steps for request in step.requests],
                     tuple(rank for step in steps for rank in step.ranks),
                 )
-                for shipment, received in zip(some, rooms):
-                    use(shipment, received)
+                for bucket, received in zip(some, rooms):
+                    use(bucket, received)
 
         communication = cast("MPICluster", self.cluster).communication
         communication.submit(task(), f"{header.kind.name.lower()} of {self.type}").wait()
@@ -232,24 +230,24 @@ class ParameterServer(UpdateExchange):
         """Send all servers this rank's weights, and its history if there is any."""
         held = any(updater.method.holds(index) for index in indices.values())
 
-        def body(shipment: Shipment) -> list[np.ndarray]:
-            rows = [[piece.weights for piece in shipment.pieces]]
+        def body(bucket: Bucket) -> list[np.ndarray]:
+            rows = [[piece.weights for piece in bucket.slices]]
             for slot in range(updater.method.slots if held else 0):
                 rows.append(
                     [
                         updater.method.slot(indices[piece.parameter.key], slot).reshape(-1)[
                             piece.begin : piece.end
                         ]
-                        for piece in shipment.pieces
+                        for piece in bucket.slices
                     ]
                 )
             return [np.concatenate([array for row in rows for array in row])]
 
         self._ask_all(
             Header(Kind.LOAD, extra=held),
-            lambda shipment: np.empty(1, np.uint8),
+            lambda bucket: np.empty(1, np.uint8),
             body,
-            lambda shipment, received: None,
+            lambda bucket, received: None,
         )
 
     def synchronize(self) -> None:
@@ -258,7 +256,7 @@ class ParameterServer(UpdateExchange):
             return
         # Every worker has got weights for its last gradient, so all gradients have arrived.
         self.cluster.barrier()
-        self._ask_all(Header(Kind.PULL), self._room, lambda shipment: [], self._put_into_place)
+        self._ask_all(Header(Kind.PULL), self._room, lambda bucket: [], self._put_into_place)
         self.cluster.barrier()
 
     def collect_history(self, updater: Updater) -> dict[tuple[int, int], np.ndarray]:
@@ -267,14 +265,14 @@ class ParameterServer(UpdateExchange):
         slots = updater.method.slots
         indices = _indices(updater)
 
-        def room(shipment: Shipment) -> np.ndarray:
-            pieces = shipment.pieces
-            count = sum(piece.end - piece.begin for piece in pieces)
-            return np.empty((slots, count), pieces[0].parameter.blob.dtype)
+        def room(bucket: Bucket) -> np.ndarray:
+            slices = bucket.slices
+            count = sum(piece.end - piece.begin for piece in slices)
+            return np.empty((slots, count), slices[0].parameter.blob.dtype)
 
-        def use(shipment: Shipment, received: np.ndarray) -> None:
+        def use(bucket: Bucket, received: np.ndarray) -> None:
             begin = 0
-            for piece in shipment.pieces:
+            for piece in bucket.slices:
                 blob, count = piece.parameter.blob, piece.end - piece.begin
                 for slot in range(slots):
                     place = slot, indices[piece.parameter.key]
@@ -285,7 +283,7 @@ class ParameterServer(UpdateExchange):
                 begin += count
 
         if self.cluster.rank == 0:
-            self._ask_all(Header(Kind.HISTORY), room, lambda shipment: [], use)
+            self._ask_all(Header(Kind.HISTORY), room, lambda bucket: [], use)
         if self.settings.staleness:
             # Others would change it; synchronous ones wait for this rank's next gradient.
             self.cluster.barrier()
@@ -307,7 +305,7 @@ def _indices(updater: Updater) -> dict[str, int]:
     return {parameter.key: index for index, parameter in enumerate(updater.parameters)}
 
 
-def _layout(shipment: Shipment) -> Layout:
+def _layout(bucket: Bucket) -> Layout:
     parts = tuple(
         Part(
             piece.parameter.key,
@@ -315,6 +313,6 @@ def _layout(shipment: Shipment) -> Layout:
             piece.parameter.lr_mult,
             piece.parameter.decay_mult,
         )
-        for piece in shipment.pieces
+        for piece in bucket.slices
     )
-    return Layout(shipment.number, shipment.pieces[0].parameter.blob.dtype.name, parts)
+    return Layout(bucket.number, bucket.slices[0].parameter.blob.dtype.name, parts)

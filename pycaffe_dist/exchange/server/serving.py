@@ -41,7 +41,7 @@ class Kind(enum.IntEnum):
 
 
 class Header(NamedTuple):
-    """What precedes what a worker sends; the message's tag is the number of the shipment.
+    """What precedes what a worker sends; the message's tag is the number of the bucket.
 
     ``extra`` is the description's size in SETUP, whether history follows in LOAD, and the priority
     of the answer in PUSH.
@@ -73,7 +73,7 @@ class Part(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A shard: the parts of one shipment, one after the other."""
+    """A shard: the parts of one bucket, one after the other."""
 
     number: int
     dtype: str
