@@ -26,6 +26,7 @@ from pycaffe_dist.net.build import Node
 from pycaffe_dist.profiling import Kind
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.solvers.solver import Solver
+from pycaffe_dist.threads import set_threads
 
 
 def make_solver(chosen: BenchmarkNet, models: Path, on: device.Device = device.HOST) -> Solver:
@@ -102,7 +103,7 @@ def scratch_bytes(net: Net) -> int:
 def main() -> None:
     """Serve the commands for the net, model folder and threads of the command line."""
     name, models, threads = sys.argv[1:]
-    device.set_threads(int(threads))
+    set_threads(int(threads))
     layer_types()  # loads the layers and their compiler, which are no part of the net
     before = peak_memory()
     solver = make_solver(NETS[name], Path(models))

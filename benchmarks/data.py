@@ -23,12 +23,12 @@ import cv2
 import lmdb
 import numpy as np
 
-from pycaffe_dist import device
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.options import ReadingOptions, set_options
 from pycaffe_dist.data.writers import create_database
 from pycaffe_dist.layers.base import LayerContext, layer_class
 from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.threads import set_threads
 
 ROUNDS = 5
 
@@ -144,7 +144,7 @@ def main() -> None:
     usual = ",".join(str(n) for n in (1, 2, 4, 8) if n <= cores)
     parser.add_argument("--threads", default=usual, help="numbers of threads")
     options = parser.parse_args()
-    device.set_threads(cores)
+    set_threads(cores)
     counts = [int(n) for n in options.threads.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         photos, crop = os.path.join(folder, "photos"), options.crop

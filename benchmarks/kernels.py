@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from peaks import multiply_add_peak
 
-from pycaffe_dist import device
 from pycaffe_dist.kernels import lrn, pooling, update
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
 from pycaffe_dist.kernels.inner_product import InnerProduct
 from pycaffe_dist.kernels.pooling import PoolingGeometry
 from pycaffe_dist.net import Net
 from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.threads import set_threads
 
 try:
     import torch
@@ -292,7 +292,7 @@ def main() -> None:
         "--cpu-time", action="store_true", help="count this thread's time only (one thread)"
     )
     args = parser.parse_args()
-    device.set_threads(args.threads)
+    set_threads(args.threads)
     if torch is not None:
         torch.set_num_threads(args.threads)
     clock = time.thread_time if args.cpu_time else time.perf_counter

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import pycaffe_dist as caffe
-from pycaffe_dist import device
+from pycaffe_dist.threads import set_threads
 
 CALLS = 2000
 ROUNDS = 9
@@ -46,7 +46,7 @@ def microseconds(run, calls: int = CALLS) -> float:
 
 
 def main() -> None:
-    device.set_threads(1)
+    set_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "net.prototxt"
         path.write_text(prototxt())

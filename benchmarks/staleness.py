@@ -64,14 +64,14 @@ def make_data(folder: Path) -> Path:
 
 def work(options: argparse.Namespace) -> None:
     """Train on this rank; rank 0 prints seconds and the mean loss of the last iterations."""
-    from pycaffe_dist import device
     from pycaffe_dist.comm.cluster import detect
     from pycaffe_dist.config import ExchangeSettings
     from pycaffe_dist.schema import caffe_pb2, text
+    from pycaffe_dist.threads import set_threads
     from pycaffe_dist.training.trainer import make_solver
 
     with detect() as cluster:
-        device.set_threads(1)
+        set_threads(1)
         last = WARM_UP + options.clocks
         solver_text = SOLVER % (options.files, last, AVERAGED, options.seed)
         param = text.parse(solver_text, caffe_pb2.SolverParameter())

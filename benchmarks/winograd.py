@@ -16,7 +16,6 @@ from statistics import median
 
 import numpy as np
 
-from pycaffe_dist import device
 from pycaffe_dist.kernels.convolution import ConvolutionGeometry
 from pycaffe_dist.kernels.jit.codegen.target import target
 from pycaffe_dist.kernels.jit.convolution.rows import RowConvolution
@@ -24,6 +23,7 @@ from pycaffe_dist.kernels.jit.convolution.weights import WeightGradient
 from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
 from pycaffe_dist.kernels.jit.winograd.costs import TILES, best_tile
 from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
+from pycaffe_dist.threads import set_threads
 
 ROUNDS, RUNS = 9, 3
 # batch, channels, size, outputs, kernel, pad
@@ -75,7 +75,7 @@ def measure(runs: dict[int, Callable[[], None]]) -> dict[int, float]:
 
 def main() -> None:
     """Print the table."""
-    device.set_threads(1)
+    set_threads(1)
     unit = target()
     assert unit is not None, "PCAFFE_SIMD=none has one way only"
     print(f"{unit.level} ({unit.cpu})")

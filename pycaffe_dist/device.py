@@ -1,33 +1,14 @@
-"""What a rank computes on: the host with its threads, or a GPU; which of them is the current one.
-
-On the host every kernel spreads its work over the threads with `parallel_for`.
-"""
+"""What a rank computes on: the host, or a GPU; which of them is the current one."""
 
 from __future__ import annotations
 
-import _thread
-import ctypes
-import itertools
-import os
-import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pycaffe_dist.errors import DeviceError, UsageError
+from pycaffe_dist.errors import DeviceError
 
 if TYPE_CHECKING:
     import numpy as np
-
-# More chunks than threads, so that a thread that loses its core for a while holds up little.
-CHUNKS_PER_THREAD = 4
-# How often a thread looks for news before it sleeps: some 50 to 100 µs.
-SPINS = 2500
-# Pauses between a worker's seeing a job and its asking for the interpreter lock, in which the
-# caller gets into its own first chunk and lets go of the lock: some 4 µs.
-HANDOVER = 150
 
 
 class Device:
@@ -63,8 +44,6 @@ HOST = Device()
 class _ThreadState(threading.local):
     # Threads begin on the host; those that read data or exchange gradients stay there.
     device = HOST
-    # In a dry run, what `parallel_for` calls instead of running kernels.
-    note: Callable[[Callable[..., Any], tuple], None] | None = None
 
 
 _here = _ThreadState()
@@ -132,181 +111,3 @@ class use:
         if self._device is not self._before:
             _here.device = self._before
             self._device.leave(self._state)
-
-
-@contextmanager
-def instead_of_running(note: Callable[[Callable[..., Any], tuple], None]) -> Iterator[None]:
-    """Let `parallel_for`, when this thread calls it, call ``note(kernel, args)`` and do nothing."""
-    before, _here.note = _here.note, note
-    try:
-        yield
-    finally:
-        _here.note = before
-
-
-class _Job:
-    """One loop that is being shared out: threads draw chunk numbers until none is left."""
-
-    def __init__(self, number: int, kernel: Callable[..., Any], n: int, chunks: int, args: tuple):
-        self.number, self.kernel, self.n, self.chunks, self.args = number, kernel, n, chunks, args
-        self.draw = itertools.count().__next__  # atomic under the interpreter lock
-        self.entered: list[_Worker] = []  # the workers that came before all chunks were drawn
-        self.left: queue.SimpleQueue[None] = queue.SimpleQueue()  # one item for each that is done
-        self.error: BaseException | None = None
-
-    def work(self) -> None:
-        n, chunks, kernel, args, draw = self.n, self.chunks, self.kernel, self.args, self.draw
-        try:
-            while (chunk := draw()) < chunks:
-                kernel(n * chunk // chunks, n * (chunk + 1) // chunks, *args)
-        except BaseException as error:  # carried over to the thread that waits for the loop
-            self.error = error
-
-
-class _Worker:
-    """A thread that waits for jobs: awake for a moment after each one, then asleep on a lock.
-
-    The lock alone would do.  But waking a thread takes tens of microseconds, as much as a small
-    kernel, so each side first watches a number in machine code that holds no interpreter lock.
-    """
-
-    def __init__(self, number: int, swap: Callable[..., None]):
-        self._jobs: deque[_Job | None] = deque()  # never more than one
-        self._go = _thread.allocate_lock()
-        self._go.acquire()
-        self._swap = swap
-        # Numbers of the last job given out and finished, and a place to write to in vain; each in
-        # a cache line of its own.
-        self._numbers = (ctypes.c_int64 * 24)()
-        self._given = ctypes.addressof(self._numbers)
-        self._finished, self._nothing = self._given + 64, self._given + 128
-        threading.Thread(target=self._run, name=f"pcaffe-kernel-{number}", daemon=True).start()
-
-    def _run(self) -> None:
-        last = 0
-        while True:
-            self._swap(self._finished, last, self._given, last + 1, SPINS, HANDOVER)
-            self._go.acquire()
-            job = self._jobs.pop()
-            if job is None:
-                return
-            last = job.number
-            job.entered.append(self)
-            job.work()
-            job.left.put(None)
-            del job  # its arrays must not live until the next one
-
-    def start(self, job: _Job | None) -> None:
-        """Give the worker a job, instead of one that it has not woken up for yet; None ends it."""
-        try:
-            self._jobs[0] = job
-        except IndexError:
-            self._jobs.append(job)
-            self._go.release()
-        if job is not None:
-            self._numbers[0] = job.number
-
-    def wait(self, job: _Job) -> None:
-        """Wait for the end of the job."""
-        self._swap(self._nothing, 0, self._finished, job.number, SPINS, 1)
-        job.left.get()
-
-
-class _Pool:
-    """The caller plus ``size - 1`` workers."""
-
-    def __init__(self, size: int):
-        self.size = size
-        self.owner = threading.Lock()  # held by the one caller that is using the workers
-        self.workers: list[_Worker] = []
-        self._number = 0
-
-    def _hire(self) -> None:
-        from pycaffe_dist.kernels.jit.codegen.waiting import swap_function
-
-        swap = swap_function()
-        try:
-            self.workers = [_Worker(i, swap) for i in range(1, self.size)]
-        except RuntimeError as error:
-            raise DeviceError(
-                f"the system does not let this process have {self.size} threads ({error}): give a "
-                "smaller number (--threads)"
-            ) from error
-
-    def run(self, kernel: Callable[..., Any], n: int, chunks: int, args: tuple) -> None:
-        if not self.workers:
-            self._hire()
-        self._number += 1
-        job = _Job(self._number, kernel, n, chunks, args)
-        for worker in self.workers[: chunks - 1]:
-            worker.start(job)
-        job.work()
-        # All chunks are drawn now: who is not here yet will find nothing to do.
-        for worker in tuple(job.entered):
-            worker.wait(job)
-        if job.error is not None:
-            raise job.error
-
-    def stop(self) -> None:
-        with self.owner:
-            for worker in self.workers:
-                worker.start(None)
-            self.workers = []
-
-
-def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-_pool = _Pool(_available_cores())
-
-
-def threads() -> int:
-    """Return how many threads a kernel may use."""
-    return _pool.size
-
-
-def set_threads(n: int) -> None:
-    """Use ``n`` threads from now on; raises `UsageError` unless ``n`` is at least 1."""
-    global _pool
-    if n < 1:
-        raise UsageError(f"the number of threads must be at least 1, found {n}")
-    if n != _pool.size:
-        old, _pool = _pool, _Pool(n)
-        old.stop()
-
-
-def parallel_for(kernel: Callable[..., Any], n: int, *args: Any, grain: int = 1) -> None:
-    """Run ``kernel(begin, end, *args)`` over [0, n) in chunks on all threads; return when done.
-
-    ``kernel`` must release the interpreter lock (a `jit` function) and write disjoint outputs for
-    different indices; the chunk limits depend on the number of threads, so its results must not.
-    A chunk has at least ``grain`` indices: choose it so that a chunk is worth some 20 µs.  With one
-    thread, or while another thread's loop has the workers, the whole loop runs in the caller.  An
-    exception in a chunk surfaces here.
-    """
-    if n <= 0:
-        return
-    if _here.note is not None:
-        _here.note(kernel, args)
-        return
-    pool = _pool
-    if pool.size == 1 or n < 2 * grain or not pool.owner.acquire(blocking=False):
-        kernel(0, n, *args)
-        return
-    try:
-        pool.run(kernel, n, min(n // grain, pool.size * CHUNKS_PER_THREAD), args)
-    finally:
-        pool.owner.release()
-
-
-def _forget_workers() -> None:
-    # Threads do not survive a fork: the child starts its own when it needs them.
-    global _pool
-    _pool = _Pool(_pool.size)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_workers)

@@ -17,12 +17,12 @@ from typing import Any
 
 import nets
 
-from pycaffe_dist import device
 from pycaffe_dist.config import ExchangeSettings, Overlap
 from pycaffe_dist.planning.search import Times
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.layer_times import LayerTimes
+from pycaffe_dist.threads import set_threads
 from pycaffe_dist.training.engine import ExchangeEngine, LocalEngine
 from pycaffe_dist.training.trainer import launched_cluster, make_solver
 
@@ -94,7 +94,7 @@ def exchanges(solver: Solver, count: int) -> list[float]:
 def main(net: str, way: str, count: int, *settings: str) -> None:
     cluster = launched_cluster()
     options = dict(setting.split("=") for setting in settings)
-    device.set_threads(int(options["threads"]))
+    set_threads(int(options["threads"]))
     how, _, name = way.rpartition(":")
     param = text.parse(nets.solver(net), caffe_pb2.SolverParameter())
     solver = make_solver(

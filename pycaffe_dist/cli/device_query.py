@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cpu() -> Iterator[str]:
-    from pycaffe_dist import device
+    from pycaffe_dist.threads import thread_count
 
     info = _proc_cpuinfo()
     model = re.search(r"^model name\s*: (.*)$", info, re.MULTILINE)
@@ -46,7 +46,7 @@ def _cpu() -> Iterator[str]:
     known = set(flags.group(1).split()) if flags else set()
     simd = next((level for level in _SIMD_LEVELS if level in known), "not known")
     yield f"CPU:                {model.group(1) if model else platform.processor() or 'not known'}"
-    yield f"Cores:              {os.cpu_count()}, of which this process may use {device.threads()}"
+    yield f"Cores:              {os.cpu_count()}, of which this process may use {thread_count()}"
     yield f"SIMD:               {simd}{' with FMA' if 'fma' in known else ''}"
 
 

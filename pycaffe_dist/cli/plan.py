@@ -79,13 +79,13 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"flag --{name} needs {least} or more, not {getattr(options, name)}")
     if options.bandwidth <= 0:
         raise UsageError(f"flag --bandwidth needs more than 0, not {options.bandwidth}")
-    from pycaffe_dist import device
     from pycaffe_dist.calibration.link import Link
     from pycaffe_dist.planning import prediction
     from pycaffe_dist.planning.search import Workload
+    from pycaffe_dist.threads import set_threads
 
     if options.threads:
-        device.set_threads(options.threads)
+        set_threads(options.threads)
     link = Link(options.latency / 1e6, options.bandwidth * 1e9 / _BITS)
     rate = options.gflops * 1e9 or None
     imagined = prediction.Imagined(options.ranks, link, rate, Wire(options.wire))

@@ -35,10 +35,10 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.cli.nets import open_net
     from pycaffe_dist.comm.cluster import detect
     from pycaffe_dist.data.partition import Shard
-    from pycaffe_dist.device import set_threads
     from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.net.precompile import compile_kernels
     from pycaffe_dist.schema import caffe_pb2
+    from pycaffe_dist.threads import set_threads
 
     with detect() as cluster:
         set_threads(cluster.threads)

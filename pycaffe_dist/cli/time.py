@@ -36,14 +36,14 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("need a model definition to time: --model=FILE")
     if options.iterations < 1:
         raise UsageError(f"flag --iterations needs 1 or more, not {options.iterations}")
-    from pycaffe_dist import device
     from pycaffe_dist.cli.nets import open_net
     from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.net.precompile import compile_kernels
     from pycaffe_dist.schema import caffe_pb2
+    from pycaffe_dist.threads import set_threads
 
     if options.threads:
-        device.set_threads(options.threads)
+        set_threads(options.threads)
     chosen = choose_device(options.gpu)
     phase = caffe_pb2.TEST if options.phase == "TEST" else caffe_pb2.TRAIN
     net = open_net(options, phase, device=chosen)

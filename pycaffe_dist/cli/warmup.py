@@ -35,9 +35,10 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.kernels import caching
     from pycaffe_dist.net.precompile import compile_kernels
     from pycaffe_dist.schema import caffe_pb2
+    from pycaffe_dist.threads import set_threads
 
     if options.threads:
-        device.set_threads(options.threads)
+        set_threads(options.threads)
     with device.use(choose_device(options.gpu)), contextlib.ExitStack() as stack:
         start = perf_counter()
         nets = [_open_net(options, phase) for phase in (caffe_pb2.TRAIN, caffe_pb2.TEST)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from pycaffe_dist import device
+from pycaffe_dist.threads import thread_count
 
 ON_ERROR = ("stop", "skip")
 CACHES = ("none", "records", "images")
@@ -37,11 +37,11 @@ class ReadingOptions:
 
     def reading_threads(self) -> int:
         """Return how many threads of a data layer make batches."""
-        return self.readers or (2 if device.threads() >= _CORES_FOR_TWO_READERS else 1)
+        return self.readers or (2 if thread_count() >= _CORES_FOR_TWO_READERS else 1)
 
     def decoding_threads(self) -> int:
         """Return how many threads of a data layer decode images."""
-        return self.decoders or min(MOST_DECODERS, device.threads())
+        return self.decoders or min(MOST_DECODERS, thread_count())
 
     def cache_bytes(self) -> int:
         """Return how many bytes the cache of a database may take."""

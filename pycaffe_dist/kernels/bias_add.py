@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.threads import parallel_for
 
 # A chunk of an element-wise loop should be worth a thread's waking up.
 ELEMENTS_PER_CHUNK = 1 << 15

@@ -20,11 +20,16 @@ import numba
 import numpy as np
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
+from pycaffe_dist import threads
 from pycaffe_dist.kernels import caching
+from pycaffe_dist.kernels.jit.codegen.waiting import swap_function
 
 # What vectorising sums and fusing multiply-adds needs, and nothing that would let the compiler
 # assume that no NaN or infinity occurs.
 SAFE_FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
+
+# Threads run what is compiled here.
+threads.wait_awake(swap_function)
 
 
 class _Place:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels.bias_add import ELEMENTS_PER_CHUNK, add_bias
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.gemm import add_product
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan, fold, unfold, valid_range
+from pycaffe_dist.threads import parallel_for
 
 
 class GenericConvolution:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pycaffe_dist import device
+from pycaffe_dist.threads import instead_of_running
 
 Loop = tuple[Any, tuple]  # a `jit` function and the Numba types of its arguments
 
@@ -68,7 +68,7 @@ def noting(needs: Needs) -> Iterator[None]:
     """Make what the calling thread runs a dry run."""
     before, _state.needs = _state.needs, needs
     try:
-        with device.instead_of_running(needs.add_loop):
+        with instead_of_running(needs.add_loop):
             yield
     finally:
         _state.needs = before

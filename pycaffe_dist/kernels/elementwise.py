@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
+from pycaffe_dist.threads import parallel_for
 
 # Three arrays and a temporary of this many doubles stay in a core's level-two cache.
 BLOCK = 8192

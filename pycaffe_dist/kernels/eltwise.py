@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import indices, jit
 from pycaffe_dist.kernels.elementwise import blockwise
+from pycaffe_dist.threads import parallel_for
 
 _GRAIN = 16384
 # Values that are summed in one pass.

@@ -9,9 +9,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.threads import parallel_for
 
 ELEMENTS_PER_CHUNK = 1 << 14
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import dry_run, kernel, plan
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.jit.codegen.target import Target, target
 from pycaffe_dist.kernels.jit.gemm.products import FlatProduct, TransposedProduct
+from pycaffe_dist.threads import parallel_for
 
 # A block of B (K_BLOCK × N_BLOCK floats, 256 KB) stays in the second-level cache while the rows
 # of A pass over it.

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.elementwise import blockwise
+from pycaffe_dist.threads import parallel_for
 
 # 32 bytes, so that the values behind it are as aligned as the array.
 HEAD = 16

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.kernels import kernel, plan
 from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.threads import parallel_for
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.threads import parallel_for
 
 # Pixels that go through all channels together: their running sums stay in the first-level cache.
 BLOCK = 512

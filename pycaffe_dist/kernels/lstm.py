@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.exponential import exponential, hyperbolic_tangent
+from pycaffe_dist.threads import parallel_for
 
 ELEMENTS_PER_CHUNK = 1 << 9
 

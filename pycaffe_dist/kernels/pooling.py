@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.average_pooling import (
@@ -28,6 +27,7 @@ from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import target
 from pycaffe_dist.kernels.jit.pooling_windows import NOWHERE, AverageKernel, MaximumKernel
+from pycaffe_dist.threads import parallel_for
 
 # A chunk of planes should be worth a thread's waking up.
 ELEMENTS_PER_CHUNK = 1 << 14

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.exponential import exponential
+from pycaffe_dist.threads import parallel_for
 
 ELEMENTS_PER_CHUNK = 1 << 12
 NO_LABEL = -(2**31)  # an `ignore` that no label equals

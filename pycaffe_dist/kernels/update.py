@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import kernel, plan
 from pycaffe_dist.kernels.compiling import indices, jit
+from pycaffe_dist.threads import parallel_for
 
 _GRAIN = 16384
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.errors import PcaffeError
+from pycaffe_dist.threads import parallel_for
 
 _ELEMENTS_PER_CHUNK = 1 << 18
 

@@ -11,7 +11,7 @@ from typing import Any
 from pycaffe_dist.comm import cluster as clusters
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.config import Action, ClusterSettings, ExchangeSettings, TrainOptions
-from pycaffe_dist.device import HOST, Device, set_threads, threads
+from pycaffe_dist.device import HOST, Device
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exchange.server.serving import serve
 from pycaffe_dist.gpu.choice import choose_device
@@ -19,6 +19,7 @@ from pycaffe_dist.log import logger
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.snapshots import holding_prefix, resolve
+from pycaffe_dist.threads import set_threads, thread_count
 from pycaffe_dist.training.consistency import WeightCheck, check_nets, check_options, check_solvers
 from pycaffe_dist.training.engine import make_engine
 from pycaffe_dist.training.timeline import Timeline
@@ -219,7 +220,7 @@ def _log_ranks(cluster: Cluster, solver: Solver) -> None:
         "%d ranks on %d host(s), %d thread(s) each",
         cluster.size,
         len(set(cluster.hosts)),
-        threads(),
+        thread_count(),
     )
     if cluster.owners != tuple(range(cluster.size)):
         logger.info("%d more rank(s) serve parameters", len(cluster.owners))

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from kernel_reference import UNITS, use_unit
 
-from pycaffe_dist import device
+from pycaffe_dist.threads import set_threads, thread_count
 
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
     """Use two threads, whatever the machine has."""
-    before = device.threads()
-    device.set_threads(2)
+    before = thread_count()
+    set_threads(2)
     yield
-    device.set_threads(before)
+    set_threads(before)
 
 
 @pytest.fixture(params=UNITS)

@@ -14,7 +14,7 @@ from pycaffe_dist.kernels import caching, update
 from pycaffe_dist.kernels.compiling import jit
 
 PROGRAM = """
-from pycaffe_dist.device import set_threads
+from pycaffe_dist.threads import set_threads
 set_threads(1)
 import numpy as np
 from pycaffe_dist.kernels import activation

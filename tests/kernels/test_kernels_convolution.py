@@ -12,7 +12,6 @@ from kernel_reference import (
     golden,
 )
 
-from pycaffe_dist import device
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.kernels.convolution import (
     Convolution,
@@ -23,6 +22,7 @@ from pycaffe_dist.kernels.convolution import (
 from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
 from pycaffe_dist.kernels.jit.codegen.target import target
 from pycaffe_dist.kernels.jit.winograd.costs import best_phase_tile, best_tile
+from pycaffe_dist.threads import set_threads
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 
@@ -242,7 +242,7 @@ def test_results_do_not_depend_on_the_number_of_threads(name):
     x, w, b, dy = arrays(x_shape, outputs, case, np.float32)
     results = []
     for n in (1, 2, 3):
-        device.set_threads(n)
+        set_threads(n)
         plan = Convolution(x.shape, w.shape, case)
         y, dx, dw = np.empty_like(dy), np.empty_like(x), np.ones_like(w)
         plan.forward(x, w, b, y)

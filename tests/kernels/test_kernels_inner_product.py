@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from kernel_reference import close, golden
 
-from pycaffe_dist import device
 from pycaffe_dist.kernels.gemm import FixedProduct, gemm
 from pycaffe_dist.kernels.inner_product import InnerProduct
+from pycaffe_dist.threads import set_threads
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 
@@ -96,7 +96,7 @@ def test_results_do_not_depend_on_the_number_of_threads():
     x, w, dy = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k), (m, n)))
     results = []
     for count in (1, 2, 3):
-        device.set_threads(count)
+        set_threads(count)
         plan = InnerProduct(m, n, k)
         y, dx, dw, c = np.empty_like(dy), np.empty_like(x), np.ones_like(w), np.empty_like(dy)
         plan.forward(x, w, None, y)

@@ -155,7 +155,7 @@ def test_several_processes_fill_one_cache(tmp_path):
 GUARDED = """
     import ctypes, mmap
     import numpy as np
-    from pycaffe_dist import device
+    from pycaffe_dist.threads import set_threads
     from pycaffe_dist.kernels import pooling
     from pycaffe_dist.kernels.convolution import Convolution
     from pycaffe_dist.kernels.inner_product import InnerProduct
@@ -179,7 +179,7 @@ GUARDED = """
         array[...] = 1
         return array
 
-    device.set_threads(1)
+    set_threads(1)
     for at_end in (True, False):
         for x_shape, outputs, case in test_kernels_convolution.CASES.values():
             w_shape = outputs, x_shape[1] // case.group, *case.kernel

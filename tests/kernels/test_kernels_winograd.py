@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from kernel_reference import FILTERING_LOSS, close, convolution, convolution_backward, use_unit
 
-from pycaffe_dist import device
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
 from pycaffe_dist.kernels.jit.codegen.target import target
 from pycaffe_dist.kernels.jit.convolution.phases import PhasedConvolution, PhasedGradient
@@ -17,6 +16,7 @@ from pycaffe_dist.kernels.jit.winograd.costs import TILES, best_tile
 from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
 from pycaffe_dist.kernels.jit.winograd.toom_cook import matrices
 from pycaffe_dist.kernels.jit.workspace import Workspace
+from pycaffe_dist.threads import set_threads, thread_count
 
 
 @pytest.fixture(params=["avx512", "avx2", "sse"])
@@ -121,16 +121,16 @@ def test_the_error_of_large_tiles_is_a_few_millionths(unit, kernel):
 
 def test_results_depend_neither_on_threads_nor_on_other_images(unit):
     x, w, b, dy = arrays(CASES["3x3 groups"])
-    geometry, before = CASES["3x3 groups"][2], device.threads()
+    geometry, before = CASES["3x3 groups"][2], thread_count()
     found, gradients = [], []
     for threads in (1, 2, 3):
-        device.set_threads(threads)
+        set_threads(threads)
         y, dw = np.empty_like(dy), np.zeros_like(w)
         WinogradConvolution(unit, x.shape, w.shape, geometry, False, 4).run(x, w, b, y)
         WinogradGradient(unit, x.shape, w.shape, geometry, 4).run(x, dy, dw)
         found.append(y)
         gradients.append(dw)
-    device.set_threads(before)
+    set_threads(before)
     alone = np.empty_like(dy[4:5])
     WinogradConvolution(unit, (1, *x.shape[1:]), w.shape, geometry, False, 4).run(
         x[4:5].copy(), w, b, alone

@@ -7,9 +7,9 @@ import pytest
 from google.protobuf import text_format
 from layer_harness import LayerHarness
 
-from pycaffe_dist import device
 from pycaffe_dist.layers import LayerContext, layer_class
 from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.threads import set_threads, thread_count
 
 
 def build(type, options="", tops=1, parameters=(), phase="TRAIN", seed=1, **values):
@@ -27,14 +27,14 @@ def random(*shape, seed=0):
 
 
 def dropped(seed=1, size=200_000, ratio=0.3, threads=1):
-    before = device.threads()
-    device.set_threads(threads)
+    before = thread_count()
+    set_threads(threads)
     try:
         options = f"dropout_param {{ dropout_ratio: {ratio} }}"
         harness = build("Dropout", options, x=np.ones(size), seed=seed)
         harness.layer.forward(harness.bottom, harness.top)
     finally:
-        device.set_threads(before)
+        set_threads(before)
     return harness
 
 

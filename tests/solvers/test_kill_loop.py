@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tiny import tiny_solver
 
-from pycaffe_dist import device
 from pycaffe_dist.snapshot import catalog
+from pycaffe_dist.threads import set_threads, thread_count
 
 KILLS = 10
 MANY_KILLS = 30
@@ -50,8 +50,8 @@ def in_child(function, *args) -> int:
 @pytest.mark.parametrize("format", ["BINARYPROTO", "HDF5"])
 def test_a_kill_at_any_moment_leaves_a_good_snapshot(tmp_path, format, kills):
     fields = f"snapshot: 1 snapshot_format: {format}"
-    threads = device.threads()
-    device.set_threads(1)
+    threads = thread_count()
+    set_threads(1)
     try:
         # What is compiled and imported here, the children need not compile and import.
         first = tiny_solver(tmp_path, fields)
@@ -73,7 +73,7 @@ def test_a_kill_at_any_moment_leaves_a_good_snapshot(tmp_path, format, kills):
             longest = min(1.5 * longest, MOST) if newest.iteration == reached[-1] else LONGEST_LIFE
             reached.append(newest.iteration)
     finally:
-        device.set_threads(threads)
+        set_threads(threads)
     assert len(set(reached)) > kills / 5  # the children did write
     solver = tiny_solver(tmp_path, fields)
     solver.restore(catalog.latest(f"{tmp_path}/tiny").state)

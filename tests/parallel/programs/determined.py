@@ -10,11 +10,11 @@ import sys
 import numpy as np
 
 from pycaffe_dist.comm.cluster import Cluster, detect
-from pycaffe_dist.device import set_threads
 from pycaffe_dist.exchange import exchange_class, exchange_names
 from pycaffe_dist.exchange.base import Moves
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import method_types
+from pycaffe_dist.threads import set_threads
 from pycaffe_dist.training.trainer import make_solver
 
 NET = """

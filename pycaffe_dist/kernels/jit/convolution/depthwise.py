@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan
 from pycaffe_dist.kernels.jit.codegen.calling import call
@@ -22,6 +21,7 @@ from pycaffe_dist.kernels.jit.convolution.planes import (
     Row,
     SpreadKernel,
 )
+from pycaffe_dist.threads import parallel_for
 
 # Channels of an image, which lie side by side, that are gone through before the next image.
 CHANNELS = 32

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit.codegen.target import Target
 from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
 from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
+from pycaffe_dist.threads import parallel_for
 
 # Phases of so many images are kept at a time.
 IMAGES = 4

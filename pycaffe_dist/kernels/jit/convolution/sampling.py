@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.threads import parallel_for
 
 # Planes of small images are too little work for a thread to take one at a time.
 PIXELS_PER_CHUNK = 1 << 14

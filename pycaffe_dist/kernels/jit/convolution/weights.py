@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for, threads
 from pycaffe_dist.kernels.compiling import indices, jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan, valid_range
 from pycaffe_dist.kernels.jit import workspace
@@ -19,6 +18,7 @@ from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
 from pycaffe_dist.kernels.jit.gemm.kernels import OuterKernel, TransposeKernel
+from pycaffe_dist.threads import parallel_for, thread_count
 
 # Pixels whose transposed dy stays in the first-level cache while all tiles use it.
 PIXELS_PER_PIECE = 256
@@ -157,8 +157,8 @@ class WeightGradient:
         lane_units = self.group * len(self._bands)
         most = int(self._bands[:, 4].min())
         # Each block of input tiles transposes dy for itself: no more blocks than threads need.
-        blocks = max(1, min(-(-UNITS_PER_THREAD * threads() // lane_units), most))
-        if threads() == 1 or self.parts > 1:
+        blocks = max(1, min(-(-UNITS_PER_THREAD * thread_count() // lane_units), most))
+        if thread_count() == 1 or self.parts > 1:
             blocks = 1
         sizes = (
             *(self.images, self.group, self.channels, self.outputs, self._rows_x, self._width),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels import dry_run
 from pycaffe_dist.kernels.compiling import indices, jit
 from pycaffe_dist.kernels.jit.codegen.calling import call
@@ -21,6 +20,7 @@ from pycaffe_dist.kernels.jit.gemm.kernels import (
     PanelKernel,
     TransposeKernel,
 )
+from pycaffe_dist.threads import parallel_for
 
 # Vectors of columns in a tile of a flat product.
 VECTORS = 3

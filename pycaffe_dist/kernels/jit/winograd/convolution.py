@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for, threads
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit import workspace
@@ -37,6 +36,7 @@ from pycaffe_dist.kernels.jit.winograd.tiles import (
     ScatterKernel,
     TileProductKernel,
 )
+from pycaffe_dist.threads import parallel_for, thread_count
 
 # Input channels whose weights stay in the first-level cache.
 DEPTH = 256
@@ -188,7 +188,7 @@ class WinogradConvolution:
                     )
             return
         # Each part of the tiles transforms the weights for itself: no more than threads need.
-        wanted = 1 if threads() == 1 else -(-UNITS_PER_THREAD * threads() // units)
+        wanted = 1 if thread_count() == 1 else -(-UNITS_PER_THREAD * thread_count() // units)
         with workspace.shared.lend(z.size**2 * z.panel) as panels:
             for g in range(z.group):
                 for first in range(0, self._pieces, self._chunk):

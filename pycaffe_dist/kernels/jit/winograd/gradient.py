@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pycaffe_dist.device import parallel_for
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit import workspace
@@ -30,6 +29,7 @@ from pycaffe_dist.kernels.jit.winograd.grids import (
     transform_piece,
 )
 from pycaffe_dist.kernels.jit.winograd.tiles import GatherKernel, GridKernel, ScatterKernel
+from pycaffe_dist.threads import parallel_for
 
 # Transformed tiles that are kept at a time, in bytes, and at least so many.
 TILE_BYTES, FEWEST_TILES = 3 << 21, 96

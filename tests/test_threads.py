@@ -9,17 +9,19 @@ import time
 import numpy as np
 import pytest
 
-from pycaffe_dist import device
+from pycaffe_dist import threads
 from pycaffe_dist.errors import DeviceError, UsageError
-from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.jit.codegen.waiting import swap_function
+from pycaffe_dist.threads import parallel_for, set_threads
 
 
 @pytest.fixture(params=[1, 2, 5], autouse=True)
 def thread_count(request):
-    before = device.threads()
-    device.set_threads(request.param)
+    before = threads.thread_count()
+    threads.wait_awake(swap_function)
+    set_threads(request.param)
     yield request.param
-    device.set_threads(before)
+    set_threads(before)
 
 
 def count(begin, end, hits):
@@ -32,7 +34,7 @@ def count(begin, end, hits):
 def test_every_index_runs_once(n, grain):
     hits = np.zeros(n, int)
     for _ in range(20):
-        device.parallel_for(count, n, hits, grain=grain)
+        parallel_for(count, n, hits, grain=grain)
     assert (hits == 20).all()
 
 
@@ -41,9 +43,15 @@ def test_more_threads_than_the_system_has_are_told_in_one_line(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    device.set_threads(9)
+    set_threads(9)
     with pytest.raises(DeviceError, match=r"does not let this process have 9 threads .*--threads"):
-        device.parallel_for(count, 100, np.zeros(100, int))
+        parallel_for(count, 100, np.zeros(100, int))
+
+
+def test_threads_without_machine_code_to_wait_in_sleep(monkeypatch, thread_count):
+    monkeypatch.setattr(threads, "_make_swap", None)
+    set_threads(thread_count + 1)  # new ones
+    test_every_index_runs_once(1000, 1)
 
 
 def test_an_exception_surfaces_and_the_pool_lives_on():
@@ -53,7 +61,7 @@ def test_an_exception_surfaces_and_the_pool_lives_on():
 
     for _ in range(3):
         with pytest.raises(ValueError, match="chunk failed"):
-            device.parallel_for(fail, 100)
+            parallel_for(fail, 100)
     test_every_index_runs_once(50, 1)
 
 
@@ -62,11 +70,11 @@ def test_several_threads_and_nested_loops_share_the_pool():
 
     def nested(begin, end):
         for i in range(begin, end):
-            device.parallel_for(count, 8, hits[8 * i : 8 * i + 8])
+            parallel_for(count, 8, hits[8 * i : 8 * i + 8])
 
     def call():
         for _ in range(10):
-            device.parallel_for(nested, 8)
+            parallel_for(nested, 8)
 
     callers = [threading.Thread(target=call) for _ in range(3)]
     for caller in callers:
@@ -84,35 +92,20 @@ def test_chunks_run_on_all_threads(thread_count):
         time.sleep(0.005)
         seen.add(threading.get_ident())
 
-    device.parallel_for(slow, 8 * thread_count)
+    parallel_for(slow, 8 * thread_count)
     assert len(seen) == thread_count
 
 
 def test_a_forked_child_gets_threads_of_its_own():
     hits = np.zeros(10, int)
-    device.parallel_for(count, 10, hits)
+    parallel_for(count, 10, hits)
     child = os.fork()
     if child == 0:
-        device.parallel_for(count, 10, hits)
+        parallel_for(count, 10, hits)
         os._exit(int(hits.sum() != 20))
     assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_number_of_threads_below_one_is_refused():
     with pytest.raises(UsageError, match="at least 1, found 0"):
-        device.set_threads(0)
-
-
-def test_a_kernel_without_a_partner_names_itself():
-    class DeviceArray:
-        __cuda_array_interface__: dict = {}
-
-    @kernel
-    def double(x):
-        x *= 2
-
-    with pytest.raises(DeviceError, match="double has no implementation for GPUs"):
-        double(DeviceArray())
-    x = np.ones(2)
-    double(x)
-    assert x.tolist() == [2, 2]
+        set_threads(0)
