@@ -24,8 +24,8 @@ def add_flags(parser: FlagParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Upgrade the net with its weights; raises PcaffeError."""
+    from pycaffe_dist import atomic
     from pycaffe_dist.schema.binary import read_net_weights
-    from pycaffe_dist.snapshot import atomic
 
     net = read_net_weights(options.old)
     atomic.write(options.new, [net.SerializeToString()])

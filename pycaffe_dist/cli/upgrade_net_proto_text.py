@@ -24,9 +24,9 @@ def add_flags(parser: FlagParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Upgrade the net; raises PcaffeError."""
+    from pycaffe_dist import atomic
     from pycaffe_dist.schema import caffe_pb2, text
     from pycaffe_dist.schema.upgrade import upgrade_net
-    from pycaffe_dist.snapshot import atomic
 
     net = text.parse(text.read_text(options.old), caffe_pb2.NetParameter(), options.old)
     notes = upgrade_net(net, options.old).notes

@@ -24,9 +24,9 @@ def add_flags(parser: FlagParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Upgrade the solver; raises PcaffeError."""
+    from pycaffe_dist import atomic
     from pycaffe_dist.schema import caffe_pb2, text
     from pycaffe_dist.schema.upgrade import upgrade_solver
-    from pycaffe_dist.snapshot import atomic
 
     solver = text.parse(text.read_text(options.old), caffe_pb2.SolverParameter(), options.old)
     notes = upgrade_solver(solver, options.old)

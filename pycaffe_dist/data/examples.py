@@ -14,9 +14,9 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pycaffe_dist.atomic import replacing
 from pycaffe_dist.errors import DataError, PcaffeError
 from pycaffe_dist.schema.reading import read_bytes
-from pycaffe_dist.snapshot.atomic import replacing
 
 STREAMS = 20  # parts of a text that are read side by side
 _TEST_SHARE = 0.1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.filler import fill
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
+from pycaffe_dist.layers.filler import fill
 from pycaffe_dist.layers.parameters import constant
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from pycaffe_dist import device
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import NetError
-from pycaffe_dist.filler import fill
 from pycaffe_dist.layers.base import Layer
+from pycaffe_dist.layers.filler import fill
 from pycaffe_dist.schema import caffe_pb2
 
 FillerParameter = Any  # caffe_pb2.FillerParameter, a class made at run time

@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from pycaffe_dist import atomic
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.reports.training_log import TrainingLog
-from pycaffe_dist.snapshot import atomic
 
 AXES = {"iterations": ("NumIters", "Iterations"), "seconds": ("Seconds", "Seconds")}
 # Outputs that are no losses: better when larger, and drawn on axes of their own.

@@ -1,4 +1,4 @@
 """Snapshots as Caffe writes them: weights and solver states, as binary protobuf or HDF5.
 
-``caffemodel`` has the weights, ``solverstate`` the states, ``atomic`` the way files are written.
+``caffemodel`` has the weights, ``solverstate`` the states.
 """

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pycaffe_dist.atomic import Checksum, checksum
 from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.log import logger
-from pycaffe_dist.snapshot.atomic import Checksum, checksum
 
 _Path = str | os.PathLike[str]
 # 1 had no checksum of its own, and no launch.

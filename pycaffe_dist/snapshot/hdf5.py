@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pycaffe_dist import limits
+from pycaffe_dist import atomic, limits
 from pycaffe_dist.errors import PcaffeError, SnapshotError
-from pycaffe_dist.snapshot import atomic
 
 if TYPE_CHECKING:
     import h5py

@@ -11,7 +11,7 @@ import weakref
 from pathlib import Path
 from typing import NamedTuple
 
-from pycaffe_dist.snapshot import atomic
+from pycaffe_dist import atomic
 
 # A process that was killed may take a moment to end.
 PATIENCE_SECONDS = 3.0

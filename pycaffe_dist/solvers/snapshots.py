@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pycaffe_dist import atomic
 from pycaffe_dist.errors import PcaffeError, SnapshotError, UsageError
 from pycaffe_dist.launch.processes import launch_name
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import weights as net_weights
 from pycaffe_dist.schema import caffe_pb2
-from pycaffe_dist.snapshot import atomic, catalog
+from pycaffe_dist.snapshot import catalog
 from pycaffe_dist.snapshot import prefix as prefixes
 from pycaffe_dist.snapshot.background import Background, Copies
 from pycaffe_dist.snapshot.caffemodel import LayerWeights, fill_weights

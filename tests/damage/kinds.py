@@ -13,6 +13,7 @@ import cv2
 import h5py
 import numpy as np
 
+from pycaffe_dist.atomic import Checksum
 from pycaffe_dist.data import idx
 from pycaffe_dist.data.hdf5_rows import HDF5Rows
 from pycaffe_dist.data.image import read_image
@@ -27,7 +28,6 @@ from pycaffe_dist.net.rules import with_state
 from pycaffe_dist.reports.summary import without_sources
 from pycaffe_dist.schema import binary, caffe_pb2, text
 from pycaffe_dist.snapshot import companion
-from pycaffe_dist.snapshot.atomic import Checksum
 from pycaffe_dist.snapshot.caffemodel import LayerWeights, load_weights, save_weights
 from pycaffe_dist.snapshot.solverstate import SolverStateData, load_state, save_state
 from pycaffe_dist.solvers.fields import check_fields

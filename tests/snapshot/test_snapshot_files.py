@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 import pytest
 
+from pycaffe_dist import atomic
 from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.schema import binary, caffe_pb2
-from pycaffe_dist.snapshot import atomic
 from pycaffe_dist.snapshot.caffemodel import LayerWeights, load_weights, save_weights
 from pycaffe_dist.snapshot.solverstate import SolverStateData, load_state, save_state
 

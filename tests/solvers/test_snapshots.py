@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from tiny import tiny_param, tiny_solver
 
+from pycaffe_dist import atomic
 from pycaffe_dist.config import Action, TrainOptions
 from pycaffe_dist.errors import SnapshotError, UsageError
 from pycaffe_dist.schema import text
-from pycaffe_dist.snapshot import atomic, catalog
+from pycaffe_dist.snapshot import catalog
 from pycaffe_dist.snapshot import companion as companions
 from pycaffe_dist.snapshot.background import Copies
 from pycaffe_dist.snapshot.caffemodel import load_weights

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import NetError
-from pycaffe_dist.filler import fill
+from pycaffe_dist.layers.filler import fill
 from pycaffe_dist.schema import caffe_pb2
 
 
