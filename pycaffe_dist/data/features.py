@@ -15,8 +15,8 @@ from pycaffe_dist.atomic import replacing
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.writers import Writer, create_database, unwinding_when_killed
 from pycaffe_dist.errors import DataError
+from pycaffe_dist.hdf5 import filling
 from pycaffe_dist.schema import caffe_pb2
-from pycaffe_dist.snapshot.hdf5 import filling
 
 # What HDF5 may write besides the rows that it is given: it rounds up, and keeps indices.
 _HDF5_SLACK = 2 << 20

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pycaffe_dist import atomic
+from pycaffe_dist import atomic, hdf5
 from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.schema import binary, caffe_pb2, wire
 from pycaffe_dist.schema.reading import is_hdf5
-from pycaffe_dist.snapshot import hdf5
 
 if TYPE_CHECKING:
     import h5py

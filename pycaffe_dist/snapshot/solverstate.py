@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pycaffe_dist import atomic
+from pycaffe_dist import atomic, hdf5
 from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.schema import binary, caffe_pb2, wire
 from pycaffe_dist.schema.reading import is_hdf5
-from pycaffe_dist.snapshot import hdf5
 
 _Path = str | os.PathLike[str]
 _INT_MAX = 2**31 - 1
