@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pycaffe_dist.blob import Blob, aligned_zeros
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.storage import aligned_zeros
 
 FLOAT = np.dtype(np.float32)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycaffe_dist.calibration.link import Link
+from pycaffe_dist.comm.transports import cuda_aware
 from pycaffe_dist.device import Device, use
 from pycaffe_dist.errors import DeviceError
 
@@ -151,7 +152,12 @@ def _facts(host: str, device: Any) -> dict[str, Any]:
     """Return what other ranks must know of this one's GPU."""
     if not device.is_gpu:
         return {"host": host, "gpu": "", "nccl": "", "mpi": ""}
-    facts = {"host": host, "gpu": device.identity, "nccl": "", "mpi": device.mpi_refusal()}
+    facts = {
+        "host": host,
+        "gpu": device.identity,
+        "nccl": "",
+        "mpi": device.mpi_refusal(cuda_aware()),
+    }
     try:
         device.nccl()
     except DeviceError as error:

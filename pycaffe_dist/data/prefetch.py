@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from pycaffe_dist import device
-from pycaffe_dist.blob import aligned_zeros
 from pycaffe_dist.errors import DataError
+from pycaffe_dist.storage import aligned_zeros
 
 # A reader that has to wait for the interpreter lock should wait rarely: batches are prepared
 # several at a time, up to this many bytes of tops, and more than the 4 that Caffe keeps ready

@@ -12,6 +12,7 @@ import numpy as np
 
 from pycaffe_dist.device import Device
 from pycaffe_dist.errors import DeviceError
+from pycaffe_dist.gpu.mirror import MirroredStorage
 
 Shape = tuple[int, ...]
 
@@ -65,6 +66,10 @@ class GPU(Device, abc.ABC):
     def zeros(self, shape: Any, dtype: Any) -> Any:
         """Return an array of zeros."""
         return self.xp.zeros(shape, dtype)
+
+    def storage(self, dtype: np.dtype) -> MirroredStorage:
+        """Return memory for a blob's values, here and on the host."""
+        return MirroredStorage(dtype, self)
 
     @abc.abstractmethod
     def host_zeros(self, count: int, dtype: Any) -> np.ndarray:
@@ -179,8 +184,11 @@ class GPU(Device, abc.ABC):
         """Return CuPy's module for NCCL; raises DeviceError when there is none."""
 
     @abc.abstractmethod
-    def mpi_refusal(self) -> str:
-        """Say why MPI cannot send from this GPU's memory; empty if it can."""
+    def mpi_refusal(self, cuda_aware: bool | None) -> str:
+        """Say why MPI cannot send from this GPU's memory; empty if it can.
+
+        ``cuda_aware`` is what MPI says of itself, None if it says nothing.
+        """
 
     @abc.abstractmethod
     def memory(self) -> Memory:

@@ -24,6 +24,7 @@ from pycaffe_dist.gpu.base import GPU, Memory, product
 from pycaffe_dist.kernels import caching
 from pycaffe_dist.kernels.cuda.source import Signature, Source, c_type, common
 from pycaffe_dist.precision import wide
+from pycaffe_dist.storage import aligned_zeros
 
 _FLAGS = (
     "-std=c++14",
@@ -80,8 +81,6 @@ class EmulatedGPU(GPU):
         return self._xp
 
     def host_zeros(self, count: int, dtype: Any) -> np.ndarray:
-        from pycaffe_dist.blob import aligned_zeros
-
         return aligned_zeros(count, np.dtype(dtype))
 
     def copy_to_device(self, source: np.ndarray, target: DeviceArray) -> None:
@@ -147,7 +146,7 @@ class EmulatedGPU(GPU):
 
         return emulated_nccl
 
-    def mpi_refusal(self) -> str:
+    def mpi_refusal(self, cuda_aware: bool | None) -> str:
         return ""  # its memory is the host's
 
     def memory(self) -> Memory:

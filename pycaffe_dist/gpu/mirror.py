@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pycaffe_dist import device
-from pycaffe_dist.blob import Storage
-from pycaffe_dist.gpu.base import GPU
 from pycaffe_dist.precision import wide
+from pycaffe_dist.storage import Storage
+
+if TYPE_CHECKING:
+    from pycaffe_dist.gpu.base import GPU
 
 
 class MirroredStorage(Storage):

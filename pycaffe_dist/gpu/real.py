@@ -15,7 +15,6 @@ import numpy as np
 from cupy.cuda import driver, runtime
 from cupy_backends.cuda.libs import cublas
 
-from pycaffe_dist.comm import transports
 from pycaffe_dist.device import use
 from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.base import GPU, Memory, product
@@ -167,9 +166,9 @@ class RealGPU(GPU):
             raise DeviceError("CuPy finds no NCCL: pip install 'pycaffe-dist[nccl]'")
         return nccl
 
-    def mpi_refusal(self) -> str:
+    def mpi_refusal(self, cuda_aware: bool | None) -> str:
         words = {True: "", False: "MPI is not CUDA-aware", None: "MPI does not say that it is"}
-        return words[transports.cuda_aware()]
+        return words[cuda_aware]
 
     def memory(self) -> Memory:
         with use(self):

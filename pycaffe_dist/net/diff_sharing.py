@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycaffe_dist.blob import Blob, Storage
+from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.net.build import Node
+from pycaffe_dist.storage import Storage
 
 
 class _Slot:
