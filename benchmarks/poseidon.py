@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pycaffe_dist.calibration.link import Link
+from pycaffe_dist.comm.measured import Link
 from pycaffe_dist.config import Overlap
 from pycaffe_dist.net import Net
 from pycaffe_dist.planning import prediction

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from pycaffe_dist.comm.thread import Step
 
+if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.mpi import MPICluster
+
 ROUNDS = 10
 TAG = 2
 
 
-def compare(communicator: Any) -> Generator[Step, None, tuple[float, float]]:
+def clock_ahead(cluster: Cluster) -> tuple[float, float]:
+    """Return this rank's time (``time.perf_counter``), and how far it is ahead of rank 0's."""
+    if cluster.size == 1:
+        return perf_counter(), 0.0
+    mpi = cast("MPICluster", cluster)
+    return mpi.run(_compare(mpi.control), "comparing clocks")
+
+
+def _compare(communicator: Any) -> Generator[Step, None, tuple[float, float]]:
     """Compare this rank's clock (``time.perf_counter``) with that of rank 0, rank by rank.
 
     Returns its time and how far it is ahead, in seconds: by the round that took the least time,

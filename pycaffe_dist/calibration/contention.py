@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pycaffe_dist.calibration.link import AT_A_TIME, LARGE_BYTES, exchange_bytes, saturate
-from pycaffe_dist.calibration.products import FLOPS, multiply_until
-from pycaffe_dist.planning.simulation import Contention
+from pycaffe_dist.calibration.link import (
+    AT_A_TIME,
+    LARGE_BYTES,
+    exchange_bytes,
+    link_of,
+    saturate,
+)
+from pycaffe_dist.calibration.products import FLOPS, multiply_until, product_rate
+from pycaffe_dist.comm.measured import Contention
 
 if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.comm.thread import Task
 
@@ -25,10 +32,20 @@ _ROUNDS = 2
 _LEAST_SHARE = 0.05
 
 
-def measure(cluster: MPICluster, control: Any, shift: int) -> Contention:
-    """Let all ranks compute while they send to rank + ``shift``; all must call it together."""
-    left = _beside_large(cluster, control, shift)
-    values = cluster.mean(np.array([*left, _per_message(cluster, control, shift)])).tolist()
+def contention_of(cluster: Cluster) -> Contention:
+    """Return what is left of both rates when all ranks compute and exchange at once.
+
+    Measured at the first call, in two tenths of a second or so: where ranks have few cores, the
+    network's own work slows the kernels down, and they the messages.
+    """
+    if cluster.measured.contention is None:
+        cluster.measured.contention = _measure(cast("MPICluster", cluster))
+    return cluster.measured.contention
+
+
+def _measure(cluster: MPICluster) -> Contention:
+    """Let all ranks compute while they send to the next host; all must call it together."""
+    values = cluster.mean(np.array([*_beside_large(cluster), _per_message(cluster)])).tolist()
     computing, wire = (min(max(share, _LEAST_SHARE), 1.0) for share in values[:2])
     return Contention(computing, wire, values[2])
 
@@ -39,16 +56,17 @@ def _multiply_beside(cluster: MPICluster, task: Task) -> tuple[float, Any]:
     return multiply_until(lambda: handle.done), handle.wait()
 
 
-def _beside_large(cluster: MPICluster, control: Any, shift: int) -> tuple[float, float]:
+def _beside_large(cluster: MPICluster) -> tuple[float, float]:
     """Return what is left of the rates of products and of the wire."""
-    link, rate = cluster.link(), cluster.product_rate()
+    link, rate = link_of(cluster), product_rate(cluster)
     messages = int(np.clip(_SECONDS * link.bandwidth / LARGE_BYTES, *_LARGE))
     cluster.barrier()
-    product, (seconds, nbytes) = _multiply_beside(cluster, saturate(control, shift, messages))
+    task = saturate(cluster.control, cluster.to_next_host, messages)
+    product, (seconds, nbytes) = _multiply_beside(cluster, task)
     return FLOPS / product / rate, nbytes / seconds / link.bandwidth
 
 
-def _per_message(cluster: MPICluster, control: Any, shift: int) -> float:
+def _per_message(cluster: MPICluster) -> float:
     """Return the processor time that a message takes from kernels, besides that of its bytes.
 
     After a product has filled the caches, it is several times what messages on their own take.
@@ -57,6 +75,7 @@ def _per_message(cluster: MPICluster, control: Any, shift: int) -> float:
     cluster.barrier()
     before = thread.call(time.thread_time, "processor time").wait()
     for _ in range(_SMALL):
-        _multiply_beside(cluster, exchange_bytes(control, shift, _ROUNDS))
+        task = exchange_bytes(cluster.control, cluster.to_next_host, _ROUNDS)
+        _multiply_beside(cluster, task)
     after = thread.call(time.thread_time, "processor time").wait()
     return (after - before) / (_SMALL * _ROUNDS)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from pycaffe_dist.comm.measured import Link
 from pycaffe_dist.comm.thread import Step
+
+if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.mpi import MPICluster
 
 # Of 1 Gbit/s between four hosts, messages of 512 KiB showed 72 to 92 MB/s, and of 2 MiB 94 to 110.
 LARGE_BYTES = 1 << 21
@@ -18,25 +22,23 @@ AT_A_TIME = 3
 TAG = 1
 
 
-@dataclass(frozen=True)
-class Link:
-    """The slowest link between ranks that exchange data.
+def link_of(cluster: Cluster) -> Link:
+    """Return the slowest link between hosts, or between ranks when there is one host.
 
-    ``latency`` in seconds for a message of one byte; ``bandwidth`` in bytes per second that a rank
-    sends while it receives as many.
+    Measured at the first call, on all ranks.
     """
+    known = cluster.measured
+    if known.link is None:
+        mpi = cast("MPICluster", cluster)
+        task = measure(mpi.control, mpi.to_next_host)
+        link = between(*mpi.max(mpi.run(task, "measuring links")).tolist())
+        known.link = Link(link.latency, min(link.bandwidth, mpi.bandwidth_limit))
+    return known.link
 
-    latency: float
-    bandwidth: float
 
-    @classmethod
-    def between(cls, small: float, large: float) -> Link:
-        """Return the link on which a one-byte and a large message take these times (seconds)."""
-        return cls(small, LARGE_BYTES / max(large - small, 1e-9))
-
-    def seconds(self, messages: float, nbytes: float) -> float:
-        """Return the time for so many messages one after the other that carry ``nbytes`` in all."""
-        return messages * self.latency + nbytes / self.bandwidth
+def between(small: float, large: float) -> Link:
+    """Return the link on which a one-byte and a large message take these times (seconds)."""
+    return Link(small, LARGE_BYTES / max(large - small, 1e-9))
 
 
 def saturate(

@@ -80,6 +80,7 @@ def _gpus(wanted: str) -> Iterator[str]:
 
 
 def _mpi() -> Iterator[str]:
+    from pycaffe_dist.calibration.link import link_of
     from pycaffe_dist.comm import transports
     from pycaffe_dist.comm.cluster import detect
     from pycaffe_dist.launch import environment
@@ -100,7 +101,7 @@ def _mpi() -> Iterator[str]:
         return
     with detect() as found:
         cluster = cast("MPICluster", found)  # there is a launcher
-        link = cluster.link()  # its messages make MPI open its transports
+        link = link_of(cluster)  # its messages make MPI open its transports
         mine = ", ".join(transports.in_use()) or "not known"
         loaded = transports.libraries()
         devices = transports.infiniband_devices()
@@ -124,6 +125,7 @@ def _mpi() -> Iterator[str]:
 
 def _between_gpus(cluster: MPICluster) -> Iterator[str]:
     """Say how fast GPUs exchange gradients, when ranks take the GPUs of their host in turn."""
+    from pycaffe_dist.calibration.gpu_link import gpu_link
     from pycaffe_dist.device import HOST
     from pycaffe_dist.gpu.finding import count, open_gpu
 
@@ -133,7 +135,7 @@ def _between_gpus(cluster: MPICluster) -> Iterator[str]:
         mine = HOST
     peers = cluster.peers(mine)  # it logs what joins them, and why the rest does not
     for path in peers.paths:
-        link = peers.link(path)
+        link = gpu_link(peers, path)
         yield f"  {path}:".ljust(20) + (
             f"{link.latency * 1e6:.0f} us and {link.bandwidth / 1e6:.0f} MB/s between the slowest"
         )

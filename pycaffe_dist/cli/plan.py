@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"flag --{name} needs {least} or more, not {getattr(options, name)}")
     if options.bandwidth <= 0:
         raise UsageError(f"flag --bandwidth needs more than 0, not {options.bandwidth}")
-    from pycaffe_dist.calibration.link import Link
+    from pycaffe_dist.comm.measured import Link
     from pycaffe_dist.planning import prediction
     from pycaffe_dist.planning.search import Workload
     from pycaffe_dist.threads import set_threads

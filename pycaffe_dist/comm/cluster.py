@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import abc
-import time
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.calibration.link import Link
+from pycaffe_dist.comm.measured import NO_CONTENTION, Link, Measured
 from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.launch import environment
-from pycaffe_dist.planning.simulation import Contention
 
 
 class Cluster(abc.ABC):
     """The ranks of a run, seen from one of them.
 
     ``rank`` of ``size`` ranks; ``hosts`` names every rank's host; ``local_rank`` of ``local_size``
-    ranks on this host; ``threads`` is this rank's share of its host's cores.  Every operation is
-    collective: all ranks call the same ones in the same order, from their main threads.  Use it as
-    a context: an exception that leaves it ends the run on all ranks.
+    ranks on this host; ``threads`` is this rank's share of its host's cores; ``measured`` is what
+    `pycaffe_dist.calibration` has found out.  Every operation is collective: all ranks call the
+    same ones in the same order, from their main threads.  Use it as a context: an exception that
+    leaves it ends the run on all ranks.
     """
 
     rank: int
@@ -31,8 +30,7 @@ class Cluster(abc.ABC):
     local_size: int
     hosts: tuple[str, ...]
     threads: int
-    _product_rate: float | None = None
-    _copy_rate: float | None = None
+    measured: Measured
     # How long a byte takes from a GPU to the host and back, where gradients are on GPUs (seconds).
     staging_seconds: float = 0.0
 
@@ -94,42 +92,6 @@ class Cluster(abc.ABC):
         """
 
     @abc.abstractmethod
-    def link(self) -> Link:
-        """Return how fast ranks exchange messages; measured at the first call, on all ranks."""
-
-    def contention(self) -> Contention:
-        """Return how messages and computing slow each other down on this rank and the others."""
-        return Contention()
-
-    def clock_ahead(self) -> tuple[float, float]:
-        """Return this rank's time (``time.perf_counter``), and how far it is ahead of rank 0's."""
-        return time.perf_counter(), 0.0
-
-    def product_rate(self) -> float:
-        """Return the slowest rank's FLOP/s in a matrix product while all ranks compute.
-
-        Measured at the first call, in some 10 ms.
-        """
-        if self._product_rate is None:
-            from pycaffe_dist.calibration.products import FLOPS, measure_seconds
-
-            self.barrier()
-            self._product_rate = FLOPS / float(self.max(np.array(measure_seconds())))
-        return self._product_rate
-
-    def copy_rate(self) -> float:
-        """Return the bytes per second that the slowest rank reads and writes while all ranks do.
-
-        Measured at the first call, in some 10 ms.
-        """
-        if self._copy_rate is None:
-            from pycaffe_dist.calibration.copies import COPIED_BYTES, measure_seconds
-
-            self.barrier()
-            self._copy_rate = COPIED_BYTES / float(self.max(np.array(measure_seconds())))
-        return self._copy_rate
-
-    @abc.abstractmethod
     def abort(self, error: BaseException | str) -> None:
         """End the run on all ranks, with one message that names this rank, its host and ``error``.
 
@@ -162,6 +124,7 @@ class LocalCluster(Cluster):
         self.local_rank, self.local_size = 0, 1
         self.hosts = (environment.host_name(),)
         self.threads = len(environment.cores(environment.usable_cpus()))
+        self.measured = Measured(Link(latency=0.0, bandwidth=float("inf")), NO_CONTENTION)
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
         """Return ``array``."""
@@ -189,10 +152,6 @@ class LocalCluster(Cluster):
     def agree_max(self, values: Any, lag: int = 1) -> np.ndarray:
         """Return ``values``."""
         return np.array(values)
-
-    def link(self) -> Link:
-        """Return a link that costs nothing."""
-        return Link(latency=0.0, bandwidth=float("inf"))
 
     def abort(self, error: BaseException | str) -> None:
         """Do nothing: the error itself goes on to the caller."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pycaffe_dist.calibration.link import Link
+from pycaffe_dist.comm.measured import Link
 from pycaffe_dist.comm.transports import cuda_aware
 from pycaffe_dist.device import Device, use
 from pycaffe_dist.errors import DeviceError
@@ -35,10 +35,10 @@ class Peers:
     """
 
     def __init__(self, cluster: MPICluster, device: Device):
-        self._cluster = cluster
+        self.cluster = cluster
         self._gpu: Any = device
         self._communicator: Any = None
-        self._links: dict[str, Link] = {}
+        self.links: dict[str, Link] = {}
         of_all = cluster.gather_bytes(json.dumps(_facts(cluster.host, device)).encode())
         self.refusals = refusals([json.loads(data) for data in of_all])
         if NCCL not in self.refusals:
@@ -73,30 +73,6 @@ class Peers:
         except self._gpu.nccl().NcclError as error:
             raise DeviceError(f"NCCL: {error}") from None
 
-    def link(self, path: str) -> Link:
-        """Return how fast two GPUs exchange messages on a path, the slowest two; measured once."""
-        if path not in self._links:
-            found = self._nccl_link() if path == NCCL else self._cluster.device_link(self._gpu)
-            self._links[path] = found
-        return self._links[path]
-
-    def _nccl_link(self) -> Link:
-        """Return the link on which an allreduce of two rounds takes as long as NCCL's sum."""
-        best = [min(map(self._seconds_of_sum, [n] * (1 + _REPETITIONS))) for n in (8, _BYTES)]
-        small, large = self._cluster.max(np.array(best)).tolist()
-        ranks = self._cluster.size
-        nbytes = 2 * _BYTES * (ranks - 1) / ranks
-        return Link(small / 2, max(nbytes, 1) / max(large - small, 1e-9))
-
-    def _seconds_of_sum(self, nbytes: int) -> float:
-        with use(self._gpu), self._gpu.stream("collective"):
-            array = self._gpu.zeros(nbytes // 4, np.float32)
-            self._gpu.synchronize_stream()
-            started = time.perf_counter()
-            self.sum(array)
-            self._gpu.synchronize_stream()
-            return time.perf_counter() - started
-
     @property
     def paths(self) -> list[str]:
         """The paths that can be taken, the same on all ranks."""
@@ -117,7 +93,7 @@ class Peers:
 
     def _join(self) -> None:
         """Make a communicator of NCCL, or note that it refuses to."""
-        cluster, reason = self._cluster, ""
+        cluster, reason = self.cluster, ""
         nccl = self._gpu.nccl()
         identity = nccl.get_unique_id() if cluster.rank == 0 else None
         identity = pickle.loads(cluster.broadcast_bytes(pickle.dumps(identity)))

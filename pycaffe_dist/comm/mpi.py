@@ -9,16 +9,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pycaffe_dist import log
-from pycaffe_dist.calibration import contention
-from pycaffe_dist.calibration.clocks import compare
-from pycaffe_dist.calibration.link import Link, measure
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.comm.gpu_paths import Peers
+from pycaffe_dist.comm.measured import Measured
 from pycaffe_dist.comm.rma import Windows
 from pycaffe_dist.comm.stall_inspector import StallInspector
 from pycaffe_dist.comm.thread import CommunicationThread, Handle, Step, Task
@@ -27,12 +25,7 @@ from pycaffe_dist.comm.transports import cuda_aware
 from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.device import Device
 from pycaffe_dist.errors import ClusterError, exit_status
-from pycaffe_dist.exchange.arrival import in_stream
 from pycaffe_dist.launch import environment, messages
-from pycaffe_dist.planning.simulation import Contention
-
-if TYPE_CHECKING:
-    from pycaffe_dist.gpu.base import GPU
 
 # When several ranks fail for the same reason, only one is to speak: rank 0 goes first, and ends
 # the others while they wait (seconds).
@@ -45,22 +38,23 @@ _ABORT_TIMEOUT = 2.0
 class MPICluster(Cluster):
     """The ranks of MPI's world, over mpi4py.
 
-    ``exchange_communicator`` is for exchanges alone, so that their tags meet no others;
-    ``communication`` runs their tasks.  Where the last ranks only serve parameters, the cluster is
-    that of the others, the workers, and these ranks' own cluster is of no use but to ``serve``;
-    ``requests`` and ``answers`` join both, by their ranks in the world, where ``world_rank`` is
-    this one's.  Raises ClusterError when MPI is missing, does not suit the launcher, does not allow
-    a thread other than the main one to call it, or leaves no rank to train.
+    ``exchange_communicator`` is for exchanges alone, so that their tags meet no others, and
+    ``control`` for the rest; ``communication`` runs their tasks.  Where the last ranks only serve
+    parameters, the cluster is that of the others, the workers, and these ranks' own cluster is of
+    no use but to ``serve``; ``requests`` and ``answers`` join both, by their ranks in the world,
+    where ``world_rank`` is this one's.  Raises ClusterError when MPI is missing, does not suit the
+    launcher, does not allow a thread other than the main one to call it, or leaves no rank to
+    train.
     """
 
     def __init__(self, launch: environment.Launch, settings: ClusterSettings):
         environment.prepare_mpi()
         self._mpi = _import_mpi(launch)
         self._closed = False
-        self._link: Link | None = None
-        self._contention: Contention | None = None
+        self.measured = Measured()
         self._agreements: deque[Handle] = deque()
         self._settings = settings
+        self.bandwidth_limit = settings.bandwidth_limit
         self._node: Any = None
         self._windows: Windows | None = None
         self._peers: Peers | None = None
@@ -73,8 +67,8 @@ class MPICluster(Cluster):
             settings.shutdown_seconds,
         )
         self._finalize = self.communication.call(self._initialise, "MPI_Init").wait()
-        self.rank = self.world_rank = self._control.Get_rank()
-        self.size = self._world_size = self._control.Get_size()
+        self.rank = self.world_rank = self.control.Get_rank()
+        self.size = self._world_size = self.control.Get_size()
         self._workers = self.size - settings.server_ranks
         host = _name_of_host(settings.hosts, self.rank, self.size) or host
         self.communication.who = f"rank {self.rank} of {self.size} on {host}"
@@ -106,7 +100,7 @@ class MPICluster(Cluster):
                 f"{mpi.Get_library_version().split(',')[0]} offers MPI_THREAD_{names[level]}; "
                 "pcaffe needs MPI_THREAD_SERIALIZED, because a thread of its own talks to MPI"
             )
-        self._control = self._world = mpi.COMM_WORLD.Dup()
+        self.control = self._world = mpi.COMM_WORLD.Dup()
         self.exchange_communicator = mpi.COMM_WORLD.Dup()
         self._questions = mpi.COMM_WORLD.Dup()
         self.requests, self.answers = mpi.COMM_WORLD.Dup(), mpi.COMM_WORLD.Dup()
@@ -143,7 +137,7 @@ class MPICluster(Cluster):
 
         def split() -> None:
             color = int(self.serves)
-            self._control = self._world.Split(color, self.world_rank)
+            self.control = self._world.Split(color, self.world_rank)
             self.exchange_communicator = self._world.Split(color, self.world_rank)
 
         self.communication.call(split, "split").wait()
@@ -194,16 +188,17 @@ class MPICluster(Cluster):
             self._windows = Windows(self._mpi, call, max(map(self.hosts.count, self.hosts)))
         return self._windows
 
-    def _run(self, task: Task, name: str) -> Any:
+    def run(self, task: Task, name: str) -> Any:
+        """Return the result of a task of the communication thread."""
         return self.communication.submit(task, name).wait()
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
         """Overwrite ``array`` (C-contiguous) with that of rank ``root``; return it."""
 
         def task() -> Task:
-            yield Step([self._control.Ibcast(array, root)])
+            yield Step([self.control.Ibcast(array, root)])
 
-        self._run(task(), "broadcast")
+        self.run(task(), "broadcast")
         return array
 
     def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
@@ -220,7 +215,7 @@ class MPICluster(Cluster):
         rows = np.empty((self.size, *values.shape), values.dtype)
 
         def task() -> Task:
-            yield Step([self._control.Iallgather(values, rows)])
+            yield Step([self.control.Iallgather(values, rows)])
             return rows
 
         return self.communication.submit(task(), name)
@@ -249,9 +244,9 @@ class MPICluster(Cluster):
         """Return when all ranks have come here."""
 
         def task() -> Task:
-            yield Step([self._control.Ibarrier()])
+            yield Step([self.control.Ibarrier()])
 
-        self._run(task(), "barrier")
+        self.run(task(), "barrier")
 
     def agree_max(self, values: Any, lag: int = 1) -> np.ndarray:
         """Return the elementwise maximum over ranks of what was given ``lag`` calls ago."""
@@ -263,22 +258,6 @@ class MPICluster(Cluster):
             agreed = self._agreements.popleft().wait().max(axis=0)
         self._agreements.append(self._allgather(mine, "agree_max"))
         return agreed
-
-    def link(self) -> Link:
-        """Return the slowest link between hosts, or between ranks when there is one host."""
-        if self._link is None:
-            task = measure(self._control, self._to_next_host)
-            latency, large = self.max(self._run(task, "measuring links"))
-            link = Link.between(float(latency), float(large))
-            limit = min(link.bandwidth, self._settings.bandwidth_limit)
-            self._link = Link(link.latency, limit)
-        return self._link
-
-    def device_link(self, gpu: GPU) -> Link:
-        """Return what :meth:`link` does for messages from one GPU's memory to another's."""
-        task = measure(self._control, self._to_next_host, lambda n: gpu.zeros(n, np.uint8))
-        latency, large = self.max(self._run(in_stream(gpu, "exchange", task), "measuring links"))
-        return Link.between(float(latency), float(large))
 
     def peers(self, device: Device) -> Peers:
         """Return what joins the ranks' GPUs, of which ``device`` is this one's, if it has one.
@@ -295,24 +274,10 @@ class MPICluster(Cluster):
         return self._peers
 
     @property
-    def _to_next_host(self) -> int:
+    def to_next_host(self) -> int:
         """How far away the rank is to which links are measured."""
         on_first_host = self.hosts.count(self.hosts[0])
         return on_first_host % self.size or 1 % self.size
-
-    def contention(self) -> Contention:
-        """Return what is left of both rates when all ranks compute and exchange at once.
-
-        Measured at the first call, in two tenths of a second or so: where ranks have few cores, the
-        network's own work slows the kernels down, and they the messages.
-        """
-        if self._contention is None:
-            self._contention = contention.measure(self, self._control, self._to_next_host)
-        return self._contention
-
-    def clock_ahead(self) -> tuple[float, float]:
-        """Return this rank's time (``time.perf_counter``), and how far it is ahead of rank 0's."""
-        return self._run(compare(self._control), "comparing clocks")
 
     def abort(self, error: BaseException | str) -> None:
         """End the run on all ranks, with one message that names this rank, its host and ``error``.

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from pycaffe_dist.calibration.link import Link
+from pycaffe_dist.calibration.copies import copy_rate
+from pycaffe_dist.calibration.link import link_of
+from pycaffe_dist.calibration.products import product_rate
+from pycaffe_dist.comm.arrival import wait_for
+from pycaffe_dist.comm.measured import Link
 from pycaffe_dist.comm.thread import Step
 from pycaffe_dist.config import ExchangeSettings, Wire
 from pycaffe_dist.errors import UsageError
-from pycaffe_dist.exchange.arrival import wait_for
 from pycaffe_dist.registry import Registry
 
 if TYPE_CHECKING:
@@ -106,20 +109,20 @@ class Cost:
 
     def latency_seconds(self, cluster: Cluster) -> float:
         """Return for how long messages are under way besides the time that their bytes take."""
-        return self.messages * (self.link or cluster.link()).latency
+        return self.messages * (self.link or link_of(cluster)).latency
 
     def wire_seconds(self, cluster: Cluster) -> float:
         """Return the time of all bytes that are sent, to and from the host's memory included."""
         staging = 0.0 if self.link else cluster.staging_seconds
-        return self.nbytes * (1 / (self.link or cluster.link()).bandwidth + staging)
+        return self.nbytes * (1 / (self.link or link_of(cluster)).bandwidth + staging)
 
     def seconds(self, cluster: Cluster) -> float:
         """Return the time that this takes on a cluster where nothing else goes on."""
         seconds = self.latency_seconds(cluster) + self.wire_seconds(cluster)
         if self.flops or self.saved_flops:
-            seconds += (self.flops - self.saved_flops) / cluster.product_rate()
+            seconds += (self.flops - self.saved_flops) / product_rate(cluster)
         if self.copied:
-            seconds += self.copied / cluster.copy_rate()
+            seconds += self.copied / copy_rate(cluster)
         return seconds
 
 

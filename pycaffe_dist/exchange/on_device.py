@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
+from pycaffe_dist.calibration.gpu_link import gpu_link
+from pycaffe_dist.comm.arrival import in_stream, wait_for
 from pycaffe_dist.comm.gpu_paths import MPI, NCCL, Peers
 from pycaffe_dist.comm.thread import Step, Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.device import use
 from pycaffe_dist.exchange.allreduce import Allreduce, DirectMean
-from pycaffe_dist.exchange.arrival import in_stream, wait_for
 from pycaffe_dist.exchange.base import Bucket, Cost, Slice, mean_in_rank_order, register
 
 if TYPE_CHECKING:
-    from pycaffe_dist.calibration.link import Link
     from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.comm.measured import Link
     from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.net.parameter import Parameter
 
@@ -51,7 +52,7 @@ class DeviceExchange(Allreduce):
         self._peers = cast("MPICluster", self.cluster).peers(self._gpu)
         self._refusal = self._peers.refusals.get(self.path, "")
         if not self._refusal:
-            self._link = self._peers.link(self.path)
+            self._link = gpu_link(self._peers, self.path)
 
     def measured(self) -> str:
         """Return what the messages' path was measured to take."""

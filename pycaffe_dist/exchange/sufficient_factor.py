@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from pycaffe_dist.comm.arrival import Copies, wait_for
 from pycaffe_dist.comm.thread import Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.device import from_numpy, use
 from pycaffe_dist.errors import ClusterError
-from pycaffe_dist.exchange.arrival import Copies, wait_for
 from pycaffe_dist.exchange.base import (
     Bucket,
     Cost,

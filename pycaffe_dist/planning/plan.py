@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from pycaffe_dist.calibration.contention import contention_of
+from pycaffe_dist.calibration.copies import copy_rate
+from pycaffe_dist.calibration.link import link_of
+from pycaffe_dist.calibration.products import product_rate
 from pycaffe_dist.config import Overlap
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.base import AUTO, Bucket
@@ -136,13 +140,13 @@ def make_plans(
     if wanted == AUTO:
         exchanges = [exchange for exchange in exchanges if exchange.may_help(cluster)]
     # All ranks measure together, before rank 0 predicts.
-    cluster.link()
+    link_of(cluster)
     if any(exchange.computes for exchange in exchanges):
-        cluster.product_rate()
+        product_rate(cluster)
     if any(exchange.copies for exchange in exchanges) and len(set(cluster.hosts)) < cluster.size:
-        cluster.copy_rate()
+        copy_rate(cluster)
     if workload is not None:
-        cluster.contention()
+        contention_of(cluster)
     differences = _differences(parameters, exchanges, cluster)
     data = None
     if cluster.rank == 0:
@@ -209,10 +213,10 @@ def buckets(
 
 def describe(cluster: Cluster, exchanges: Sequence[Exchange]) -> str:
     """Return the measurements that a plan is made from, in words."""
-    link, hosts = cluster.link(), len(set(cluster.hosts))
+    link, hosts = link_of(cluster), len(set(cluster.hosts))
     measured = f"latency {link.latency * 1e6:.0f} us, {link.bandwidth / 1e6:.0f} MB/s"
     if any(exchange.computes for exchange in exchanges):
-        measured += f", {cluster.product_rate() / 1e9:.3g} GFLOP/s"
+        measured += f", {product_rate(cluster) / 1e9:.3g} GFLOP/s"
     measured = ", ".join([measured, *(text for each in exchanges if (text := each.measured()))])
     return f"{cluster.size} ranks on {hosts} host{'s' * (hosts > 1)} ({measured})"
 

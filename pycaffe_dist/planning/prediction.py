@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from pycaffe_dist.calibration.link import Link
 from pycaffe_dist.comm.cluster import LocalCluster
+from pycaffe_dist.comm.measured import Link
 from pycaffe_dist.config import ExchangeSettings, Wire
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.exchange.base import candidates
@@ -47,12 +47,8 @@ class ImaginedCluster(LocalCluster):
         super().__init__()
         self.size = imagined.ranks
         self.hosts = tuple(f"host{rank}" for rank in range(imagined.ranks))
-        self._imagined = imagined.link
-        self._product_rate = imagined.rate
-
-    def link(self) -> Link:
-        """Return the imagined link."""
-        return self._imagined
+        self.measured.link = imagined.link
+        self.measured.product_rate = imagined.rate
 
 
 def open_net(path: str) -> tuple[Net, Any]:

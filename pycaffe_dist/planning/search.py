@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product, starmap
 from typing import TYPE_CHECKING
 
+from pycaffe_dist.calibration.contention import contention_of
+from pycaffe_dist.calibration.copies import copy_rate
+from pycaffe_dist.calibration.products import product_rate
 from pycaffe_dist.config import Overlap
 from pycaffe_dist.exchange.schedule import buckets_of
 from pycaffe_dist.planning.simulation import Iteration, Transfer, Update, simulate
@@ -138,14 +141,14 @@ def predicted(
         updates,
         workload.passes,
         overlap=workload.overlap,
-        contention=cluster.contention(),
+        contention=contention_of(cluster),
     )
 
 
 def spared_seconds(exchange: Exchange, bucket: Bucket, cluster: Cluster) -> float:
     """Return the seconds that a bucket spares the backward of its layer."""
     flops = exchange.cost(bucket.slices, cluster).saved_flops
-    return flops / cluster.product_rate() if flops else 0.0
+    return flops / product_rate(cluster) if flops else 0.0
 
 
 def _transfer(exchange: Exchange, bucket: Bucket, cluster: Cluster) -> Transfer:
@@ -155,9 +158,9 @@ def _transfer(exchange: Exchange, bucket: Bucket, cluster: Cluster) -> Transfer:
     return Transfer(
         layer=last.layer_index,
         after=_ready_after(last) if exchange.during_backward else None,
-        wire=cost.wire_seconds(cluster) + (cost.copied and cost.copied / cluster.copy_rate()),
+        wire=cost.wire_seconds(cluster) + (cost.copied and cost.copied / copy_rate(cluster)),
         latency=cost.latency_seconds(cluster),
-        finish=cost.flops / cluster.product_rate() if cost.flops else 0.0,
+        finish=cost.flops / product_rate(cluster) if cost.flops else 0.0,
         saved=spared_seconds(exchange, bucket, cluster),
         priority=bucket.priority,
         messages=cost.messages,

@@ -6,22 +6,11 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pycaffe_dist.comm.measured import NO_CONTENTION, Contention
 from pycaffe_dist.config import Overlap
 
 # With messages during forward, how many iterations it takes until one is like the next.
 _SETTLING = 2
-
-
-@dataclass(frozen=True)
-class Contention:
-    """What is left of the rate of computing, and of the wire's, while both are in use (0 to 1).
-
-    A message takes ``per_message`` seconds from a rank that computes, however small it is.
-    """
-
-    computing: float = 1.0
-    wire: float = 1.0
-    per_message: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,7 @@ def simulate(
     passes: int = 1,
     *,
     overlap: Overlap = Overlap.BACKWARD,
-    contention: Contention = Contention(),
+    contention: Contention = NO_CONTENTION,
 ) -> Iteration:
     """Run one iteration of a rank whose others do the same at the same time.
 

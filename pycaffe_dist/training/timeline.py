@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pycaffe_dist.calibration.clocks import clock_ahead
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import logger
@@ -41,7 +42,7 @@ class Timeline:
         self._spans: list[Span] = []
         if cluster.rank == 0:
             _check_place(Path(path))
-        self._began = cluster.clock_ahead()
+        self._began = clock_ahead(cluster)
 
     def __call__(self, kind: Kind, name: str, started: float, ended: float) -> None:
         """Take note of a span."""
@@ -74,7 +75,7 @@ class Timeline:
 
     def _on_clock_of_rank_0(self) -> list[Span]:
         """Return this rank's spans; between two comparisons, clocks drift evenly."""
-        (first, ahead), (last, ahead_now) = self._began, self._cluster.clock_ahead()
+        (first, ahead), (last, ahead_now) = self._began, clock_ahead(self._cluster)
         drift = (ahead_now - ahead) / max(last - first, 1e-9)
 
         def moved(moment: float) -> float:

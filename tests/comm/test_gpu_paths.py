@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pycaffe_dist.calibration.link import Link
 from pycaffe_dist.comm.gpu_paths import MPI, NCCL, refusals
+from pycaffe_dist.comm.measured import Link, Measured
 from pycaffe_dist.exchange.base import Cost
 
 
@@ -36,6 +36,6 @@ def test_paths_are_refused_with_a_reason(ranks, found):
 
 
 def test_gpus_have_a_link_of_their_own_and_what_goes_over_the_host_is_copied_too():
-    cluster = SimpleNamespace(link=lambda: Link(1e-5, 1e9), staging_seconds=2e-9)
+    cluster = SimpleNamespace(measured=Measured(Link(1e-5, 1e9)), staging_seconds=2e-9)
     assert Cost(2, 1e6).seconds(cluster) == pytest.approx(2e-5 + 1e-3 + 2e-3)
     assert Cost(2, 1e6, link=Link(1e-6, 1e10)).seconds(cluster) == pytest.approx(2e-6 + 1e-4)

@@ -8,8 +8,8 @@ import re
 import pytest
 from fake_parameters import FakeParameter, inner_products, parameters, statistics
 
-from pycaffe_dist.calibration.link import Link
 from pycaffe_dist.comm.cluster import LocalCluster
+from pycaffe_dist.comm.measured import Link
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.errors import ClusterError, UsageError
 from pycaffe_dist.exchange import candidates, exchange_class, exchange_names
@@ -51,10 +51,7 @@ class FakeCluster(LocalCluster):
     def __init__(self, size: int = 4, *others: dict[str, str]):
         super().__init__()
         self.size, self.hosts, self.others = size, self.hosts * size, others
-        self._product_rate = 1e9
-
-    def link(self):
-        return Link(latency=1e-3, bandwidth=1e6)
+        self.measured.link, self.measured.product_rate = Link(latency=1e-3, bandwidth=1e6), 1e9
 
     def gather_bytes(self, data):
         return [data, *(json.dumps(other).encode() for other in self.others)]

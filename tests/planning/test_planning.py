@@ -6,12 +6,11 @@ import re
 
 import pytest
 
-from pycaffe_dist.calibration.link import Link
 from pycaffe_dist.cli.main import main
+from pycaffe_dist.comm.measured import Contention, Link
 from pycaffe_dist.errors import WRONG_INPUT, UsageError
 from pycaffe_dist.planning import prediction
 from pycaffe_dist.planning.search import Times, Workload
-from pycaffe_dist.planning.simulation import Contention
 
 SOLVER = """
 base_lr: 0.01 lr_policy: 'fixed' max_iter: 10 %s net_param {

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from fake_parameters import parameters
 
-from pycaffe_dist.calibration.link import Link
 from pycaffe_dist.cli.main import main
 from pycaffe_dist.comm.cluster import LocalCluster
+from pycaffe_dist.comm.measured import Contention, Link, Measured
 from pycaffe_dist.config import ExchangeSettings, UpdatePriority
 from pycaffe_dist.errors import FAILURE, WRONG_INPUT, ClusterError, UsageError
 from pycaffe_dist.exchange import candidates, exchange_class
@@ -26,15 +26,12 @@ class FakeCluster(LocalCluster):
     def __init__(self, workers: int, servers: int = 0):
         super().__init__()
         self.size, self.hosts, self._servers = workers, self.hosts * workers, servers
-        self._product_rate = self._copy_rate = 1e9
+        self.measured = Measured(Link(latency=1e-3, bandwidth=1e6), Contention(), 1e9, 1e9)
 
     @property
     def owners(self):
         last = self.size + self._servers
         return tuple(range(self.size, last) if self._servers else range(self.size))
-
-    def link(self):
-        return Link(latency=1e-3, bandwidth=1e6)
 
 
 def plan(cluster: FakeCluster, nets, **settings):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pycaffe_dist.comm.measured import Contention
 from pycaffe_dist.config import Overlap
-from pycaffe_dist.planning.simulation import Contention, Transfer, Update, simulate
+from pycaffe_dist.planning.simulation import Transfer, Update, simulate
 
 FORWARD, BACKWARD = [1.0, 2.0, 3.0], [4.0, 5.0, 6.0]
 

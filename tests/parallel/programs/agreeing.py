@@ -7,6 +7,7 @@ import os
 import numpy as np
 from fake_parameters import parameters, statistics
 
+from pycaffe_dist.calibration.link import link_of
 from pycaffe_dist.comm.cluster import Cluster, detect
 from pycaffe_dist.launch import environment
 from pycaffe_dist.training.engine import make_engine
@@ -32,7 +33,7 @@ def check(cluster: Cluster) -> dict[str, bool]:
         "hosts": len(cluster.hosts) == size and cluster.host == cluster.hosts[rank],
         "local ranks": (cluster.local_rank, cluster.local_size) == (rank, size),
         "threads": cluster.threads == max(1, len(launchers_cores()) // size),
-        "link": cluster.link().latency > 0 and cluster.link().bandwidth > 0,
+        "link": link_of(cluster).latency > 0 and link_of(cluster).bandwidth > 0,
     }
     agreed = [cluster.agree_max(10 * i if rank == i % size else 0) for i in range(1, 5)]
     found["agree_max"] = agreed == ([0, 10, 20, 30] if size > 1 else [10, 20, 30, 40])

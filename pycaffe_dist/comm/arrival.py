@@ -1,4 +1,4 @@
-"""Copies from a GPU to the host, which exchanges wait for without blocking their thread."""
+"""Copies from a GPU to the host, which tasks wait for without blocking their thread."""
 
 from __future__ import annotations
 

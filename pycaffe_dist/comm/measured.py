@@ -1,0 +1,50 @@
+"""What is measured of a cluster, and kept with it; `pycaffe_dist.calibration` measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Link:
+    """The slowest link between ranks that exchange data.
+
+    ``latency`` in seconds for a message of one byte; ``bandwidth`` in bytes per second that a rank
+    sends while it receives as many.
+    """
+
+    latency: float
+    bandwidth: float
+
+    def seconds(self, messages: float, nbytes: float) -> float:
+        """Return the time for so many messages one after the other that carry ``nbytes`` in all."""
+        return messages * self.latency + nbytes / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Contention:
+    """What is left of the rate of computing, and of the wire's, while both are in use (0 to 1).
+
+    A message takes ``per_message`` seconds from a rank that computes, however small it is.
+    """
+
+    computing: float = 1.0
+    wire: float = 1.0
+    per_message: float = 0.0
+
+
+NO_CONTENTION = Contention()
+
+
+@dataclass
+class Measured:
+    """What is known of a cluster so far: None is not measured yet, and is at its first use.
+
+    The rates are the slowest rank's: ``product_rate`` in FLOP/s of matrix products, ``copy_rate``
+    in bytes per second read and written.
+    """
+
+    link: Link | None = None
+    contention: Contention | None = None
+    product_rate: float | None = None
+    copy_rate: float | None = None
