@@ -8,80 +8,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
+from pycaffe_dist import caffe_modules
 from pycaffe_dist.errors import PcaffeError, UsageError
-
-# pycaffe's modules, and where their contents are.
-_MODULES = {
-    "caffe._caffe": "pycaffe_dist.pycaffe",
-    "caffe.classifier": "pycaffe_dist.classifier",
-    "caffe.coord_map": "pycaffe_dist.coord_map",
-    "caffe.detector": "pycaffe_dist.detector",
-    "caffe.draw": "pycaffe_dist.draw",
-    "caffe.io": "pycaffe_dist.io",
-    "caffe.net_spec": "pycaffe_dist.net_spec",
-    "caffe.proto": "pycaffe_dist.proto",
-    "caffe.proto.caffe_pb2": "pycaffe_dist.schema.caffe_pb2",
-    "caffe.pycaffe": "pycaffe_dist.pycaffe",
-}
-# Names that mean something else in pycaffe_dist.
-_OWN_HOMES = {"layers": "pycaffe_dist.net_spec", "log": "pycaffe_dist.pycaffe"}
-# The version of Caffe whose behaviour this is.
-_VERSION = "1.0.0"
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives ``caffe`` and its modules; each is the very module of pycaffe_dist."""
-
-    def find_spec(
-        self, fullname: str, path: Any = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Return a spec for pycaffe's modules only."""
-        if fullname == "caffe" or fullname in _MODULES:
-            is_package = fullname in ("caffe", "caffe.proto")
-            return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
-        return None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Return the facade for ``caffe`` itself; the other modules come with exec_module."""
-        return _Caffe("caffe") if spec.name == "caffe" else ModuleType(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Put the module of pycaffe_dist in the place of the empty one."""
-        if module.__name__ in _MODULES:
-            sys.modules[module.__name__] = importlib.import_module(_MODULES[module.__name__])
-
-
-class _Caffe(ModuleType):
-    """The module ``caffe``: pycaffe_dist's API, looked up when first used."""
-
-    __version__ = _VERSION
-
-    def __getattr__(self, name: str) -> Any:
-        import pycaffe_dist
-
-        if name.startswith("__"):
-            raise AttributeError(f"module 'caffe' has no attribute '{name}'")
-        if f"caffe.{name}" in _MODULES:
-            return importlib.import_module(f"caffe.{name}")
-        home = _OWN_HOMES.get(name)
-        value = getattr(importlib.import_module(home) if home else pycaffe_dist, name)
-        setattr(self, name, value)
-        return value
-
-    def __dir__(self) -> list[str]:
-        import pycaffe_dist
-
-        return sorted({*super().__dir__(), *pycaffe_dist.__all__})
 
 
 def install_as_caffe(force: bool = False, cpu: bool = False) -> None:
@@ -94,29 +27,7 @@ def install_as_caffe(force: bool = False, cpu: bool = False) -> None:
         from pycaffe_dist.api.process import process
 
         process.cpu_instead = True
-    loaded = sys.modules.get("caffe")
-    if isinstance(loaded, _Caffe):
-        return
-    if not force:
-        place = getattr(loaded, "__file__", None) if loaded else _installed()
-        if loaded or place:
-            raise UsageError(
-                f"there is a Caffe already: {place or loaded}; install_as_caffe(force=True), or "
-                "as_caffe --force, hides it from this program"
-            )
-    for name in [name for name in sys.modules if name.split(".")[0] == "caffe"]:
-        del sys.modules[name]
-    sys.meta_path.insert(0, _Finder())
-    importlib.import_module("caffe")
-
-
-def _installed() -> str | None:
-    """Return the place of an installed Caffe; a mere folder of that name is none."""
-    try:
-        spec = importlib.util.find_spec("caffe")
-    except (ImportError, ValueError):
-        return None
-    return spec.origin if spec is not None and spec.loader is not None else None
+    caffe_modules.install(force)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

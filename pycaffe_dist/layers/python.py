@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from pycaffe_dist.as_caffe import install_as_caffe
+from pycaffe_dist import caffe_modules
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import PcaffeError, UsageError, did_you_mean
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
@@ -102,7 +102,7 @@ class Python(Layer):
         if here not in sys.path and "" not in sys.path:
             sys.path.insert(0, here)
         with contextlib.suppress(UsageError):  # where a Caffe is installed, it is that one's
-            install_as_caffe()
+            caffe_modules.install()
         try:
             module = importlib.import_module(param.module)
         except ModuleNotFoundError as error:
