@@ -18,10 +18,9 @@ from typing import Any
 import nets
 
 from pycaffe_dist.config import ExchangeSettings, Overlap
-from pycaffe_dist.planning.search import Times
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
-from pycaffe_dist.solvers.layer_times import LayerTimes
+from pycaffe_dist.solvers.layer_times import LayerTimes, Times
 from pycaffe_dist.threads import set_threads
 from pycaffe_dist.training.engine import ExchangeEngine, LocalEngine
 from pycaffe_dist.training.trainer import launched_cluster, make_solver

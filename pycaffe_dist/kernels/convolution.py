@@ -22,7 +22,6 @@ from pycaffe_dist.kernels.inner_product import InnerProduct
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.target import Target, target
 from pycaffe_dist.kernels.jit.convolution.depthwise import DepthwiseConvolution, has_microkernels
-from pycaffe_dist.kernels.jit.convolution.phases import PhasedConvolution, PhasedGradient
 from pycaffe_dist.kernels.jit.convolution.rows import WIDEST_KERNEL, RowConvolution
 from pycaffe_dist.kernels.jit.convolution.sampling import sample, spread
 from pycaffe_dist.kernels.jit.convolution.weights import WeightGradient
@@ -30,6 +29,7 @@ from pycaffe_dist.kernels.jit.gemm.products import FlatProduct
 from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
 from pycaffe_dist.kernels.jit.winograd.costs import best_phase_tile, best_tile
 from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
+from pycaffe_dist.kernels.jit.winograd.phases import PhasedConvolution, PhasedGradient
 
 __all__ = [
     "Convolution",

@@ -13,6 +13,7 @@ from pycaffe_dist.calibration.products import product_rate
 from pycaffe_dist.config import Overlap
 from pycaffe_dist.exchange.schedule import buckets_of
 from pycaffe_dist.planning.simulation import Iteration, Transfer, Update, simulate
+from pycaffe_dist.solvers.layer_times import Times
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
@@ -28,15 +29,6 @@ _BUCKET_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 # Plans that are predicted to take at most so many times the least are worth a trial.
 _CLOSE = 1.25
 _MOST_PLANS = 5
-
-
-@dataclass(frozen=True)
-class Times:
-    """The seconds that one rank computes per layer, forward and backward, and in all updates."""
-
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    update: float
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import dataclass
 from statistics import median
 
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.net import Net
-from pycaffe_dist.planning.search import Times
 from pycaffe_dist.profiling import Kind
 
 # The first iteration compiles kernels, and touches memory for the first time.
 _WARM_UP = 1
 _MEASURED = 2
 _COMPUTING = (Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE)
+
+
+@dataclass(frozen=True)
+class Times:
+    """The seconds that one rank computes per layer, forward and backward, and in all updates."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    update: float
 
 
 class LayerTimes:

@@ -33,13 +33,7 @@ from pycaffe_dist.planning.plan import (
     make_plan,
     make_plans,
 )
-from pycaffe_dist.planning.search import (
-    Times,
-    Workload,
-    predicted,
-    spared_seconds,
-    use_buckets,
-)
+from pycaffe_dist.planning.search import Workload, predicted, spared_seconds, use_buckets
 from pycaffe_dist.profiling import Kind, Record
 
 if TYPE_CHECKING:
@@ -47,6 +41,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.comm.thread import Handle
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.planning.simulation import Iteration
+    from pycaffe_dist.solvers.layer_times import Times
     from pycaffe_dist.solvers.updating import Updater
 
 _ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)

@@ -8,12 +8,12 @@ from kernel_reference import FILTERING_LOSS, close, convolution, convolution_bac
 
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
 from pycaffe_dist.kernels.jit.codegen.target import target
-from pycaffe_dist.kernels.jit.convolution.phases import PhasedConvolution, PhasedGradient
 from pycaffe_dist.kernels.jit.convolution.rows import RowConvolution
 from pycaffe_dist.kernels.jit.convolution.weights import WeightGradient
 from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
 from pycaffe_dist.kernels.jit.winograd.costs import TILES, best_tile
 from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
+from pycaffe_dist.kernels.jit.winograd.phases import PhasedConvolution, PhasedGradient
 from pycaffe_dist.kernels.jit.winograd.toom_cook import matrices
 from pycaffe_dist.kernels.jit.workspace import Workspace
 from pycaffe_dist.threads import set_threads, thread_count

@@ -10,7 +10,8 @@ from pycaffe_dist.cli.main import main
 from pycaffe_dist.comm.measured import Contention, Link
 from pycaffe_dist.errors import WRONG_INPUT, UsageError
 from pycaffe_dist.planning import prediction
-from pycaffe_dist.planning.search import Times, Workload
+from pycaffe_dist.planning.search import Workload
+from pycaffe_dist.solvers.layer_times import Times
 
 SOLVER = """
 base_lr: 0.01 lr_policy: 'fixed' max_iter: 10 %s net_param {
@@ -90,7 +91,7 @@ def test_what_hides_behind_backward_is_free(tmp_path):
 def test_messages_that_cost_computing_are_few(net, monkeypatch, per_message, kib):
     """All 434 KiB travel together when that costs less than more messages."""
     contention = Contention(per_message=per_message)
-    monkeypatch.setattr(prediction.ImaginedCluster, "contention", lambda self: contention)
+    monkeypatch.setattr("pycaffe_dist.planning.search.contention_of", lambda cluster: contention)
     workload = Workload(Times((0.0,) * 4, (0.0, 0.01, 0.1, 0.0), 0.0))
     plan, _ = prediction.predict(net, workload, prediction.Imagined(2, Link(0.0, 1e9), 1e6), "auto")
     assert plan.splitlines()[-1].endswith(f"together up to {kib} KiB")

@@ -16,8 +16,13 @@ from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan, valid_r
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
-from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
-from pycaffe_dist.kernels.jit.gemm.kernels import OuterKernel, TransposeKernel
+from pycaffe_dist.kernels.jit.codegen.target import Target
+from pycaffe_dist.kernels.jit.gemm.kernels import (
+    OuterKernel,
+    TransposeKernel,
+    lane_tiles,
+    rows_per_tile,
+)
 from pycaffe_dist.threads import parallel_for, thread_count
 
 # Pixels whose transposed dy stays in the first-level cache while all tiles use it.
@@ -35,22 +40,6 @@ class Tiling(NamedTuple):
     rows: int
     tiles: int
     first: int
-
-
-def lane_tiles(count: int) -> list[int]:
-    """Split ``count`` vectors of lanes into tiles of two, with one or three where they are left."""
-    if count == 1:
-        return [1]
-    return [2] * (count // 2) if count % 2 == 0 else [2] * (count // 2 - 1) + [3]
-
-
-def rows_per_tile(count: int, vectors: int, target: Target) -> int:
-    """Return how many of ``count`` broadcast values a tile of sums should have."""
-    most = min(target.tile_rows(vectors), 10)
-    return min(
-        range(most, 0, -1),
-        key=lambda rows: -(-count // rows) * step_cycles(rows, vectors),
-    )
 
 
 class WeightGradient:

@@ -13,10 +13,26 @@ from llvmlite import ir
 
 from pycaffe_dist.kernels.jit.codegen.emitter import Emitter
 from pycaffe_dist.kernels.jit.codegen.objects import ENTRY
-from pycaffe_dist.kernels.jit.codegen.target import Target
+from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
 
 # taps[k] = the (pixel, displacement in floats) pairs that kernel column k touches
 Taps = tuple[tuple[tuple[int, int], ...], ...]
+
+
+def lane_tiles(count: int) -> list[int]:
+    """Split ``count`` vectors of lanes into tiles of two, with one or three where they are left."""
+    if count == 1:
+        return [1]
+    return [2] * (count // 2) if count % 2 == 0 else [2] * (count // 2 - 1) + [3]
+
+
+def rows_per_tile(count: int, vectors: int, target: Target) -> int:
+    """Return how many of ``count`` broadcast values a tile of sums should have."""
+    most = min(target.tile_rows(vectors), 10)
+    return min(
+        range(most, 0, -1),
+        key=lambda rows: -(-count // rows) * step_cycles(rows, vectors),
+    )
 
 
 @dataclass(frozen=True)

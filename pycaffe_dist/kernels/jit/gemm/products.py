@@ -13,12 +13,13 @@ from pycaffe_dist.kernels.compiling import indices, jit
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
-from pycaffe_dist.kernels.jit.convolution.weights import lane_tiles, rows_per_tile
 from pycaffe_dist.kernels.jit.gemm.kernels import (
     FlatKernel,
     OuterKernel,
     PanelKernel,
     TransposeKernel,
+    lane_tiles,
+    rows_per_tile,
 )
 from pycaffe_dist.threads import parallel_for
 

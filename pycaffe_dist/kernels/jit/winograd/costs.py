@@ -6,9 +6,9 @@ from typing import Literal
 
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit.codegen.target import Target
-from pycaffe_dist.kernels.jit.convolution.phases import phase_shapes
 from pycaffe_dist.kernels.jit.winograd.convolution import FILTER_BYTES
 from pycaffe_dist.kernels.jit.winograd.grids import Direction
+from pycaffe_dist.kernels.jit.winograd.phases import phase_shapes
 
 Pass = Literal["forward", "data", "weights"]
 
