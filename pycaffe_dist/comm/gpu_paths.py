@@ -30,8 +30,9 @@ class Peers:
     """The GPUs of all ranks of ``cluster``, of which ``device`` is this rank's, if it has one.
 
     ``refusals`` says why a path, NCCL or MPI, cannot be taken; the same on all ranks.
-    ``staging_seconds`` is how long a byte takes to the host's memory and back.  All ranks make
-    theirs together, and call the same methods in the same order from their main threads.
+    ``staging_seconds`` is how long a byte takes to the host's memory and back; ``links`` are the
+    paths that have been measured.  All ranks make theirs together, and call the same methods in the
+    same order from their main threads.
     """
 
     def __init__(self, cluster: MPICluster, device: Device):

@@ -16,10 +16,6 @@ class Link:
     latency: float
     bandwidth: float
 
-    def seconds(self, messages: float, nbytes: float) -> float:
-        """Return the time for so many messages one after the other that carry ``nbytes`` in all."""
-        return messages * self.latency + nbytes / self.bandwidth
-
 
 @dataclass(frozen=True)
 class Contention:
