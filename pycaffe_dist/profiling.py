@@ -1,4 +1,4 @@
-"""Spans of time that parts of a run tell whoever wants to know where its time goes."""
+"""Where a run's time goes: spans of time, and the profiler that collects them."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Kind(Enum):
 Record = Callable[[Kind, str, float, float], None]
 
 
-class Listeners:
-    """Those who are told."""
+class Profiler:
+    """Passes every span of time on to any number of functions."""
 
     def __init__(self) -> None:
         self._records: list[Record] = []
 
     def add(self, record: Record) -> None:
-        """Tell ``record`` from now on."""
+        """Call ``record`` from now on."""
         self._records.append(record)
 
     def remove(self, record: Record) -> None:
-        """Tell ``record`` no more."""
+        """Call ``record`` no more."""
         self._records.remove(record)
 
     @property
-    def tell(self) -> Record | None:
-        """What tells all of them; None when there are none, so that nothing need be timed."""
-        return self._tell if self._records else None
+    def record(self) -> Record | None:
+        """What calls all of them; None when there are none, so that nothing need be timed."""
+        return self._record if self._records else None
 
-    def _tell(self, kind: Kind, name: str, started: float, ended: float) -> None:
+    def _record(self, kind: Kind, name: str, started: float, ended: float) -> None:
         for record in self._records:
             record(kind, name, started, ended)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -40,16 +40,24 @@ class FakeParameter:
         self.layer_index = self.ready_after = 0
         self.sharers = [(0, index)]
         self.factor_rows = factor_rows
-        self.as_factors = False
+        self.lr_mult = self.decay_mult = 1.0
         self.made: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def weights(self) -> np.ndarray:
+        return self.blob.data
+
+    @property
+    def gradient(self) -> np.ndarray:
+        return self.blob.diff
 
     def factors(self) -> tuple[np.ndarray, np.ndarray] | None:
         return self.made
 
-    def run_backward(self, u: np.ndarray, v: np.ndarray) -> None:
-        """Do what an inner product's backward does, which adds to the diff only if asked to."""
+    def run_backward(self, u: np.ndarray, v: np.ndarray, factored: Collection[str]) -> None:
+        """Do what an inner product's backward does, which may leave the diff to others."""
         self.made = u, v
-        if not self.as_factors:
+        if self.key not in factored:
             self.blob.diff[...] = u.T.astype(np.float64) @ v
 
 

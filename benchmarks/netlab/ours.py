@@ -21,8 +21,9 @@ from pycaffe_dist.config import ExchangeSettings, Overlap
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.layer_times import LayerTimes, Times
+from pycaffe_dist.solvers.local_engine import LocalEngine
 from pycaffe_dist.threads import set_threads
-from pycaffe_dist.training.engine import ExchangeEngine, LocalEngine
+from pycaffe_dist.training.engine import ExchangeEngine
 from pycaffe_dist.training.trainer import launched_cluster, make_solver
 
 # As many iterations as a run with "auto" times.
@@ -57,13 +58,16 @@ def trained(solver: Solver, count: int, late: bool) -> dict[str, Any]:
     """
     layers = LayerTimes()
     solver.watchers.append(lambda solver: layers.end_iteration())
-    solver.listen(layers)
-    solver.engine.keep_apart(True)
+    solver.profile(layers)
+    engine = solver.engine
+    if isinstance(engine, ExchangeEngine):
+        engine.keep_apart(True)
     seconds = iterations(solver, MEASURED)
-    solver.listen(layers, wanted=False)
-    solver.engine.keep_apart(late)
-    while solver.engine.can_revise:  # "auto" tries its plans
-        solver.step(1)
+    solver.profile(layers, wanted=False)
+    if isinstance(engine, ExchangeEngine):
+        engine.keep_apart(late)
+        while engine.can_revise:  # "auto" tries its plans
+            solver.step(1)
     seconds += iterations(solver, count - MEASURED)
     times = layers.times(solver.net, solver.cluster)
     return {

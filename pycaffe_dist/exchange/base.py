@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.comm.thread import Handle, Task
-    from pycaffe_dist.exchange.engine import Factors
     from pycaffe_dist.net.parameter import Parameter
-    from pycaffe_dist.solvers.updating import Updater
+    from pycaffe_dist.solvers.engine import Factors
+    from pycaffe_dist.solvers.update.updater import Updater
 
 
 # The name that asks for the cheapest exchange of each parameter.
@@ -239,7 +239,7 @@ class UpdateExchange(Exchange):
     moves = Moves.UPDATE
 
     @abc.abstractmethod
-    def take_over(self, updater: Updater) -> None:
+    def take_over(self, updater: Updater[Parameter]) -> None:
         """Take rank 0's weights, and the history that its updater holds; this then forgets it."""
 
     @abc.abstractmethod
@@ -251,7 +251,7 @@ class UpdateExchange(Exchange):
         """Give all ranks the weights that all updates so far make, the same everywhere."""
 
     @abc.abstractmethod
-    def collect_history(self, updater: Updater) -> dict[tuple[int, int], np.ndarray]:
+    def collect_history(self, updater: Updater[Parameter]) -> dict[tuple[int, int], np.ndarray]:
         """Return, on rank 0, the history of its parameters by slot and index in the updater."""
 
 

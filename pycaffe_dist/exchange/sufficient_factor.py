@@ -27,8 +27,8 @@ from pycaffe_dist.exchange.base import (
     register,
     start_messages,
 )
-from pycaffe_dist.exchange.engine import Factors
 from pycaffe_dist.exchange.wire_format import WireFormat, wire_format
+from pycaffe_dist.solvers.engine import Factors
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
@@ -108,12 +108,11 @@ class SufficientFactor(FactorExchange):
         return wire_format(self.settings.wire, dtype)
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
-        """Allocate the rows, and ask the layers for factors instead of gradients."""
+        """Allocate the rows."""
         self.close()
         for bucket in buckets:
             (piece,) = bucket.slices
             self._rows[bucket] = _Rows(piece.parameter, self.cluster.size)
-            piece.parameter.as_factors = True
 
     def submit(self, bucket: Bucket, order: int) -> Handle:
         """Copy the layer's factors to this rank's rows, and start to send them."""
@@ -178,7 +177,5 @@ class SufficientFactor(FactorExchange):
         return Factors(rows.u, rows.v, self.cluster.size)
 
     def close(self) -> None:
-        """Give the layers their gradients back."""
-        for bucket in self._rows:
-            bucket.slices[0].parameter.as_factors = False
+        """Forget the factors."""
         self._rows.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from time import perf_counter
 from typing import Any
 
@@ -216,14 +216,15 @@ class Net:
         start: int | None = None,
         end: int = 0,
         on_gradient_ready: Callable[[Parameter], None] | None = None,
+        factored: Collection[str] = (),
     ) -> None:
         """Run layers ``start`` down to ``end`` (inclusive) backward.
 
         ``on_gradient_ready`` is called for every parameter that receives a gradient, right after
-        the backward of the layer with its last contribution; whoever asks for that rebuilds the
-        diffs of those that travel as factors.
+        the backward of the layer with its last contribution.  Layers leave the diffs of
+        ``factored`` parameters, named by their keys, to the caller, unless debug_info shows them.
         """
-        self._spare_products(on_gradient_ready is not None)
+        self._leave_out_products(factored)
         first = len(self.nodes) - 1 if start is None else start
         with devices.use(self.device):
             if self._observed:
@@ -242,13 +243,15 @@ class Net:
         if self.debug_info and start is None and end == 0:
             debug.log_all_parameters(self)
 
-    def _spare_products(self, rebuilt: bool) -> None:
-        """Let layers leave out the gradients that an exchange rebuilds, unless they are shown."""
+    def _leave_out_products(self, factored: Collection[str]) -> None:
         for parameter in self.parameters:
-            # Also for one that an exchange rebuilt before the plan changed.
-            parameter.spare_product(parameter.as_factors and rebuilt and not self.debug_info)
-            if parameter.as_factors and rebuilt and self.debug_info:
-                parameter.clear_diff()
+            factors_only = parameter.layer.factors_only
+            factors_only.discard(parameter.index)
+            if parameter.key in factored:
+                if self.debug_info:
+                    parameter.clear_diff()
+                else:
+                    factors_only.add(parameter.index)
 
     def backward_layer(self, index: int) -> None:
         """Run one layer backward, if it takes part in backward."""
@@ -274,11 +277,11 @@ class Net:
                 node.layer.reshape(node.bottom, node.top)
             self._seen[index] = _shapes(node.bottom)
 
-    def clear_parameter_diffs(self, but_rebuilt: bool = False) -> None:
-        """Set the parameters' diffs to zero, maybe but those that an exchange rebuilds."""
+    def clear_parameter_diffs(self, but: Collection[str] = ()) -> None:
+        """Set the parameters' diffs to zero, ``but`` for some, named by their keys."""
         with devices.use(self.device):
             for parameter in self.parameters:
-                if not (but_rebuilt and parameter.as_factors):
+                if parameter.key not in but:
                     parameter.clear_diff()
 
     def share_weights_with(self, other: Net) -> None:

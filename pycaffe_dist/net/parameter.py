@@ -30,13 +30,21 @@ class Parameter:
         self._has_decay = spec.HasField("decay_mult")
         self.sharers: list[tuple[int, int]] = [(layer_index, index)]
         self.ready_after: int | None = None
-        # Whether an exchange takes the gradient's factors from the layer, and makes the diff anew.
-        self.as_factors = False
 
     @property
     def blob(self) -> Blob:
         """The parameter's data and diff."""
         return self.layer.blobs[self.index]
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The blob's data."""
+        return self.blob.data
+
+    @property
+    def gradient(self) -> np.ndarray:
+        """The blob's diff."""
+        return self.blob.diff
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,10 +70,6 @@ class Parameter:
     def receives_gradient(self) -> bool:
         """Tell whether any layer's backward adds to the diff."""
         return self.ready_after is not None
-
-    def spare_product(self, spared: bool) -> None:
-        """Let the layer's backward leave the diff alone, or add to it as usual."""
-        (self.layer.factors_only.add if spared else self.layer.factors_only.discard)(self.index)
 
     def clear_diff(self) -> None:
         """Set the diff to zero."""

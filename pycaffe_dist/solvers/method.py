@@ -1,18 +1,19 @@
-"""What a solver method is: its history, and the update of one parameter."""
+"""What a solver method is: its history, and the update of one target."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import HOST, Device, use
 from pycaffe_dist.errors import UsageError
-from pycaffe_dist.net import Parameter
 from pycaffe_dist.registry import Registry
+
+if TYPE_CHECKING:
+    from pycaffe_dist.solvers.update.target import UpdateTarget
 
 
 class Regularization(NamedTuple):
@@ -24,12 +25,12 @@ class Regularization(NamedTuple):
 
 
 class Method:
-    """The base of the six methods; ``step`` is the kernel that updates a parameter.
+    """The base of all methods; ``step`` is the kernel that updates a target.
 
-    Each of ``parameters`` has ``slots`` arrays of history, zero at first and allocated when they
-    are first asked for: one that is updated elsewhere takes no memory here.  ``param`` is the
-    SolverParameter, ``device`` that of the parameters.  Raises UsageError for a field that the
-    method cannot use.
+    Each of ``targets`` has ``slots`` arrays of history, zero at first and allocated when they are
+    first asked for: one that is updated elsewhere takes no memory here.  ``param`` is the
+    SolverParameter; the targets are on ``device``.  Raises UsageError for a field that the method
+    cannot use.
     """
 
     type: ClassVar[str]
@@ -37,29 +38,29 @@ class Method:
     step: ClassVar[Callable[..., None]]
     takes_momentum: ClassVar[bool] = True
 
-    def __init__(self, param: Any, parameters: Sequence[Parameter], device: Device = HOST):
+    def __init__(self, param: Any, targets: Sequence[UpdateTarget], device: Device = HOST):
         if param.momentum and not self.takes_momentum:
             raise UsageError(f"{self.type} takes no momentum, found {param.momentum:g}")
         self.param = param
-        self.parameters = parameters
+        self.targets = targets
         self._device = device
         self._slots: dict[tuple[int, int], Blob] = {}
 
     def slot(self, index: int, number: int = 0) -> np.ndarray:
-        """Return the history of parameter ``index`` in slot ``number``, on the current device."""
+        """Return the history of target ``index`` in slot ``number``, on the current device."""
         slot = self._slots.get((number, index))
         if slot is None:
-            weights = self.parameters[index].blob.data
+            weights = self.targets[index].weights
             with use(self._device):
                 slot = self._slots[number, index] = Blob(weights.shape, weights.dtype)
         return slot.data
 
-    def borrow(self, index: int, number: int, array: np.ndarray) -> None:
-        """Let the history of parameter ``index`` in a slot be an array that others have, too."""
-        self._slots[number, index] = cast("Blob", SimpleNamespace(data=array))
+    def history_of(self, index: int) -> list[np.ndarray]:
+        """Return the history of target ``index`` in all slots, on the current device."""
+        return [self.slot(index, number) for number in range(self.slots)]
 
     def holds(self, index: int) -> bool:
-        """Tell whether there is history of parameter ``index``."""
+        """Tell whether there is history of target ``index``."""
         return (0, index) in self._slots
 
     @property
@@ -68,25 +69,34 @@ class Method:
         return [
             self.slot(index, number)
             for number in range(self.slots)
-            for index in range(len(self.parameters))
+            for index in range(len(self.targets))
         ]
 
     def release(self, index: int) -> None:
-        """Forget the history of parameter ``index`` and give its memory back."""
+        """Forget the history of target ``index`` and give its memory back."""
         for number in range(self.slots):
             self._slots.pop((number, index), None)
 
     def update(
         self, index: int, rate: float, regularization: Regularization, iteration: int
     ) -> None:
-        """Update parameter ``index`` in place from its diff; ``rate`` is its own learning rate."""
-        rate *= self.correction(iteration)
-        self.step(*self.arrays(index), regularization, rate, *self.scalars)
+        """Update target ``index`` in place; ``rate`` is its own learning rate."""
+        self.update_arrays(self.arrays(index), rate, regularization, iteration)
 
-    def arrays(self, index: int) -> tuple[Any, ...]:
-        """Return weights, diff and history of parameter ``index``, on the current device."""
-        blob = self.parameters[index].blob
-        return blob.data, blob.diff, *(self.slot(index, number) for number in range(self.slots))
+    def update_arrays(
+        self,
+        arrays: tuple[np.ndarray, ...],
+        rate: float,
+        regularization: Regularization,
+        iteration: int,
+    ) -> None:
+        """Do as `update` with arrays such as `arrays` returns."""
+        self.step(*arrays, regularization, rate * self.correction(iteration), *self.scalars)
+
+    def arrays(self, index: int) -> tuple[np.ndarray, ...]:
+        """Return weights, gradient and history of target ``index``, on the current device."""
+        target = self.targets[index]
+        return target.weights, target.gradient, *self.history_of(index)
 
     @property
     def scalars(self) -> tuple[float, ...]:

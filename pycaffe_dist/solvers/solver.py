@@ -15,22 +15,23 @@ from pycaffe_dist.comm.cluster import Cluster, LocalCluster
 from pycaffe_dist.config import Action
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import UsageError
-from pycaffe_dist.exchange.engine import Engine, LocalEngine
 from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net, debug
 from pycaffe_dist.net.precompile import compile_kernels
-from pycaffe_dist.profiling import Listeners, Record
+from pycaffe_dist.profiling import Profiler, Record
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot import companion
 from pycaffe_dist.solvers import gradients, nets, resuming, snapshots, testing
 from pycaffe_dist.solvers.display import Display
+from pycaffe_dist.solvers.engine import Engine, TunableEngine
 from pycaffe_dist.solvers.fields import check_fields
+from pycaffe_dist.solvers.local_engine import LocalEngine
 from pycaffe_dist.solvers.loss_scale import LossScale, data_type
 from pycaffe_dist.solvers.losses import Losses
 from pycaffe_dist.solvers.lr_policy import LearningRate
 from pycaffe_dist.solvers.tuning import Tuning
-from pycaffe_dist.solvers.updates import Updates
-from pycaffe_dist.solvers.updating import Updater
+from pycaffe_dist.solvers.update.updater import Updater
+from pycaffe_dist.solvers.update.updates import Updates
 
 Callback = Callable[["Solver"], None]
 
@@ -94,7 +95,7 @@ class Solver:
         self._display = Display()
         self._started = False
         self._by_hand = False
-        self.listeners = Listeners()
+        self.profiler = Profiler()
         self._tuning: Tuning | None = None
         self.seed = self._agree_on_seed()
         self.net = self._make_train_net(divide_batches, keep_diffs)
@@ -104,7 +105,7 @@ class Solver:
         self.learning_rate = LearningRate(param)
         self._rate = (-1, 0.0)  # the last iteration whose learning rate was asked for, and that
         self._has_restored = False
-        self._updates = Updates(self, keep_diffs)
+        self._updates = Updates(param, self.net, self.device, self.profiler, keep_diffs)
         self.method = self._updates.updater.method
         compile_kernels([self.net, *self.test_nets], also=self._dry_update, also_is=param.type)
         for paths in param.weights:
@@ -245,7 +246,7 @@ class Solver:
         self._display.begin(self.iteration)
         while self.iteration < stop_at:
             if not self._updates.some_are_missing:
-                self.net.clear_parameter_diffs(but_rebuilt=True)
+                self.net.clear_parameter_diffs(but=self.engine.factored)
             if self._test_is_due():
                 self.test_all()
                 if self.stopping:
@@ -283,14 +284,14 @@ class Solver:
         for callback in callbacks:
             callback(self)
 
-    def listen(self, record: Record, wanted: bool = True) -> None:
-        """Tell ``record`` what takes time from now on, or do so no more."""
+    def profile(self, record: Record, wanted: bool = True) -> None:
+        """Call ``record`` for what takes time from now on, or do so no more."""
         if wanted:
-            self.listeners.add(record)
+            self.profiler.add(record)
         else:
-            self.listeners.remove(record)
-        self.net.record = self.listeners.tell
-        self.engine.listen(self.listeners.tell)
+            self.profiler.remove(record)
+        self.net.record = self.profiler.record
+        self.engine.profile(self.profiler.record)
 
     def finish_updates(self) -> None:
         """Make the updates that were left to the next forward; the weights may then be used."""
@@ -310,8 +311,7 @@ class Solver:
         are not known; None stands for whatever there was before.
         """
         by_hand = self._by_hand if by_hand is None else by_hand
-        with_factors = any(parameter.as_factors for parameter in self.net.parameters)
-        if self._started and by_hand != self._by_hand and (with_factors or self._by_hand):
+        if by_hand != self._by_hand and (self.engine.factored or self._by_hand):
             self._started = False
         self._by_hand = by_hand
         # Loops by hand have no iterations to time.
@@ -331,9 +331,9 @@ class Solver:
         if self._has_restored and self.cluster.size > 1:
             self._share_history()
         self._has_restored = False
-        self._updates.start()
-        if self.engine.can_revise and not by_hand:
-            self._tuning = Tuning(self)
+        self._updates.start(self.engine)
+        if isinstance(self.engine, TunableEngine) and self.engine.can_revise and not by_hand:
+            self._tuning = Tuning(self, self.engine)
         self._started = True
 
     def _share_history(self) -> None:
@@ -361,7 +361,10 @@ class Solver:
             pending = self.net.start_forward(before_layer=self._updates.before_layer)
             if wait_first:
                 loss = self._take_loss(loss + pending.value(), passes if last else 0)
-            self.net.backward(on_gradient_ready=self.engine.gradient_ready if last else None)
+            self.net.backward(
+                on_gradient_ready=self.engine.gradient_ready if last else None,
+                factored=self.engine.factored if last else (),
+            )
             if not wait_first:
                 loss = self._take_loss(loss + pending.value(), passes if last else 0)
 
@@ -408,7 +411,7 @@ class Solver:
         if clipping is None:
             self.iteration += 1
             return
-        self._updates.make(rate, clipping)
+        self._updates.run(rate, self.iteration, clipping)
         if self.net.debug_info:
             self.finish_updates()
             known = [p for p in self.net.parameters if not self.engine.updates(p)]

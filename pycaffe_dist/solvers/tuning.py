@@ -13,6 +13,7 @@ from pycaffe_dist.profiling import Kind
 from pycaffe_dist.solvers.layer_times import LayerTimes
 
 if TYPE_CHECKING:
+    from pycaffe_dist.solvers.engine import TunableEngine
     from pycaffe_dist.solvers.solver import Solver
 
 # The first iteration with a plan allocates what it needs.  Of the others there are as many as take
@@ -52,14 +53,15 @@ class Tuning:
     All ranks do so in the same iterations.
     """
 
-    def __init__(self, solver: Solver):
+    def __init__(self, solver: Solver, engine: TunableEngine):
+        self._engine = engine
         self._solver: Solver = weakref.proxy(solver)  # which owns this object
         self._plans = 0  # how many there are to try, once that is known
         self._count = _FEWEST  # in how many iterations each
         self._seconds: list[float] = []  # of an iteration with each of them
         self._watch: LayerTimes | Stopwatch = LayerTimes()
-        solver.listen(self._watch)
-        solver.engine.keep_apart(True)
+        solver.profile(self._watch)
+        engine.keep_apart(True)
 
     def end_iteration(self) -> bool:
         """Take note of the end of an iteration; tell whether the tuning is over."""
@@ -69,7 +71,7 @@ class Tuning:
         solver.finish_updates()
         if isinstance(self._watch, LayerTimes):
             times = self._watch.times(solver.net, solver.cluster)
-            self._plans = solver.engine.revise(solver.net.parameters, times)
+            self._plans = self._engine.revise(solver.net.parameters, times)
             seconds = sum(times.forward) + sum(times.backward) + times.update
             self._count = int(np.clip(_SECONDS / seconds, _FEWEST, _MOST)) if seconds else _FEWEST
         else:
@@ -79,13 +81,13 @@ class Tuning:
         if self._plans < 2 or tried == self._plans:
             self._take_the_fastest()
             return True
-        solver.engine.use_plan(tried, solver.net.parameters)
+        self._engine.use_plan(tried, solver.net.parameters)
         self._watch = Stopwatch(self._count)
-        solver.listen(self._watch)
+        solver.profile(self._watch)
         return False
 
     def _take_the_fastest(self) -> None:
-        engine, seconds = self._solver.engine, self._seconds
+        engine, seconds = self._engine, self._seconds
         if seconds:
             tried = ", ".join(f"{1e3 * each:.3g}" for each in seconds)
             logger.info("An iteration with each of the best plans took %s ms", tried)
@@ -101,5 +103,5 @@ class Tuning:
 
     def stop_watching(self) -> None:
         """Take no more times, and let messages travel when they are ready."""
-        self._solver.listen(self._watch, wanted=False)
-        self._solver.engine.keep_apart(False)
+        self._solver.profile(self._watch, wanted=False)
+        self._engine.keep_apart(False)

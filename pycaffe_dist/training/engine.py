@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -22,7 +22,6 @@ from pycaffe_dist.exchange.base import (
     UpdateExchange,
     candidates,
 )
-from pycaffe_dist.exchange.engine import Engine, Factors, LocalEngine
 from pycaffe_dist.log import logger
 from pycaffe_dist.planning.plan import (
     STATISTICS,
@@ -35,6 +34,8 @@ from pycaffe_dist.planning.plan import (
 )
 from pycaffe_dist.planning.search import Workload, predicted, spared_seconds, use_buckets
 from pycaffe_dist.profiling import Kind, Record
+from pycaffe_dist.solvers.engine import Engine, Factors, TunableEngine
+from pycaffe_dist.solvers.local_engine import LocalEngine
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.planning.simulation import Iteration
     from pycaffe_dist.solvers.layer_times import Times
-    from pycaffe_dist.solvers.updating import Updater
+    from pycaffe_dist.solvers.update.updater import Updater
 
 _ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
 
@@ -71,7 +72,7 @@ class _Transfer:
         return True
 
 
-class ExchangeEngine(Engine):
+class ExchangeEngine(TunableEngine):
     """Combines gradients on the ranks of ``cluster`` by the exchange of that name, or "auto"."""
 
     def __init__(self, cluster: MPICluster, exchange: str, settings: ExchangeSettings):
@@ -81,6 +82,7 @@ class ExchangeEngine(Engine):
         self._exchanges: list[Exchange] = []
         self._updating: list[UpdateExchange] = []
         self._updated: set[str] = set()  # the parameters that they update
+        self._factored: frozenset[str] = frozenset()
         self._statistics: list[Parameter] = []
         self._transfers: list[_Transfer] = []
         self._held: list[_Transfer] = []
@@ -105,7 +107,7 @@ class ExchangeEngine(Engine):
         self,
         parameters: Sequence[Parameter],
         by_hand: bool = False,
-        updater: Updater | None = None,
+        updater: Updater[Parameter] | None = None,
     ) -> None:
         """Make, log and prepare the plan; raises ClusterError when a parameter does not fit it."""
         if updater is not None:
@@ -153,6 +155,12 @@ class ExchangeEngine(Engine):
             for key in transfer.members:
                 self._of_parameter[key].append(transfer)
                 self._rounds[key] = 0
+        self._factored = frozenset(
+            key
+            for transfer in self._transfers
+            if isinstance(transfer.exchange, FactorExchange)
+            for key in transfer.members
+        )
         for exchange in exchanges:
             exchange.prepare([w.bucket for w in self._transfers if w.exchange is exchange])
         self._cluster.communication.restart_order()
@@ -216,13 +224,13 @@ class ExchangeEngine(Engine):
         """Use a plan of "auto", if it fits, at the next start."""
         self._given = plan
 
-    def listen(self, record: Record | None) -> None:
-        """Tell ``record`` of all messages and of waiting for them from now on."""
+    def profile(self, record: Record | None) -> None:
+        """Call ``record`` for all messages, and for waiting for them, from now on."""
         self._record = record
-        told = partial(record, Kind.EXCHANGE) if record else None
-        self._cluster.communication.on_exchange = told
+        on_exchange = partial(record, Kind.EXCHANGE) if record else None
+        self._cluster.communication.on_exchange = on_exchange
 
-    def _hand_over(self, plan: Plan, updater: Updater | None) -> None:
+    def _hand_over(self, plan: Plan, updater: Updater[Parameter] | None) -> None:
         """Let exchanges that update parameters do so from now on."""
         used = {row.exchange for row in plan.rows}
         self._updating = [
@@ -237,7 +245,7 @@ class ExchangeEngine(Engine):
                 raise ClusterError(f"--exchange={exchange.type} needs a solver to start from")
             exchange.take_over(updater)
 
-    def _take_back(self, updater: Updater) -> None:
+    def _take_back(self, updater: Updater[Parameter]) -> None:
         """Give rank 0's updater the history that exchanges hold."""
         for exchange in self._updating:
             for (slot, index), array in exchange.collect_history(updater).items():
@@ -262,7 +270,7 @@ class ExchangeEngine(Engine):
         for exchange in self._updating:
             exchange.synchronize()
 
-    def collect_history(self, updater: Updater) -> list[np.ndarray]:
+    def collect_history(self, updater: Updater[Parameter]) -> list[np.ndarray]:
         """Return all history on rank 0, also that which is elsewhere; all ranks must call it."""
         elsewhere = [exchange.collect_history(updater) for exchange in self._updating]
         if self._cluster.rank:
@@ -272,7 +280,7 @@ class ExchangeEngine(Engine):
         return [
             found[slot, index] if (slot, index) in found else method.slot(index, slot)
             for slot in range(method.slots)
-            for index in range(len(updater.parameters))
+            for index in range(len(updater.targets))
         ]
 
     def _possible_overlap(self, plan: Plan) -> Overlap:
@@ -304,6 +312,11 @@ class ExchangeEngine(Engine):
         share = max(0.0, 1 - waited / under_way)
         return f"{under_way:.3f} s of exchange, {100 * share:.0f} % hidden behind computing"
 
+    @property
+    def factored(self) -> Collection[str]:
+        """The keys of the parameters whose factors travel."""
+        return self._factored
+
     def gradient_ready(self, parameter: Parameter) -> None:
         """Start the exchanges that waited for this gradient only.
 
@@ -317,7 +330,7 @@ class ExchangeEngine(Engine):
         self._unawaited.add(key)
         self._rounds[key] += 1
         transfers = self._of_parameter[key]
-        if not (parameter.as_factors or all(w.exchange.on_device for w in transfers)):
+        if not (key in self._factored or all(w.exchange.on_device for w in transfers)):
             parameter.blob.stage_diff()
         for transfer in transfers:
             transfer.missing.discard(key)
@@ -338,29 +351,24 @@ class ExchangeEngine(Engine):
         self._cluster.communication.place = f"in round {transfer.round} of exchanges"
         transfer.handle = transfer.exchange.submit(transfer.bucket, order)
 
-    def wait(self, parameter: Parameter) -> None:
+    def wait(self, parameter: Parameter, rebuild: bool = True) -> Factors | None:
         """Return when ``parameter.blob.diff`` holds the mean gradient; once more does no harm.
 
-        Or, if an exchange :meth:`updates` it, when its weights are updated.
+        Or, if an exchange :meth:`updates` it, when its weights are updated.  Unless it is to
+        ``rebuild`` the gradient, the factors are returned if the gradient came as such.
 
         Raises ClusterError when backward has not announced the gradient or one that travels with
         it, and whatever went wrong on the way.
         """
         for transfer in self._arrived(parameter):
+            exchange = transfer.exchange
+            due = transfer.completed < transfer.round
+            if due and not rebuild and isinstance(exchange, FactorExchange):
+                transfer.completed = transfer.round
+                return exchange.factors(transfer.bucket)
             started = perf_counter()
             if transfer.complete() and self._record is not None:
                 self._record(Kind.REBUILD, parameter.key, started, perf_counter())
-
-    def wait_for_factors(self, parameter: Parameter) -> Factors | None:
-        """Do as :meth:`wait` does, or leave it to the caller to rebuild what came as factors."""
-        transfers = self._of_parameter.get(parameter.key, ())
-        for transfer in transfers:
-            exchange = transfer.exchange
-            if isinstance(exchange, FactorExchange) and transfer.completed < transfer.round:
-                self._arrived(parameter)
-                transfer.completed = transfer.round
-                return exchange.factors(transfer.bucket)
-        self.wait(parameter)
         return None
 
     def _arrived(self, parameter: Parameter) -> list[_Transfer]:
@@ -428,6 +436,7 @@ class ExchangeEngine(Engine):
             exchange.close()
         self._exchanges, self._transfers, self._held, self._statistics = [], [], [], []
         self._updating, self._updated = [], set()
+        self._factored = frozenset()
         self._of_parameter.clear()
         self._rounds.clear()
         self._unawaited.clear()

@@ -122,7 +122,7 @@ def _run(
     solver.action_source = action_source
     timeline = Timeline(options.timeline, cluster) if options.timeline else None
     if timeline is not None:
-        solver.listen(timeline)
+        solver.profile(timeline)
     logger.info("Starting Optimization")
     solver.solve()
     # Caffe's command says so, whatever its solver has said.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from pycaffe_dist.net import Net
 from pycaffe_dist.schema import caffe_pb2, text
@@ -17,20 +18,17 @@ layer { name: 'loss' type: 'EuclideanLoss' bottom: 'ip' bottom: 'y' top: 'loss' 
 """
 
 
-def gradient(net: Net, announced: bool) -> np.ndarray:
+def gradient(net: Net, *factored: str) -> np.ndarray:
     net.clear_parameter_diffs()
     net.forward()
-    net.backward(on_gradient_ready=(lambda parameter: None) if announced else None)
+    net.backward(factored=factored)
     return net.parameters[0].blob.diff.copy()
 
 
-def test_only_an_announced_gradient_is_left_to_its_factors_and_only_while_they_are_wanted():
+@pytest.mark.parametrize("debug_info", [False, True])
+def test_a_gradient_is_left_to_its_factors_while_they_are_wanted_and_it_is_not_shown(debug_info):
     net = Net(text.parse(NET, caffe_pb2.NetParameter()), seed=3)
-    weights = net.parameters[0]
-    assert gradient(net, announced=True).any()
-    weights.as_factors = True
-    assert not gradient(net, announced=True).any()
-    assert gradient(net, announced=False).any()
-    assert not gradient(net, announced=True).any()
-    weights.as_factors = False  # a new plan has chosen another exchange
-    assert gradient(net, announced=True).any()
+    net.debug_info = debug_info
+    assert gradient(net).any()
+    assert gradient(net, "ip[0]").any() == debug_info
+    assert gradient(net).any()

@@ -8,8 +8,9 @@ import pytest
 from tiny import tiny_solver
 
 from pycaffe_dist.comm.cluster import LocalCluster
-from pycaffe_dist.exchange.engine import LocalEngine
-from pycaffe_dist.profiling import Kind, Listeners
+from pycaffe_dist.profiling import Kind, Profiler
+from pycaffe_dist.solvers.engine import TunableEngine
+from pycaffe_dist.solvers.local_engine import LocalEngine
 from pycaffe_dist.solvers.tuning import Tuning
 
 LAYER_SECONDS = 1 / 64
@@ -22,12 +23,12 @@ class FakeSolver:
     def __init__(self, plans: list[float]):
         self.plans, self.plan, self.now = plans, -1, 0.0
         self.apart, self.plan_is_fixed = False, False
-        self.engine, self.cluster, self.listeners = self, LocalCluster(), Listeners()
+        self.engine, self.cluster, self.profiler = self, LocalCluster(), Profiler()
         self.net = SimpleNamespace(layer_names=["ip"], nodes=["ip"], parameters=[])
-        self.tuning = Tuning(self)
+        self.tuning = Tuning(self, self)
 
-    def listen(self, record, wanted=True):
-        (self.listeners.add if wanted else self.listeners.remove)(record)
+    def profile(self, record, wanted=True):
+        (self.profiler.add if wanted else self.profiler.remove)(record)
 
     def keep_apart(self, apart):
         self.apart = apart
@@ -47,8 +48,8 @@ class FakeSolver:
         self.plan_is_fixed = True
 
     def span(self, kind, seconds):
-        if self.listeners.tell:
-            self.listeners.tell(kind, "ip", self.now, self.now + seconds)
+        if self.profiler.record:
+            self.profiler.record(kind, "ip", self.now, self.now + seconds)
         self.now += seconds
 
     def step(self, number):
@@ -68,7 +69,7 @@ def test_the_fastest_plan_stays(plans):
     each = 0 if len(plans) == 1 else 1 + 16  # a quarter of a second, after one that warms up
     assert count == TIMED + each * len(plans)
     assert solver.plans[solver.plan] == min(plans)
-    assert solver.plan_is_fixed and not solver.apart and solver.listeners.tell is None
+    assert solver.plan_is_fixed and not solver.apart and solver.profiler.record is None
 
 
 def test_layers_are_timed_without_messages_and_plans_with_them():
@@ -88,11 +89,20 @@ def test_a_snapshot_takes_the_fastest_so_far(iterations, plan):
         assert not solver.step(number)
     solver.tuning.stop()
     assert solver.plan == plan
-    assert solver.plan_is_fixed and not solver.apart and solver.listeners.tell is None
+    assert solver.plan_is_fixed and not solver.apart and solver.profiler.record is None
 
 
-class Undecided(LocalEngine):
+class Undecided(LocalEngine, TunableEngine):
     can_revise = True
+
+    def keep_apart(self, apart):
+        pass
+
+    def revise(self, parameters, times):
+        return 0
+
+    def use_plan(self, number, parameters, words=""):
+        pass
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -100,10 +110,10 @@ def test_loops_by_hand_are_not_timed(tmp_path, steps):
     """They have no iterations to tell apart, so that timing them would never end."""
     solver = tiny_solver(tmp_path, engine=Undecided())
     solver.step(steps)
-    assert solver.listeners.tell is not None
+    assert solver.profiler.record is not None
     for _ in range(2):
         solver.net.forward()
         solver.net.backward()
         solver.apply_update()
-        assert solver.listeners.tell is None
+        assert solver.profiler.record is None
     solver.close()

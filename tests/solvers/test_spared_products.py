@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pycaffe_dist.exchange import engine
 from pycaffe_dist.schema import caffe_pb2, text
-from pycaffe_dist.solvers import Solver
+from pycaffe_dist.solvers import Solver, local_engine
 
 NET = """
 layer { name: 'x' type: 'DummyData' top: 'x' top: 'y'
@@ -40,7 +39,7 @@ def make_solver(fields: str = "", **options) -> Solver:
 
 
 def spared(solver: Solver) -> set[str]:
-    return {parameter.key for parameter in solver.net.parameters if parameter.as_factors}
+    return set(solver.engine.factored)
 
 
 def weights(solver: Solver) -> list[np.ndarray]:
@@ -49,11 +48,11 @@ def weights(solver: Solver) -> list[np.ndarray]:
 
 def expected(monkeypatch, fields: str = "") -> list[np.ndarray]:
     """Return the weights of a run in which backward makes all gradients."""
-    monkeypatch.setattr(engine, "_LEAST_BYTES", 1 << 40)
+    monkeypatch.setattr(local_engine, "_LEAST_BYTES", 1 << 40)
     solver = make_solver(fields)
     solver.step(4)
     assert not spared(solver)
-    monkeypatch.setattr(engine, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(local_engine, "_LEAST_BYTES", 1)
     return weights(solver)
 
 
@@ -91,7 +90,7 @@ def test_several_passes_are_summed_in_backward(monkeypatch):
 def test_a_callback_sees_the_gradients(monkeypatch):
     found: dict[float, list[np.ndarray]] = {}
     for least in (1, 1 << 40):
-        monkeypatch.setattr(engine, "_LEAST_BYTES", least)
+        monkeypatch.setattr(local_engine, "_LEAST_BYTES", least)
         solver = make_solver()
         found[least] = []
         solver.after_gradients.append(

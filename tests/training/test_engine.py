@@ -12,8 +12,9 @@ from pycaffe_dist.config import Action, ExchangeSettings
 from pycaffe_dist.errors import ClusterError, UsageError
 from pycaffe_dist.exchange.base import Cost, Exchange
 from pycaffe_dist.exchange.buckets import fuse_and_slice
+from pycaffe_dist.solvers.local_engine import LocalEngine
 from pycaffe_dist.training import engine as engines
-from pycaffe_dist.training.engine import ExchangeEngine, LocalEngine, make_engine
+from pycaffe_dist.training.engine import ExchangeEngine, make_engine
 
 
 class Doubling(Exchange):

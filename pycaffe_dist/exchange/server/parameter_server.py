@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.comm.thread import Handle
     from pycaffe_dist.net.parameter import Parameter
-    from pycaffe_dist.solvers.updating import Updater
+    from pycaffe_dist.solvers.update.updater import Updater
 
 # A server's load differs from another's by at most one shard: this many make the difference small.
 SHARDS_PER_SERVER = 4
@@ -98,7 +98,7 @@ class ParameterServer(UpdateExchange):
                 dtype = bucket.slices[0].parameter.blob.dtype
                 self._fused[bucket] = np.empty((2, count), dtype)
 
-    def take_over(self, updater: Updater) -> None:
+    def take_over(self, updater: Updater[Parameter]) -> None:
         """Let servers start, and send them what they need, from rank 0."""
         cluster = cast("MPICluster", self.cluster)
         if not cluster.has_servers:
@@ -226,7 +226,7 @@ class ParameterServer(UpdateExchange):
                 ranks += step.ranks
         yield Step(requests, ranks)
 
-    def _load(self, updater: Updater, indices: dict[str, int]) -> None:
+    def _load(self, updater: Updater[Parameter], indices: dict[str, int]) -> None:
         """Send all servers this rank's weights, and its history if there is any."""
         held = any(updater.method.holds(index) for index in indices.values())
 
@@ -259,7 +259,7 @@ class ParameterServer(UpdateExchange):
         self._ask_all(Header(Kind.PULL), self._room, lambda bucket: [], self._put_into_place)
         self.cluster.barrier()
 
-    def collect_history(self, updater: Updater) -> dict[tuple[int, int], np.ndarray]:
+    def collect_history(self, updater: Updater[Parameter]) -> dict[tuple[int, int], np.ndarray]:
         """Return, on rank 0, the history of its parameters by slot and index in the updater."""
         found: dict[tuple[int, int], np.ndarray] = {}
         slots = updater.method.slots
@@ -301,8 +301,8 @@ def _square(array: np.ndarray) -> float:
     return float(np.dot(array, array))
 
 
-def _indices(updater: Updater) -> dict[str, int]:
-    return {parameter.key: index for index, parameter in enumerate(updater.parameters)}
+def _indices(updater: Updater[Parameter]) -> dict[str, int]:
+    return {parameter.key: index for index, parameter in enumerate(updater.targets)}
 
 
 def _layout(bucket: Bucket) -> Layout:

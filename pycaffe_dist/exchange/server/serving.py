@@ -12,8 +12,7 @@ import base64
 import enum
 import json
 import sys
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -21,11 +20,12 @@ import numpy as np
 from pycaffe_dist.comm.thread import Task
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.base import Message, mean_in_rank_order, start_messages
+from pycaffe_dist.solvers.update.target import ArrayTarget
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.comm.mpi import MPICluster
-    from pycaffe_dist.solvers.updating import Updater
+    from pycaffe_dist.solvers.update.updater import Updater
 
 WATCH = "parameter server"
 
@@ -142,28 +142,19 @@ class Shard:
         self.clocks = [0] * workers  # how many updates of each worker have arrived
         self.waiting: dict[int, _Waiting] = {}  # workers that have not got weights yet
         self.first = 0
-        self.updater: Updater | None = None
+        self.updater: Updater[ArrayTarget] | None = None
         self._staleness = staleness
         self._round: dict[int, np.ndarray] = {}
         self._iteration = 0  # that of the round
-        self.parameters = self._parameters()
+        self.targets = list(self._make_targets())  # the parts; each push brings their gradients
 
-    def _parameters(self) -> list[SimpleNamespace]:
-        """Return the parts as an updater reads parameters."""
-        found = []
+    def _make_targets(self) -> Iterator[ArrayTarget]:
+        nothing = np.empty(0, self.weights.dtype)
         begin = 0
         for part in self.layout.parts:
             weights = self.weights[begin : begin + part.length]
-            found.append(
-                SimpleNamespace(
-                    blob=SimpleNamespace(data=weights, diff=None),
-                    shape=weights.shape,
-                    lr_mult=part.lr_mult,
-                    decay_mult=part.decay_mult,
-                )
-            )
+            yield ArrayTarget(weights, nothing, part.lr_mult, part.decay_mult)
             begin += part.length
-        return found
 
     def push(
         self, worker: int, gradient: np.ndarray, header: Header, now: float
@@ -213,12 +204,11 @@ class Shard:
     def _update(self, gradient: np.ndarray, rate: float, iteration: int) -> None:
         assert self.updater is not None
         begin = 0
-        for index, parameter in enumerate(self.parameters, self.first):
-            length = parameter.blob.data.size
-            parameter.blob.diff = gradient[begin : begin + length]
+        for index, target in enumerate(self.targets, self.first):
+            end = begin + target.weights.size
+            target.gradient = gradient[begin:end]
             self.updater.update(index, rate, iteration)
-            parameter.blob.diff = None
-            begin += length
+            begin = end
 
     def load(self, values: np.ndarray) -> None:
         """Take weights, and history if it follows them."""
@@ -246,14 +236,14 @@ class Shard:
 
 def make_shards(setup: Setup) -> dict[int, Shard]:
     """Return the shards of a description, by number, and one updater for all of them."""
-    from pycaffe_dist.solvers.updating import Updater
+    from pycaffe_dist.solvers.update.updater import Updater
 
     shards = [Shard(layout, setup.workers, setup.staleness) for layout in setup.layouts]
-    parameters: list[Any] = []
+    targets: list[ArrayTarget] = []
     for shard in shards:
-        shard.first = len(parameters)
-        parameters += shard.parameters
-    updater = Updater(setup.solver, parameters)
+        shard.first = len(targets)
+        targets += shard.targets
+    updater = Updater(setup.solver, targets)
     for shard in shards:
         shard.updater = updater
     return {shard.layout.number: shard for shard in shards}

@@ -62,14 +62,8 @@ class UpdateOfMany:
         if len({dtype for dtype, _ in kinds}) > 1 or len(kinds) > len({a[0].size for a in arrays}):
             raise DeviceError(f"{update.__name__}: arrays of other types or sizes than the weights")
         self._arrays = arrays
-        self._launch = {
-            "sgd_update": _cu.sgd_updates,
-            "nesterov_update": _cu.nesterov_updates,
-            "adagrad_update": _cu.adagrad_updates,
-            "rmsprop_update": _cu.rmsprop_updates,
-            "adadelta_update": _cu.adadelta_updates,
-            "adam_update": _cu.adam_updates,
-        }[update.__name__]
+        # The kernel of many targets is named after the one of a single target.
+        self._launch = getattr(_cu, f"{update.__name__}s")
         table = np.zeros((len(arrays), 5), np.int64)
         pieces = []
         for number, (row, own) in enumerate(zip(table, arrays)):

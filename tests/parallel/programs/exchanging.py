@@ -79,7 +79,7 @@ def run(
             parameter.blob.diff[...] = gradient
         weights = parameters[len(case.shapes) :]
         for parameter, factors in zip(weights, case.factors(cluster.rank, iteration)):
-            parameter.run_backward(*factors)
+            parameter.run_backward(*factors, engine.factored)
         order = parameters[::-1]
         if case.shuffled:
             np.random.default_rng(cluster.rank).shuffle(order)
@@ -95,7 +95,7 @@ def run(
             # What auto knows now, and larger buckets, make another plan.
             engine.revise(parameters, Times((0.0,), (0.01,), 0.0))
     engine.finish()
-    assert not any(parameter.as_factors for parameter in parameters)
+    assert not engine.factored
 
 
 def means(

@@ -17,7 +17,7 @@ from pycaffe_dist.comm.cluster import detect
 from pycaffe_dist.config import ClusterSettings, ExchangeSettings
 from pycaffe_dist.exchange.server.serving import serve
 from pycaffe_dist.schema import caffe_pb2
-from pycaffe_dist.solvers.updating import Updater
+from pycaffe_dist.solvers.update.updater import Updater
 from pycaffe_dist.training.engine import make_engine
 
 STALENESS = 2
@@ -40,8 +40,6 @@ def main(folder: Path, servers: int) -> None:
         settings = ExchangeSettings(bucket_bytes=400, staleness=STALENESS)
         engine = make_engine(cluster, "parameter_server", settings)
         nets = parameters([(100,), (7,), (30, 40)])
-        for parameter in nets:
-            parameter.lr_mult = parameter.decay_mult = 1.0
         engine.start(nets, updater=Updater(caffe_pb2.SolverParameter(type="SGD"), nets))
         for iteration in range(ITERATIONS):
             if (cluster.rank, iteration) == (1, 2):

@@ -20,7 +20,7 @@ from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.exchange.server.serving import serve
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.solvers import method_types
-from pycaffe_dist.solvers.updating import Updater
+from pycaffe_dist.solvers.update.updater import Updater
 from pycaffe_dist.training.engine import ExchangeEngine
 
 RATE = 0.01
@@ -67,7 +67,7 @@ def train(cluster: MPICluster, exchange: str, case: Case, kind: str) -> dict:
         for parameter, factors in zip(
             parameters[len(case.shapes) :], case.factors(cluster.rank, iteration)
         ):
-            parameter.run_backward(*factors)
+            parameter.run_backward(*factors, engine.factored)
         order = parameters[::-1]
         if case.shuffled:
             np.random.default_rng(cluster.rank).shuffle(order)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.errors import UsageError
-from pycaffe_dist.net import Parameter
+from pycaffe_dist.solvers.update.target import UpdateTarget
 
 _POLICIES = ("", "scale", "clip")
 
@@ -30,11 +30,11 @@ class LayerRate:
         self._policy: str = param.larc_policy
         self._eta: float = param.larc_eta
 
-    def of(self, parameter: Parameter, rate: float, scale: float, decay: float) -> float:
-        """Return the rate of a parameter whose mean gradient is ``scale`` times its diff."""
-        if not self._policy or len(parameter.shape) < 2:
+    def of(self, target: UpdateTarget, rate: float, scale: float, decay: float) -> float:
+        """Return the rate of a target whose mean gradient is ``scale`` times its own."""
+        if not self._policy or target.weights.ndim < 2:
             return rate
-        weights, gradient = _norm(parameter.blob.data), scale * _norm(parameter.blob.diff)
+        weights, gradient = _norm(target.weights), scale * _norm(target.gradient)
         if not weights or not gradient:
             return rate
         trust = self._eta * weights / (gradient + decay * weights)

@@ -1,40 +1,40 @@
-"""Updates that wait for the next forward, so that gradients may travel while it runs."""
+"""Deferred updates: they wait for the next forward, so that gradients may travel while it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
 from pycaffe_dist.net import Parameter
-
-if TYPE_CHECKING:
-    from pycaffe_dist.exchange.engine import Engine
+from pycaffe_dist.solvers.update.immediate import ImmediateUpdates
 
 
-class LateUpdates:
-    """The updates of one iteration, each made before the first layer that uses its parameter.
+class DeferredUpdates:
+    """Leaves the updates of one iteration to the next forward, before the first layer that needs
+    each.
 
     While that layer's gradient is on its way, others that have arrived are used.  True as long as
-    any update is missing: until then, only forward may look at ``parameters``.
+    any update is missing: until then, only forward may look at the parameters.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], engine: Engine):
-        self._parameters = parameters
-        self._engine = engine
+    def __init__(self, immediate: ImmediateUpdates):
+        self._immediate = immediate
+        self._engine = immediate.engine
         self._missing: dict[int, Parameter] = {}
-        self._update: Callable[[int], None] | None = None
+        self._update = partial(immediate.update, rate=0.0, iteration=0, clipping=1.0)
         self._of_layer: dict[int, list[int]] = {}
-        for index, parameter in enumerate(parameters):
+        for index, parameter in enumerate(immediate.parameters):
             for layer, _ in parameter.sharers:
                 self._of_layer.setdefault(layer, []).append(index)
 
     def __bool__(self) -> bool:
         return bool(self._missing)
 
-    def begin(self, update: Callable[[int], None]) -> None:
-        """Let all parameters wait for ``update``, which gets an index and waits for messages."""
-        self._update = update
-        self._missing = dict(enumerate(self._parameters))
+    def run(self, rate: float, iteration: int, clipping: float) -> None:
+        """Leave the updates of all parameters to `before_layer` and `finish`."""
+        self._update = partial(
+            self._immediate.update, rate=rate, iteration=iteration, clipping=clipping
+        )
+        self._missing = dict(enumerate(self._immediate.parameters))
 
     def before_layer(self, layer: int) -> None:
         """Update the parameters of a layer that is to run forward."""
@@ -50,7 +50,7 @@ class LateUpdates:
 
     def _use_the_time(self, index: int) -> None:
         """Make updates that can be made, until the one of parameter ``index`` can."""
-        while not self._engine.has_arrived(self._parameters[index]):
+        while not self._engine.has_arrived(self._missing[index]):
             arrived = (
                 other
                 for other, parameter in self._missing.items()
@@ -62,10 +62,7 @@ class LateUpdates:
             self._make(other)
 
     def _make(self, index: int) -> None:
-        parameter, update = self._missing.pop(index), self._update
-        if not self._missing:
-            self._update = None  # it refers to the owner of this object
-        if update is not None:
-            update(index)
-        if not parameter.as_factors:
+        parameter = self._missing.pop(index)
+        self._update(index)
+        if parameter.key not in self._engine.factored:
             parameter.clear_diff()

@@ -1,0 +1,147 @@
+"""What a solver asks of an engine, which combines gradients over ranks."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pycaffe_dist.config import Action
+
+if TYPE_CHECKING:
+    from pycaffe_dist.net.parameter import Parameter
+    from pycaffe_dist.planning.search import Times
+    from pycaffe_dist.profiling import Record
+    from pycaffe_dist.solvers.update.updater import Updater
+
+
+class Factors(NamedTuple):
+    """What a mean gradient uᵀ·v/ranks of M×N weights is made of: u (K, M) and v (K, N)."""
+
+    u: np.ndarray
+    v: np.ndarray
+    ranks: int = 1
+
+
+class Engine(abc.ABC):
+    """What the solver knows of other ranks' gradients.
+
+    Per iteration: :meth:`begin`, then :meth:`gradient_ready` for every parameter during backward,
+    then :meth:`wait` for every parameter.
+    """
+
+    @abc.abstractmethod
+    def start(
+        self,
+        parameters: Sequence[Parameter],
+        by_hand: bool = False,
+        updater: Updater[Parameter] | None = None,
+    ) -> None:
+        """Prepare for a net's parameters; their values are equal on all ranks already.
+
+        In a loop ``by_hand``, gradients may be sums over any number of backward passes.  Exchanges
+        that update parameters do what ``updater`` would, and go on from rank 0's history in it.
+        """
+
+    def updates(self, parameter: Parameter) -> bool:
+        """Tell whether an exchange updates a parameter, so that the solver must not."""
+        return False
+
+    @property
+    def updates_some(self) -> bool:
+        """Whether there is such a parameter."""
+        return False
+
+    def begin(self, iteration: int, rate: float) -> None:  # noqa: B027 (optional)
+        """Take note of the iteration whose gradients come next, and of its learning rate."""
+
+    @property
+    def factored(self) -> Collection[str]:
+        """The keys of the parameters whose gradients backward is to leave to their factors."""
+        return ()
+
+    @abc.abstractmethod
+    def gradient_ready(self, parameter: Parameter) -> None:
+        """Take note that ``parameter.blob.diff`` holds this rank's final gradient.
+
+        Or, of a :attr:`factored` parameter, the layer its factors.
+        """
+
+    @abc.abstractmethod
+    def wait(self, parameter: Parameter, rebuild: bool = True) -> Factors | None:
+        """Return when ``parameter.blob.diff`` holds the mean gradient over ranks.
+
+        Or, if an exchange :meth:`updates` it, when its weights are updated.  Unless it is to
+        ``rebuild`` the gradient, it may return the factors, which hold until the next iteration.
+        """
+
+    def has_arrived(self, parameter: Parameter) -> bool:
+        """Tell whether :meth:`wait` would find all messages of a parameter there."""
+        return True
+
+    @property
+    def spans_forward(self) -> bool:
+        """Whether the solver is to leave each update to the next forward of the layer."""
+        return False
+
+    def hidden(self) -> str:
+        """Say how much of the messages' time was hidden since the last call; empty if unknown."""
+        return ""
+
+    def profile(self, record: Record | None) -> None:  # noqa: B027 (optional)
+        """Call ``record`` for all messages, and for waiting for them, from now on."""
+
+    def fix_plan(self) -> bytes:
+        """Return the plan, which is not revised any more; empty if any run makes the same."""
+        return b""
+
+    def resume_plan(self, plan: bytes) -> None:  # noqa: B027 (optional)
+        """Use a plan that :meth:`fix_plan` returned, if it fits what :meth:`start` gets."""
+
+    def synchronize(self) -> None:  # noqa: B027 (optional)
+        """Give all ranks the same weights, when some may have seen fewer updates than others."""
+
+    def collect_history(self, updater: Updater[Parameter]) -> list[np.ndarray]:
+        """Return all history on rank 0, also that which is elsewhere; all ranks must call it."""
+        return updater.method.history
+
+    @abc.abstractmethod
+    def mean_statistics(self) -> None:
+        """Give the layers' running statistics their mean over ranks, on all ranks."""
+
+    @abc.abstractmethod
+    def agree(self, action: Action) -> Action:
+        """Return what all ranks do, at the latest one call after a rank asked for it."""
+
+    @abc.abstractmethod
+    def finish(self) -> None:
+        """Forget the net; waits for nothing, so that a rank that fails ends at once."""
+
+
+class TunableEngine(Engine):
+    """An engine with a plan that is tuned during the first iterations, by `Tuning`."""
+
+    @property
+    @abc.abstractmethod
+    def can_revise(self) -> bool:
+        """Whether the plan would gain by knowing how long the layers take."""
+
+    @abc.abstractmethod
+    def keep_apart(self, apart: bool) -> None:
+        """Send messages only while nobody computes, so that layers can be timed, or when ready."""
+
+    @abc.abstractmethod
+    def revise(self, parameters: Sequence[Parameter], times: Times) -> int:
+        """Make plans, between two iterations, knowing how long the layers take.
+
+        The one that is expected to be best is used.  Returns how many are worth a trial.
+        """
+
+    @abc.abstractmethod
+    def use_plan(self, number: int, parameters: Sequence[Parameter], words: str = "") -> None:
+        """Change to the plan of that number, 0 for the best, between two iterations.
+
+        ``words`` are for the log: why.
+        """

@@ -1,0 +1,62 @@
+"""The update of parameters, or of parts of them, by their mean gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from pycaffe_dist.device import HOST, Device, use
+from pycaffe_dist.solvers.method import Regularization, method_class
+from pycaffe_dist.solvers.update.layer_rate import LayerRate
+from pycaffe_dist.solvers.update.target import UpdateTarget
+
+Target = TypeVar("Target", bound=UpdateTarget)
+
+
+class Updater(Generic[Target]):
+    """Updates ``targets`` on ``device`` as a SolverParameter says; ``method`` holds their history.
+
+    Raises PcaffeError for an unknown solver type or larc_policy.
+    """
+
+    def __init__(self, param: Any, targets: Sequence[Target], device: Device = HOST):
+        self.param = param
+        self.targets = targets
+        self.device = device
+        self.method = method_class(param.type)(param, targets, device)
+        self._layer_rate = LayerRate(param)
+
+    def update(self, index: int, rate: float, iteration: int, clipping: float = 1.0) -> None:
+        """Update target ``index`` in place from its gradient, the sum over iter_size passes.
+
+        ``rate`` is the learning rate before multipliers, ``clipping`` a factor for the gradient.
+        """
+        with use(self.device):
+            history = self.method.history_of(index)
+            self.update_target(self.targets[index], history, rate, iteration, clipping)
+
+    def update_target(
+        self,
+        target: UpdateTarget,
+        history: Sequence[np.ndarray],
+        rate: float,
+        iteration: int,
+        clipping: float = 1.0,
+    ) -> None:
+        """Do as `update` for a target and a ``history`` of the same shape, on their device."""
+        scale = self.scale(clipping)
+        l2, l1 = self.decays(target)
+        rate = self._layer_rate.of(target, rate, scale, l2 + l1) * target.lr_mult
+        arrays = target.weights, target.gradient, *history
+        self.method.update_arrays(arrays, rate, Regularization(scale, l2, l1), iteration)
+
+    def scale(self, clipping: float) -> float:
+        """Return what gradients are multiplied by."""
+        return 1.0 / self.param.iter_size * clipping
+
+    def decays(self, target: UpdateTarget) -> tuple[float, float]:
+        """Return the factors of a target's L2 and L1 decay, of which one is 0."""
+        decay = self.param.weight_decay * target.decay_mult
+        return (0.0, decay) if self.param.regularization_type == "L1" else (decay, 0.0)
