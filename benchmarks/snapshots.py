@@ -57,7 +57,7 @@ def main(megabytes: float) -> None:
         weights = Path(solver.snapshot())
         print(f"{weights.stat().st_size / 1e6:.0f} MB of weights, as much of history; ms:")
         for number in range(1, REPETITIONS + 1):
-            solver.iteration = number
+            solver.state.iteration = number
             blocked = seconds(lambda: solver.snapshot(wait=False))
             written = seconds(solver.close)
             copied = seconds(lambda: buffered_copy(weights, Path(folder, "copy")))

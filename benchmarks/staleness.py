@@ -89,7 +89,7 @@ def work(options: argparse.Namespace) -> None:
         began = time.monotonic()
         solver.step(options.clocks)
         seconds = float(cluster.max(np.array(time.monotonic() - began)))
-        loss = float(cluster.mean(np.array(solver.losses.mean)))
+        loss = float(cluster.mean(np.array(solver.state.losses.mean)))
         if cluster.rank == 0:
             print(RESULT, seconds, loss, flush=True)
         solver.close()

@@ -69,7 +69,7 @@ class Solver:
     @property
     def lr(self) -> float:
         """The learning rate of the next iteration."""
-        return self._solver.learning_rate.at(self._solver.iteration)
+        return self._solver.state.learning_rate.at(self._solver.iteration)
 
     def step(self, iterations: int) -> None:
         """Run ``iterations`` iterations."""

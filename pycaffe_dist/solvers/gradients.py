@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pycaffe_dist.device import use
 from pycaffe_dist.log import fmt, logger
-
-if TYPE_CHECKING:
-    from pycaffe_dist.solvers.solver import Solver
+from pycaffe_dist.net import Net
+from pycaffe_dist.solvers.engine import Engine
+from pycaffe_dist.solvers.state import TrainState
 
 
 def why_together(param: Any) -> str:
@@ -21,26 +21,26 @@ def why_together(param: Any) -> str:
     return "data_type float16" if param.data_type == "float16" else ""
 
 
-def factor(solver: Solver) -> float | None:
+def factor(param: Any, state: TrainState, net: Net, engine: Engine) -> float | None:
     """Return what to multiply all mean gradients with, or None to leave this update out.
 
     That is the inverse of the loss scale, and what brings the norm (before iter_size) within the
     limit of clip_gradients.  An update is left out when a gradient has overflowed in float16.
     """
-    if not why_together(solver.param):
+    if not why_together(param):
         return 1.0
-    norm, scale = _norm(solver), solver.loss_scale
+    norm, scale = _norm(net, engine), state.loss_scale
     unscaled = 1.0
     if scale is not None:
         unscaled = 1.0 / scale.value
         if not scale.judge(norm):
             logger.info(
                 "Iteration %d: a gradient overflowed float16: no update; loss scale %s",
-                solver.iteration,
+                state.iteration,
                 fmt(scale.value),
             )
             return None
-    norm, limit = norm * unscaled, solver.param.clip_gradients
+    norm, limit = norm * unscaled, param.clip_gradients
     if limit < 0 or norm <= limit:
         return unscaled
     logger.info(
@@ -52,13 +52,13 @@ def factor(solver: Solver) -> float | None:
     return unscaled * (limit / norm)
 
 
-def _norm(solver: Solver) -> float:
+def _norm(net: Net, engine: Engine) -> float:
     """Return the norm of all mean gradients, once they are there."""
     squares: Any = 0.0  # on a GPU until all are added
-    for parameter in reversed(solver.net.parameters):
-        solver.engine.wait(parameter)
-        with use(solver.device):
+    for parameter in reversed(net.parameters):
+        engine.wait(parameter)
+        with use(net.device):
             flat = parameter.blob.diff.reshape(-1)
             squares = squares + np.dot(flat, flat).astype(np.float64)
-    with use(solver.device):
+    with use(net.device):
         return math.sqrt(float(squares))

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from pycaffe_dist.comm.cluster import Cluster
+from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import UsageError
+from pycaffe_dist.log import logger
+from pycaffe_dist.net import Net
 from pycaffe_dist.net.rules import kept_layers
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.schema.places import Places
@@ -43,6 +47,34 @@ def _with_state(spec: NetSpec, phase: int, *overrides: Any) -> NetSpec:
     param.CopyFrom(spec.param)
     param.state.CopyFrom(state)
     return spec._replace(param=param)
+
+
+def make_train_net(
+    param: Any, cluster: Cluster, divide: bool, keep_diffs: bool, **options: Any
+) -> Net:
+    """Return the train net of this rank; ``options`` are those of `Net`.
+
+    To ``divide`` is to read the batch sizes as those of all ranks together.
+    """
+    spec = train_net(param)
+    logger.info("Creating training net from %s", spec.origin)
+    if divide:
+        divide_batches(spec.param, cluster.size)
+    shard = Shard(cluster.rank, cluster.size, "record")
+    return Net(spec.param, shard=shard, places=spec.places, keep_diffs=keep_diffs, **options)
+
+
+def make_test_nets(param: Any, cluster: Cluster, **options: Any) -> list[Net]:
+    """Return the test nets of this rank; ``options`` are those of `Net`."""
+    made = []
+    # Tests are spread over ranks batch by batch, so the batches stay the prototxt's.
+    shard = Shard(cluster.rank, cluster.size, "batch")
+    for number, spec in enumerate(test_nets(param)):
+        logger.info("Creating test net (#%d) specified by %s", number, spec.origin)
+        net = Net(spec.param, shard=shard, places=spec.places, **options)
+        net.debug_info = param.debug_info
+        made.append(net)
+    return made
 
 
 def train_net(solver: Any) -> NetSpec:

@@ -5,80 +5,77 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from pycaffe_dist import device
+from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import Net
 from pycaffe_dist.snapshot.companion import Companion
-
-if TYPE_CHECKING:
-    from pycaffe_dist.solvers.solver import Solver
-
-States = dict[str, dict[str, Any]]  # of layers, by name
+from pycaffe_dist.solvers.state import LayerStates, TrainState
 
 
-class BeforeTest(NamedTuple):
-    """The batches of each test net, and its layers' states, when a test began."""
-
-    tested: list[int]
-    states: list[States]
-
-
-def states(net: Net) -> States:
+def layer_states(net: Net) -> LayerStates:
     """Return the states of the layers that have one."""
     with device.use(net.device):
         found = {node.name: node.layer.state() for node in net.nodes}
     return {name: state for name, state in found.items() if state}
 
 
-def own_statistics(solver: Solver) -> list[np.ndarray]:
+def own_statistics(net: Net, cluster: Cluster) -> list[np.ndarray]:
     """Return the layers' running statistics, as far as they differ from rank to rank."""
-    if solver.cluster.size == 1:
+    if cluster.size == 1:
         return []
-    return [blob.data for layer in solver.net.layers for blob in layer.statistics_blobs()]
+    return [blob.data for layer in net.layers for blob in layer.statistics_blobs()]
 
 
 def _encoded(array: np.ndarray) -> str:
     return base64.b64encode(array.tobytes()).decode()
 
 
-def restore_statistics(solver: Solver, statistics: Sequence[str]) -> None:
+def restore_statistics(net: Net, cluster: Cluster, statistics: Sequence[str]) -> None:
     """Take over this rank's own statistics from its record; those of another net are left out."""
-    own = own_statistics(solver)
+    own = own_statistics(net, cluster)
     saved = [base64.b64decode(encoded) for encoded in statistics]
     if [array.nbytes for array in own] == [len(data) for data in saved]:
         for mine, data in zip(own, saved):
             mine[...] = np.frombuffer(data, mine.dtype).reshape(mine.shape)
 
 
-def record(solver: Solver) -> dict[str, Any]:
+def record(
+    state: TrainState, net: Net, test_nets: Sequence[Net], cluster: Cluster
+) -> dict[str, Any]:
     """Return what only this rank knows: its losses, the states of its nets' layers, its statistics.
 
     A test that is under way counts as not begun: the resumed run repeats it with the same batches.
     """
     return {
-        "losses": list(solver.losses.recent),
-        "loss_scale": solver.loss_scale.state() if solver.loss_scale else [],
-        "statistics": [_encoded(array) for array in own_statistics(solver)],
-        "train": states(solver.net),
-        "test": solver.before_test.states
-        if solver.before_test
-        else [states(net) for net in solver.test_nets],
+        "losses": list(state.losses.recent),
+        "loss_scale": state.loss_scale.state() if state.loss_scale else [],
+        "statistics": [_encoded(array) for array in own_statistics(net, cluster)],
+        "train": layer_states(net),
+        "test": state.before_test.states
+        if state.before_test
+        else [layer_states(net) for net in test_nets],
     }
 
 
-def go_on(solver: Solver, about: Companion) -> None:
+def go_on(
+    about: Companion, state: TrainState, net: Net, test_nets: Sequence[Net], cluster: Cluster
+) -> None:
     """Take over what Caffe's files lack, as far as this run is like the one that wrote it.
 
     Raises SnapshotError for what no run like this one can have written.
     """
-    _log_changes(solver, about)
     with _explaining("it"):
-        _take_over(solver, about)
+        _restore(net, [record["train"] for record in about.by_rank])
+        tests = zip(*(record["test"] for record in about.by_rank))
+        for test_net, saved in zip(test_nets, tests):
+            _restore(test_net, saved)
+        _restore_state(about, state, cluster)
 
 
 @contextmanager
@@ -92,28 +89,24 @@ def _explaining(what: str) -> Iterator[None]:
         ) from error
 
 
-def _take_over(solver: Solver, about: Companion) -> None:
-    solver.learning_rate.set_state(about.learning_rate)
-    _restore(solver.net, [record["train"] for record in about.by_rank])
-    tests = zip(*(record["test"] for record in about.by_rank))
-    for net, saved in zip(solver.test_nets, tests):
-        _restore(net, saved)
-    solver.losses.recent.clear()
-    if about.ranks == solver.cluster.size:
-        mine = about.by_rank[solver.cluster.rank]
-        solver.losses.recent.extend(mine["losses"])
-        if solver.loss_scale and mine.get("loss_scale"):
-            solver.loss_scale.set_state(mine["loss_scale"])
-        solver.resumed_statistics = mine["statistics"]
-        solver.engine.resume_plan(about.plan.encode())
-        solver.tested[: len(about.tested)] = about.tested[: len(solver.tested)]
+def _restore_state(about: Companion, state: TrainState, cluster: Cluster) -> None:
+    state.learning_rate.set_state(about.learning_rate)
+    state.losses.recent.clear()
+    if about.ranks == cluster.size:
+        mine = about.by_rank[cluster.rank]
+        state.losses.recent.extend(mine["losses"])
+        if state.loss_scale and mine.get("loss_scale"):
+            state.loss_scale.set_state(mine["loss_scale"])
+        state.resumed_statistics = mine["statistics"]
+        state.tested[: len(about.tested)] = about.tested[: len(state.tested)]
     else:
         losses = [record["losses"] for record in about.by_rank]
-        solver.losses.recent.extend(np.mean(losses, axis=0).tolist())
-        solver.tested = [0] * len(solver.tested)
+        state.losses.recent.extend(np.mean(losses, axis=0).tolist())
+        state.tested = [0] * len(state.tested)
+    state.losses.go_on = True
 
 
-def _restore(net: Net, saved: Sequence[States]) -> None:
+def _restore(net: Net, saved: Sequence[LayerStates]) -> None:
     """Let the layers go on from their states on all ranks; those without any start afresh."""
     for node in net.nodes:
         of_layer = [states[node.name] for states in saved if node.name in states]
@@ -122,11 +115,8 @@ def _restore(net: Net, saved: Sequence[States]) -> None:
                 node.layer.restore(of_layer)
 
 
-def _log_changes(solver: Solver, about: Companion) -> None:
-    """Say, on rank 0, what is not as it was when a snapshot was written."""
-    if solver.cluster.rank:
-        return
-    ranks, batch = solver.cluster.size, solver.effective_batch
+def log_changes(about: Companion, ranks: int, batch: int) -> None:
+    """Say what is not as it was when a snapshot was written."""
     if about.ranks != ranks:
         logger.warning(
             "Resuming on %d rank(s) a run of %d: data go on after the records that were read; "

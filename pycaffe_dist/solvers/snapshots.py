@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from pycaffe_dist import atomic
 from pycaffe_dist.errors import PcaffeError, SnapshotError, UsageError
 from pycaffe_dist.launch.processes import launch_name
 from pycaffe_dist.log import logger
+from pycaffe_dist.net import Net
 from pycaffe_dist.net import weights as net_weights
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot import catalog
@@ -24,9 +25,8 @@ from pycaffe_dist.snapshot.caffemodel import LayerWeights, fill_weights
 from pycaffe_dist.snapshot.catalog import Snapshot
 from pycaffe_dist.snapshot.companion import Companion
 from pycaffe_dist.snapshot.solverstate import SolverStateData, fill_state, load_state
-
-if TYPE_CHECKING:
-    from pycaffe_dist.solvers.solver import Solver
+from pycaffe_dist.solvers.method import Method
+from pycaffe_dist.solvers.state import TrainState
 
 LATEST, LATEST_OF_LAUNCH = "latest", "latest@launch"
 
@@ -88,40 +88,37 @@ class SnapshotWriter:
 
     def start(
         self,
-        solver: Solver,
-        by_rank: list[dict[str, Any]],
+        net: Net,
+        state: TrainState,
         history: Sequence[np.ndarray],
+        about: partial[Companion],
         periodic: bool,
     ) -> Snapshot:
         """Copy weights and ``history``, and begin to write them; return where.
 
+        ``about`` knows of the run what ``state`` does not: seed, ranks, batch, by_rank and plan.
         An earlier snapshot is waited for first.  When a ``periodic`` one fails, one line says so.
         """
         self.wait()
         param, copied = self._param, self._copies.copy
         hdf5 = param.snapshot_format == caffe_pb2.SolverParameter.HDF5
-        files = catalog.place(param.snapshot_prefix, solver.iteration, hdf5)
+        files = catalog.place(param.snapshot_prefix, state.iteration, hdf5)
         self._copies.restart()
-        layers = net_weights.collect(solver.net, param.snapshot_diff, copied)
-        state = SolverStateData(
-            iteration=solver.iteration,
+        layers = net_weights.collect(net, param.snapshot_diff, copied)
+        data = SolverStateData(
+            iteration=state.iteration,
             learned_net=files.weights,
-            current_step=solver.learning_rate.current_step,
+            current_step=state.learning_rate.current_step,
             history=[copied(array) for array in history],
         )
         about = partial(
-            Companion,
-            iteration=solver.iteration,
-            seed=solver.seed,
-            ranks=solver.cluster.size,
-            batch=solver.effective_batch,
-            tested=list(solver.before_test.tested if solver.before_test else solver.tested),
-            learning_rate=solver.learning_rate.state(),
-            by_rank=by_rank,
-            plan=solver.engine.fix_plan().decode(),
+            about,
+            iteration=state.iteration,
+            tested=list(state.before_test.tested if state.before_test else state.tested),
+            learning_rate=state.learning_rate.state(),
             launch=launch_name(),
         )
-        job = partial(self._write, files, solver.net.name, layers, state, about)
+        job = partial(self._write, files, net.name, layers, data, about)
         self._background.start(partial(self._reporting, job) if periodic else job)
         return files
 
@@ -207,34 +204,34 @@ def _require_finite(files: Snapshot, layers: Sequence[LayerWeights]) -> None:
                 )
 
 
-def restore(solver: Solver, path: str) -> Companion | None:
+def restore(path: str, net: Net, method: Method, state: TrainState) -> Companion | None:
     """Take weights, history and counters from the state in ``path`` and the weights it names.
 
     Returns what Caffe's files lack, if there is any.  Everything is checked before anything is
     changed; raises SnapshotError or WeightsError.
     """
-    state = load_state(path)
-    weights, about = catalog.weights_of(path, state.learned_net)
-    history = solver.method.history
-    if len(state.history) != len(history):
+    saved = load_state(path)
+    weights, about = catalog.weights_of(path, saved.learned_net)
+    history = method.history
+    if len(saved.history) != len(history):
         raise SnapshotError(
-            f"{path}: the state has {len(state.history)} history blobs, this net and solver type "
-            f"'{solver.param.type}' need {len(history)}"
+            f"{path}: the state has {len(saved.history)} history blobs, this net and solver type "
+            f"'{method.type}' need {len(history)}"
         )
-    for number, (theirs, ours) in enumerate(zip(state.history, history)):
+    for number, (theirs, ours) in enumerate(zip(saved.history, history)):
         if theirs.size != ours.size:
             raise SnapshotError(
                 f"{path}: history blob {number} has shape {theirs.shape}, expected {ours.shape}"
             )
-    missing = solver.net.load_weights(weights)
+    missing = net.load_weights(weights)
     if missing:
         logger.warning(
             "%s has no weights of layer(s) %s: they start anew", weights, ", ".join(missing)
         )
-    for theirs, ours in zip(state.history, history):
+    for theirs, ours in zip(saved.history, history):
         ours[...] = theirs.reshape(ours.shape)
-    solver.iteration = state.iteration
-    solver.learning_rate.current_step = state.current_step
+    state.iteration = saved.iteration
+    state.learning_rate.current_step = saved.current_step
     logger.info("SGDSolver: restoring history")
     return about
 

@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy as np
 from pycaffe_dist import device as devices
 from pycaffe_dist.comm.cluster import Cluster, LocalCluster
 from pycaffe_dist.config import Action
-from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net, debug
@@ -29,6 +29,7 @@ from pycaffe_dist.solvers.local_engine import LocalEngine
 from pycaffe_dist.solvers.loss_scale import LossScale, data_type
 from pycaffe_dist.solvers.losses import Losses
 from pycaffe_dist.solvers.lr_policy import LearningRate
+from pycaffe_dist.solvers.state import BeforeTest, TrainState
 from pycaffe_dist.solvers.tuning import Tuning
 from pycaffe_dist.solvers.update.updater import Updater
 from pycaffe_dist.solvers.update.updates import Updates
@@ -73,7 +74,6 @@ class Solver:
         check_fields(param)
         if param.snapshot:
             self._check_prefix()
-        self.iteration = 0
         self._created = time.monotonic()
         self.action_source: Callable[[], Action] = lambda: Action.NONE
         self.before_gradients: list[Callback] = []
@@ -81,28 +81,25 @@ class Solver:
         self.after_iteration: list[Callback] = []
         self.watchers: list[Callback] = []
         self.stopping = False
-        self._dtype = dtype
-        self.loss_scale: LossScale | None = None
-        if param.data_type != "float32":
-            self._dtype = data_type(param, self.device)
-        if param.data_type == "float16":
-            self.loss_scale = LossScale(param.loss_scale)
-        self.losses = Losses(param.average_loss, stop_at_nan)
         self._snapshot_at = -1
-        self.before_test: resuming.BeforeTest | None = None
-        self.resumed_statistics: list[str] = []
         self._writer = snapshots.SnapshotWriter(param, keep)
-        self._display = Display()
+        self._display = Display(param.display)
         self._started = False
         self._by_hand = False
         self.profiler = Profiler()
         self._tuning: Tuning | None = None
         self.seed = self._agree_on_seed()
-        self.net = self._make_train_net(divide_batches, keep_diffs)
-        self.test_nets = self._make_test_nets()
-        # How many batches each test net has been asked for by all ranks together.
-        self.tested = [0] * len(self.test_nets)
-        self.learning_rate = LearningRate(param)
+        if param.data_type != "float32":
+            dtype = data_type(param, self.device)
+        options = {"dtype": dtype, "seed": self.seed, "device": self.device}
+        self.net = nets.make_train_net(param, self.cluster, divide_batches, keep_diffs, **options)
+        self.test_nets = nets.make_test_nets(param, self.cluster, **options)
+        self.state = TrainState(
+            LearningRate(param),
+            Losses(param.average_loss, stop_at_nan),
+            LossScale(param.loss_scale) if param.data_type == "float16" else None,
+            [0] * len(self.test_nets),
+        )
         self._rate = (-1, 0.0)  # the last iteration whose learning rate was asked for, and that
         self._has_restored = False
         self._updates = Updates(param, self.net, self.device, self.profiler, keep_diffs)
@@ -132,9 +129,14 @@ class Solver:
         return seed
 
     @property
+    def iteration(self) -> int:
+        """The number of iterations that have been made."""
+        return self.state.iteration
+
+    @property
     def last_loss(self) -> float:
         """This rank's loss of the last iteration."""
-        return self.losses.recent[-1]
+        return self.state.losses.recent[-1]
 
     @property
     def batch_size(self) -> int:
@@ -146,34 +148,6 @@ class Solver:
     def effective_batch(self) -> int:
         """The samples of one iteration on all ranks together."""
         return self.batch_size * self.cluster.size * self.param.iter_size
-
-    def _make_net(self, spec: nets.NetSpec, unit: str, keep_diffs: bool = True) -> Net:
-        return Net(
-            spec.param,
-            dtype=self._dtype,
-            seed=self.seed,
-            shard=Shard(self.cluster.rank, self.cluster.size, unit),
-            places=spec.places,
-            keep_diffs=keep_diffs,
-            device=self.device,
-        )
-
-    def _make_train_net(self, divide_batches: bool, keep_diffs: bool) -> Net:
-        spec = nets.train_net(self.param)
-        logger.info("Creating training net from %s", spec.origin)
-        if divide_batches:
-            nets.divide_batches(spec.param, self.cluster.size)
-        return self._make_net(spec, "record", keep_diffs)
-
-    def _make_test_nets(self) -> list[Net]:
-        made = []
-        for number, spec in enumerate(nets.test_nets(self.param)):
-            logger.info("Creating test net (#%d) specified by %s", number, spec.origin)
-            # Tests are spread over ranks batch by batch, so the batches stay the prototxt's.
-            net = self._make_net(spec, "batch")
-            net.debug_info = self.param.debug_info
-            made.append(net)
-        return made
 
     def load_weights(self, paths: Iterable[str]) -> None:
         """Copy weights from one or more files into the train and test nets, as for fine-tuning.
@@ -225,8 +199,8 @@ class Solver:
         """One more forward pass and test, where the intervals ask for them."""
         param = self.param
         if param.display and self.iteration % param.display == 0:
-            self.losses.recent.append(self.net.forward())
-            loss = float(self.cluster.mean(np.array([self.losses.mean]))[0])
+            self.state.losses.recent.append(self.net.forward())
+            loss = float(self.cluster.mean(np.array([self.state.losses.mean]))[0])
             logger.info("Iteration %d, loss = %s", self.iteration, fmt(loss))
         if param.test_interval and self.iteration % param.test_interval == 0:
             self.test_all()
@@ -241,8 +215,8 @@ class Solver:
             )
         param = self.param
         stop_at = self.iteration + iterations
-        self.losses.begin()
-        self.before_test = None
+        self.state.losses.begin()
+        self.state.before_test = None
         self._display.begin(self.iteration)
         while self.iteration < stop_at:
             if not self._updates.some_are_missing:
@@ -256,7 +230,7 @@ class Solver:
             self.net.debug_info = display and param.debug_info
             self._forward_backward()
             if display:
-                self._display.show(self)
+                self._display.show(self.state, self.net, self.cluster, self.engine)
             if self.after_gradients:
                 for parameter in reversed(self.net.parameters):
                     self.engine.wait(parameter)
@@ -325,8 +299,8 @@ class Solver:
             for layer in self.net.layers:
                 for blob in layer.blobs:
                     self.cluster.broadcast(blob.data)
-            resuming.restore_statistics(self, self.resumed_statistics)
-            self.resumed_statistics = []
+            statistics, self.state.resumed_statistics = self.state.resumed_statistics, []
+            resuming.restore_statistics(self.net, self.cluster, statistics)
         self.engine.start(self.net.parameters, by_hand=by_hand, updater=self._updates.updater)
         if self._has_restored and self.cluster.size > 1:
             self._share_history()
@@ -352,8 +326,8 @@ class Solver:
         """Accumulate the gradient of iter_size batches; take note of this rank's mean loss."""
         passes = self.param.iter_size
         loss = 0.0
-        if self.loss_scale is not None:
-            self.net.loss_scale = self.loss_scale.value
+        if self.state.loss_scale is not None:
+            self.net.loss_scale = self.state.loss_scale.value
         # A GPU is given all of backward to do before the host waits for the loss.
         wait_first = not self.device.is_gpu or self.engine.updates_some
         for number in range(passes):
@@ -370,9 +344,9 @@ class Solver:
 
     def _take_loss(self, loss: float, passes: int) -> float:
         """Check a loss, and take note of it if it is the sum over all ``passes``; return it."""
-        self.losses.check(loss, self.iteration, self.net)
+        self.state.losses.check(loss, self.iteration, self.net)
         if passes:
-            self.losses.recent.append(loss / passes)
+            self.state.losses.recent.append(loss / passes)
             self._begin_updates()
         return loss
 
@@ -385,7 +359,7 @@ class Solver:
         """Return the learning rate of this iteration."""
         iteration, rate = self._rate
         if iteration != self.iteration:
-            rate = self.learning_rate.at(self.iteration, *self._policy_loss())
+            rate = self.state.learning_rate.at(self.iteration, *self._policy_loss())
             self._rate = self.iteration, rate
         return rate
 
@@ -407,22 +381,22 @@ class Solver:
         rate = self._learning_rate()
         if display:
             logger.info("Iteration %d, lr = %s", self.iteration, fmt(rate))
-        clipping = gradients.factor(self)
+        clipping = gradients.factor(self.param, self.state, self.net, self.engine)
         if clipping is None:
-            self.iteration += 1
+            self.state.iteration += 1
             return
         self._updates.run(rate, self.iteration, clipping)
         if self.net.debug_info:
             self.finish_updates()
             known = [p for p in self.net.parameters if not self.engine.updates(p)]
             debug.log_update(known)
-        self.iteration += 1
+        self.state.iteration += 1
 
     def _policy_loss(self) -> list[float]:
         """Return the loss for the learning-rate policy, if it wants it: the same on all ranks."""
-        if not self.learning_rate.needs_loss:
+        if not self.state.learning_rate.needs_loss:
             return []
-        return self.cluster.mean(np.array([self.losses.mean])).tolist()
+        return self.cluster.mean(np.array([self.state.losses.mean])).tolist()
 
     def test_all(self) -> None:
         """Run every test net for its test_iter batches and log the mean outputs."""
@@ -431,14 +405,25 @@ class Solver:
         self.engine.synchronize()
         self.engine.mean_statistics()
         # A test that is broken off starts again, with the same batches, when the run is resumed.
-        self.before_test = resuming.BeforeTest(
-            self.tested.copy(), [resuming.states(net) for net in self.test_nets]
+        state = self.state
+        state.before_test = BeforeTest(
+            state.tested.copy(), [resuming.layer_states(net) for net in self.test_nets]
         )
-        for number in range(len(self.test_nets)):
-            testing.test(self, number)
+        for number, net in enumerate(self.test_nets):
+            net.share_weights_with(self.net)
+            testing.test(net, number, self.param, state, self.cluster, self._is_interrupted)
             if self.stopping:
                 return
-        self.before_test = None
+        state.before_test = None
+
+    def _is_interrupted(self) -> bool:
+        """Do, during a test, what this rank is asked to; tell whether to stop."""
+        action = self.wanted_action()
+        if action in (Action.SNAPSHOT, Action.SNAPSHOT_AND_STOP):
+            self.snapshot()
+        if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):
+            self.stopping = True
+        return self.stopping
 
     def snapshot(self, wait: bool = True) -> str:
         """Write weights and solver state at this iteration; return the weights' file name.
@@ -451,18 +436,25 @@ class Solver:
         if self._tuning is not None:
             self._tuning.stop()
             self._tuning = None
-        self.engine.fix_plan()  # a resumed run goes on with the same plan
+        plan = self.engine.fix_plan()  # a resumed run goes on with the same plan
         self.engine.synchronize()
-        record = resuming.record(self)
+        record = resuming.record(self.state, self.net, self.test_nets, self.cluster)
         by_rank = self.cluster.gather_bytes(json.dumps(record).encode())
         self.engine.mean_statistics()
         history = self.engine.collect_history(self._updates.updater)
         if self.cluster.rank == 0:
-            records = [json.loads(data) for data in by_rank]
-            files = self._writer.start(self, records, history, periodic=not wait)
+            about = partial(
+                companion.Companion,
+                seed=self.seed,
+                ranks=self.cluster.size,
+                batch=self.effective_batch,
+                by_rank=[json.loads(data) for data in by_rank],
+                plan=plan.decode(),
+            )
+            files = self._writer.start(self.net, self.state, history, about, periodic=not wait)
         # The weights' file has the mean over ranks, but the ranks go on with their own, now and
         # when they resume: a run must not depend in its last bits on when snapshots were taken.
-        resuming.restore_statistics(self, record["statistics"])
+        resuming.restore_statistics(self.net, self.cluster, record["statistics"])
         if self.cluster.rank != 0:
             return ""
         error = self._writer.wait() if wait else None
@@ -476,17 +468,23 @@ class Solver:
         With the companion file that pcaffe writes beside it, the run goes on exactly as if it had
         never stopped; without, as Caffe's would: data from their beginning, random states anew.
         """
-        about = snapshots.restore(self, path) if self.cluster.rank == 0 else None
+        state, about = self.state, None
+        if self.cluster.rank == 0:
+            about = snapshots.restore(path, self.net, self.method, state)
         self._writer.last_good = path
         if self.cluster.size > 1:
-            counters = np.array([self.iteration, self.learning_rate.current_step], np.int64)
+            counters = np.array([state.iteration, state.learning_rate.current_step], np.int64)
             self.cluster.broadcast(counters)
-            self.iteration, self.learning_rate.current_step = counters.tolist()
+            state.iteration, state.learning_rate.current_step = counters.tolist()
         encoded = self.cluster.broadcast_bytes(about.encode() if about else None)
         if encoded:
-            resuming.go_on(self, companion.decode(encoded))
-            self.losses.go_on = True
-        self.before_test = None
+            about = companion.decode(encoded)
+            if self.cluster.rank == 0:
+                resuming.log_changes(about, self.cluster.size, self.effective_batch)
+            resuming.go_on(about, state, self.net, self.test_nets, self.cluster)
+            if about.ranks == self.cluster.size:
+                self.engine.resume_plan(about.plan.encode())
+        state.before_test = None
         self._rate = (-1, 0.0)
         self.engine.finish()
         self._has_restored = True

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.config import Action
+from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net
-
-if TYPE_CHECKING:
-    from pycaffe_dist.solvers.solver import Solver
+from pycaffe_dist.solvers.state import TrainState
 
 
 def log_outputs(net: Net, phase_word: str, values: Sequence[float]) -> None:
@@ -29,40 +27,35 @@ def log_outputs(net: Net, phase_word: str, values: Sequence[float]) -> None:
             number += 1
 
 
-def test(solver: Solver, number: int) -> list[float]:
-    """Run test net ``number`` for its test_iter batches; return and log the mean outputs.
+def test(
+    net: Net,
+    number: int,
+    param: Any,
+    state: TrainState,
+    cluster: Cluster,
+    is_interrupted: Callable[[], bool],
+) -> list[float]:
+    """Run test ``net`` for its test_iter batches; return and log the mean outputs.
 
     The batches are dealt to the ranks in turn, so that P ranks together see those that one rank
     alone would see, and every batch counts once.  On one rank a request to stop is obeyed between
     batches (and nothing is returned); several ranks finish the test first.
     """
-    logger.info("Iteration %d, Testing net (#%d)", solver.iteration, number)
-    net, total = solver.test_nets[number], solver.param.test_iter[number]
-    net.share_weights_with(solver.net)
-    first = solver.tested[number]
-    solver.tested[number] = first + total
+    logger.info("Iteration %d, Testing net (#%d)", state.iteration, number)
+    batches = state.take_batches(number, param.test_iter[number])
     sums = np.zeros(1 + sum(net.blobs[name].count for name in net.outputs))
-    for batch in range(first, first + total):
-        if batch % solver.cluster.size != solver.cluster.rank:
+    for batch in batches:
+        if batch % cluster.size != cluster.rank:
             continue
-        if solver.cluster.size == 1 and _interrupted(solver):
+        if cluster.size == 1 and is_interrupted():
             logger.info("Test interrupted.")
             return []
         sums[0] += net.forward()
         sums[1:] += np.concatenate(
             [net.blobs[name].read_data().reshape(-1) for name in net.outputs]
         )
-    means = (solver.cluster.sum(sums) / total).tolist()
-    if solver.param.test_compute_loss:
+    means = (cluster.sum(sums) / len(batches)).tolist()
+    if param.test_compute_loss:
         logger.info("Test loss: %s", fmt(means[0]))
     log_outputs(net, "Test", means[1:])
     return means[1:]
-
-
-def _interrupted(solver: Solver) -> bool:
-    action = solver.wanted_action()
-    if action in (Action.SNAPSHOT, Action.SNAPSHOT_AND_STOP):
-        solver.snapshot()
-    if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):
-        solver.stopping = True
-    return solver.stopping

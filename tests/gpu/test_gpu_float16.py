@@ -47,7 +47,7 @@ def test_it_learns_what_float32_learns(gpu, fields):
 
 def test_bfloat16_learns_without_a_loss_scale(gpu):
     solver = half_solver(gpu, "bfloat16")
-    assert solver.loss_scale is None
+    assert solver.state.loss_scale is None
     losses = golden_runs.losses_of(solver, golden_runs.ITERATIONS)
     np.testing.assert_allclose(losses, np.load("expected_sgd.npz")["losses"], rtol=0.1)
     assert losses[-1] < losses[0]
@@ -57,13 +57,13 @@ def test_bfloat16_learns_without_a_loss_scale(gpu):
 
 def test_an_overflow_leaves_the_weights_alone_and_halves_the_scale(gpu):
     solver = half_solver(gpu)
-    solver.loss_scale.value = 2.0**24
+    solver.state.loss_scale.value = 2.0**24
     before = [parameter.blob.data.copy() for parameter in solver.net.parameters]
     solver.step(1)
-    assert solver.loss_scale.value == 2.0**23
+    assert solver.state.loss_scale.value == 2.0**23
     for parameter, weights in zip(solver.net.parameters, before):
         np.testing.assert_array_equal(parameter.blob.data, weights)
-    while solver.loss_scale.value > 2.0**10:
+    while solver.state.loss_scale.value > 2.0**10:
         solver.step(1)
         if any((p.blob.data != w).any() for p, w in zip(solver.net.parameters, before)):
             return

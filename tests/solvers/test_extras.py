@@ -108,11 +108,11 @@ def test_a_test_that_is_broken_off_begins_again_when_resumed(tmp_path):
     assert (solver.iteration, solver.stopping) == (3, True)
     again = tiny_solver(tmp_path, "test_iter: 4 test_interval: 3 test_initialization: false")
     again.restore(f"{tmp_path}/tiny_iter_3.solverstate")
-    assert again.tested == [0]
+    assert again.state.tested == [0]
     again.step(1)
     whole = tiny_solver(tmp_path, "test_iter: 4 test_interval: 3 test_initialization: false")
     whole.step(4)
-    assert again.tested == whole.tested == [4]
+    assert again.state.tested == whole.state.tested == [4]
     for mine, theirs in zip(again.test_nets[0].layers, whole.test_nets[0].layers):
         assert mine.state() == theirs.state()
 

@@ -158,7 +158,7 @@ def test_weights_that_are_not_finite_replace_no_good_ones(tmp_path):
     solver = tiny_solver(tmp_path, keep=1)
     solver.snapshot()
     solver.net.parameters[0].blob.data[0, 0] = np.inf
-    solver.iteration = 1
+    solver.state.iteration = 1
     with pytest.raises(SnapshotError, match="weights of layer 'ip' are NaN or infinite"):
         solver.snapshot()
     assert names(tmp_path) == of_iterations(0)
@@ -294,7 +294,7 @@ def test_companions_of_older_versions_are_read(tmp_path):
     assert companions.load(path).iteration == 6
     solver = tiny_solver(tmp_path)
     solver.restore(f"{tmp_path}/tiny_iter_6.solverstate")
-    assert solver.losses.go_on
+    assert solver.state.losses.go_on
     values = json.loads(path.read_bytes())
     for name in (*values, "losses"):
         broken = json.loads(path.read_bytes())
@@ -316,7 +316,7 @@ def test_a_companion_of_another_net_leads_to_one_line(tmp_path):
     random = about.by_rank[0]["train"]["drop"]["random"]
     random[next(iter(random))] = {"bit_generator": "none"}
     with pytest.raises(SnapshotError, match="what it says of layer 'drop' does not fit"):
-        resuming.go_on(solver, about)
+        resuming.go_on(about, solver.state, solver.net, solver.test_nets, solver.cluster)
 
 
 def test_layers_that_start_anew_are_named(tmp_path, caplog):
