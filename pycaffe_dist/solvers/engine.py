@@ -12,8 +12,8 @@ from pycaffe_dist.config import Action
 
 if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
-    from pycaffe_dist.planning.search import Times
     from pycaffe_dist.profiling import Record
+    from pycaffe_dist.solvers.layer_times import Times
     from pycaffe_dist.solvers.update.updater import Updater
 
 

@@ -17,8 +17,6 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "pycaffe_dist"
-# Imports that go upwards and are still to be removed, as (importer, imported).
-EXCEPTIONS = {("solvers", "exchange")}
 # What everything may import, and what imports nothing else.
 GROUND_FLOOR = {
     *("atomic", "caffe_modules", "config", "device", "errors", "hdf5", "limits", "log"),
@@ -88,26 +86,14 @@ def drawn(graph: Graph) -> str:
     return "\n".join(lines)
 
 
-def without_exceptions(graph: Graph) -> Graph:
-    return {
-        above: {below: at for below, at in of.items() if (above, below) not in EXCEPTIONS}
-        for above, of in graph.items()
-    }
-
-
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     return folder_graph(PACKAGE)
 
 
 def test_folders_import_downwards_only(graph):
-    found = circle(without_exceptions(graph))
+    found = circle(graph)
     assert not found, f"these imports make a circle:\n{found}"
-
-
-def test_exceptions_are_still_needed(graph):
-    gone = {(above, below) for above, below in EXCEPTIONS if below not in graph[above]}
-    assert not gone, f"nothing imports that way any more; take it out of EXCEPTIONS: {gone}"
 
 
 def test_the_ground_floor_imports_nothing_from_above(graph):
@@ -146,4 +132,4 @@ def test_a_circle_is_found_and_its_imports_are_named(tmp_path, text):
 
 
 if __name__ == "__main__":
-    print(drawn(without_exceptions(folder_graph(PACKAGE))))
+    print(drawn(folder_graph(PACKAGE)))
