@@ -1,1 +1,0 @@
-"""The nets of models/, as programs."""
