@@ -1,6 +1,6 @@
 """Name → class, filled by decorators in modules that are found by scanning their package.
 
-A new layer, solver or exchange is one new file: nothing lists it.
+A new layer, solver, exchange or database is one new file: nothing lists it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """The classes of one kind, registered by the modules of ``package``.
 
-    ``kind`` is the word for errors ("layer type"); modules are imported at the first look-up.
+    ``kind`` is the word for errors ("layer type"), ``error`` what an unknown name raises; modules
+    are imported at the first look-up.
     """
 
-    def __init__(self, kind: str, package: str):
-        self._kind = kind
-        self._package = package
+    def __init__(self, kind: str, package: str, error: type[PcaffeError] = UsageError):
+        self._kind, self._package, self._error = kind, package, error
         self._classes: dict[str, type[T]] = {}
         self._scanned = False
 
@@ -49,7 +49,7 @@ class Registry(Generic[T]):
         return sorted(self._classes)
 
     def get(self, name: str, also: Iterable[str] = ()) -> type[T]:
-        """Return the class called ``name``; raises UsageError with the nearest known name.
+        """Return the class called ``name``; raises an error with the nearest known name.
 
         Names in ``also`` are known, but of no class.
         """
@@ -58,10 +58,10 @@ class Registry(Generic[T]):
             return self._classes[name]
         except KeyError:
             if not name:
-                raise UsageError(f"no {self._kind} is given") from None
+                raise self._error(f"no {self._kind} is given") from None
             known = [*also, *sorted(self._classes)]
             hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
-            raise UsageError(f"unknown {self._kind} '{name}'{hint}") from None
+            raise self._error(f"unknown {self._kind} '{name}'{hint}") from None
 
     def _scan(self) -> None:
         if self._scanned:

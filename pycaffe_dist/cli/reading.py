@@ -10,7 +10,9 @@ from pycaffe_dist.data.options import CACHES, ON_ERROR, ReadingOptions, set_opti
 
 def add_backend_flag(parser: FlagParser, text: str, default: str = "lmdb") -> None:
     """Give ``parser`` the flag that says what kind a database is of, with this help."""
-    add_flag(parser, "backend", default=default, choices=("lmdb", "leveldb"), help=text)
+    from pycaffe_dist.data.sources import database_names
+
+    add_flag(parser, "backend", default=default, choices=database_names(), help=text)
 
 
 def add_reading_flags(parser: FlagParser) -> None:

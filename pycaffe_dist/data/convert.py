@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from pycaffe_dist.data.writers import Writer
+from pycaffe_dist.data.sources import Writer
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.schema.reading import read_bytes

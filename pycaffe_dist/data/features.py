@@ -13,7 +13,8 @@ import numpy as np
 
 from pycaffe_dist.atomic import replacing
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.data.writers import Writer, create_database, unwinding_when_killed
+from pycaffe_dist.data.sources import Writer
+from pycaffe_dist.data.writers import create_database, unwinding_when_killed
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.hdf5 import filling
 from pycaffe_dist.schema import caffe_pb2

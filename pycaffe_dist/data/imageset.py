@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.image import decode_image, encode, read_file, resize
 from pycaffe_dist.data.image_list import ImageList
-from pycaffe_dist.data.writers import Writer
+from pycaffe_dist.data.sources import Writer
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.log import logger
 from pycaffe_dist.schema import caffe_pb2

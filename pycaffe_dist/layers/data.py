@@ -87,7 +87,7 @@ class Data(PrefetchingLayer):
         from pycaffe_dist.data.sources.shuffled import ShuffledSource
 
         param = self.param.data_param
-        backend = caffe_pb2.DataParameter.DB.Name(param.backend).lower()
+        backend = param.backend_name or caffe_pb2.DataParameter.DB.Name(param.backend).lower()
         path = param.source
         if not options().shared_file_system:
             path = partition_name(path, self.shard.rank)

@@ -1,25 +1,18 @@
-"""Sources: where data layers find records, one file per kind of storage.
-
-A source module defines ``open_for_reading(path) -> Database``; `open_source` picks it by name.
-"""
+"""Sources: where data layers find records; a file dropped in here is found by itself."""
 
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from pycaffe_dist.errors import DataError, did_you_mean
-
-BACKENDS = ("leveldb", "lmdb")
-# The file by which a folder is known to be one, and what one is called.
-_FILES = {"leveldb": ("CURRENT", "a LevelDB"), "lmdb": ("data.mdb", "an LMDB")}
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.registry import Registry
 
 
 @dataclass
@@ -109,8 +102,42 @@ class Source(ABC):
         """Release files; cursors and records of this source must not be used any more."""
 
 
+class Writer(ABC):
+    """A database that is being written to a folder; ``errors`` are its library's."""
+
+    errors: ClassVar[tuple[type[Exception], ...]] = ()
+
+    @abstractmethod
+    def __init__(self, folder: str): ...
+
+    @abstractmethod
+    def put(self, key: bytes, value: bytes) -> None:
+        """Add a record; a second one with the same key replaces the first."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write what is still to be written."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the files; without `finish` records may be missing."""
+
+
+_WriterClass = type[Writer]
+
+
 class Database(Source):
-    """A source whose records can also be found by their keys."""
+    """A source whose records can also be found by their keys, which data layers can name.
+
+    ``Database(path)`` opens it; raises `DataError` unless it holds readable records.  A database
+    that is a folder says which ``file`` marks it, and what it is called.  ``writer`` creates one;
+    without it, it can only be read.
+    """
+
+    type: ClassVar[str]
+    file: ClassVar[str] = ""
+    called: ClassVar[str] = ""
+    writer: ClassVar[_WriterClass | None] = None
 
     @abstractmethod
     def keys(self) -> Iterator[bytes]:
@@ -160,38 +187,40 @@ class _IndexedCursor(Cursor):
         return self._source.key_at(self.position)
 
 
+_databases: Registry[Database] = Registry("database backend", __name__, DataError)
+register = _databases.register
+database_class = _databases.get
+database_names = _databases.names
+
+
 def open_source(path: str, backend: str) -> Database:
-    """Open the database ``path`` for reading; ``backend`` is "lmdb" or "leveldb".
+    """Open the database ``path`` for reading; ``backend`` is "lmdb", "leveldb" or another's name.
 
-    Raises `DataError` when it is missing, unreadable, of another kind, damaged or empty.
+    Raises `DataError` when there is no such backend, and when the database is missing, unreadable,
+    of another kind, damaged or empty.
     """
-    if backend not in BACKENDS:
-        known = f"; known are {', '.join(BACKENDS)}"
-        raise DataError(
-            f"unknown database backend '{backend}'{did_you_mean(backend, BACKENDS) or known}"
-        )
-    module = importlib.import_module(f"{__name__}.{backend}")
-    return module.open_for_reading(path)
+    return database_class(backend)(path)
 
 
-def file_of(path: str, backend: str) -> str:
-    """Return the file by which the folder ``path`` is known to be such a database.
+def file_of(path: str, kind: type[Database]) -> str:
+    """Return the file by which the folder ``path`` is known to be a database of this kind.
 
     Raises `DataError` when there is none.
     """
-    name, one = _FILES[backend]
-    kind = one.split()[-1]
+    name, one = kind.file, kind.called
     file = os.path.join(path, name)
     if os.path.isfile(file):
         return file
     if not os.path.exists(path):
-        raise DataError(f"{kind} '{path}' does not exist (looked in '{os.getcwd()}')")
+        looked = f"(looked in '{os.getcwd()}')"
+        raise DataError(f"{one.split()[-1]} '{path}' does not exist {looked}")
     if not os.path.isdir(path):
         raise DataError(f"'{path}' is not {one}: expected a folder with {name}, found a file")
     if not os.access(path, os.R_OK | os.X_OK):
-        raise DataError(f"{kind} '{path}' cannot be read: {os.strerror(errno.EACCES)}")
+        reason = os.strerror(errno.EACCES)
+        raise DataError(f"{one.split()[-1]} '{path}' cannot be read: {reason}")
     hint = ""
-    for other, (mark, what) in _FILES.items():
-        if os.path.isfile(os.path.join(path, mark)):
-            hint = f"; it looks like {what} (backend: {other.upper()})"
+    for other in map(database_class, database_names()):
+        if other.file and os.path.isfile(os.path.join(path, other.file)):
+            hint = f"; it looks like {other.called} (backend: {other.type.upper()})"
     raise DataError(f"'{path}' is not {one}: there is no file {name} in it{hint}")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import plyvel
 
-from pycaffe_dist.data.sources import Cursor, Database, Records, file_of
+from pycaffe_dist.data.sources import Cursor, Database, Records, Writer, file_of, register
 from pycaffe_dist.data.sources.leveldb_files import check_files, damage
 from pycaffe_dist.errors import DataError
 
@@ -31,6 +31,8 @@ _LEFT_OUT = ("LOCK", "LOG", "LOG.old")
 _COPIED = ("CURRENT", "MANIFEST-")
 # Further away than this, it is worth counting the records to leave out whole laps.
 _WORTH_COUNTING = 4096
+# Records per batch that is written, as in Caffe's tools.
+_TRANSACTION = 1000
 # As Caffe opens its databases.
 _MAX_OPEN_FILES = 100
 
@@ -110,11 +112,51 @@ def _remove_leftovers() -> None:
                 os.close(lock)
 
 
+class LevelDBWriter(Writer):
+    """A LevelDB that is being written."""
+
+    errors = (plyvel.Error,)
+
+    def __init__(self, folder: str):
+        # As Caffe creates its databases.
+        self._db = plyvel.DB(
+            folder,
+            create_if_missing=True,
+            block_size=65536,
+            write_buffer_size=268435456,
+            max_open_files=_MAX_OPEN_FILES,
+        )
+        self._batch = self._db.write_batch()
+        self._waiting = 0
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._batch.put(key, value)
+        self._waiting += 1
+        if self._waiting == _TRANSACTION:
+            self._commit()
+
+    def finish(self) -> None:
+        self._commit()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _commit(self) -> None:
+        self._batch.write()
+        self._batch.clear()
+        self._waiting = 0
+
+
+@register("leveldb")
 class LevelDBSource(Database):
     """An open LevelDB; ``path`` is its folder."""
 
+    file, called = "CURRENT", "a LevelDB"
+    writer = LevelDBWriter
+
     def __init__(self, path: str):
         super().__init__(path)
+        file_of(path, LevelDBSource)
         with _errors_of(path):
             self._files = check_files(path)
             try:
@@ -124,6 +166,7 @@ class LevelDBSource(Database):
                 raise damage(path, f"in its {where}: {_words(error, path)}") from error
         self._close = weakref.finalize(self, self._view.close)
         self._count: int | None = None
+        self.cursor()  # has records
 
     @property
     def count(self) -> int:
@@ -222,14 +265,6 @@ class LevelDBCursor(Cursor):
             iterator.next()
             if not iterator.valid():
                 iterator.seek_to_first()
-
-
-def open_for_reading(path: str) -> LevelDBSource:
-    """Open the LevelDB in folder ``path``; raises `DataError` unless it holds readable records."""
-    file_of(path, "leveldb")
-    source = LevelDBSource(path)
-    source.cursor()
-    return source
 
 
 @contextlib.contextmanager

@@ -12,18 +12,68 @@ from typing import Any
 
 import lmdb
 
-from pycaffe_dist.data.sources import Cursor, Database, Records, file_of
+from pycaffe_dist.data.sources import Cursor, Database, Records, Writer, file_of, register
 from pycaffe_dist.data.sources.lmdb_environment import Environment, environment
 from pycaffe_dist.errors import DataError
 
+# Records per transaction, as in Caffe's tools.
+_TRANSACTION = 1000
+_FIRST_MAP_SIZE = 1 << 26
 
+
+class LmdbWriter(Writer):
+    """An LMDB that is being written."""
+
+    errors = (lmdb.Error,)
+
+    def __init__(self, folder: str):
+        self._size = _FIRST_MAP_SIZE
+        self._env = lmdb.open(folder, map_size=self._size, lock=False, sync=False)
+        self._waiting: list[tuple[bytes, bytes]] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._waiting.append((key, value))
+        if len(self._waiting) == _TRANSACTION:
+            self._commit()
+
+    def finish(self) -> None:
+        self._commit()
+        self._env.sync(True)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _commit(self) -> None:
+        while True:
+            try:
+                with self._env.begin(write=True) as transaction:
+                    for key, value in self._waiting:
+                        transaction.put(key, value)
+            except lmdb.MapFullError:
+                self._size *= 2
+                self._env.set_mapsize(self._size)
+            else:
+                self._waiting.clear()
+                return
+
+
+@register("lmdb")
 class LmdbSource(Database):
     """An open LMDB; ``path`` is its folder."""
 
-    def __init__(self, path: str, opened: Environment):
+    file, called = "data.mdb", "an LMDB"
+    writer = LmdbWriter
+
+    def __init__(self, path: str):
         super().__init__(path)
+        file = file_of(path, LmdbSource)
+        with _errors_of(path):
+            opened = environment(path, file)
+            opened.pages.begin()
         self._environment: Environment | None = opened
         self._count = opened.count
+        if self._count == 0:
+            raise DataError(f"LMDB '{path}' is empty: it holds no records")
 
     @property
     def count(self) -> int:
@@ -140,18 +190,6 @@ class LmdbCursor(Cursor):
             keys = self._cursor.iternext(values=False)
             next(islice(keys, number - self._at, None), None)
             self._at = number
-
-
-def open_for_reading(path: str) -> LmdbSource:
-    """Open the LMDB in folder ``path``; raises `DataError` unless it holds readable records."""
-    file = file_of(path, "lmdb")
-    with _errors_of(path):
-        opened = environment(path, file)
-        opened.pages.begin()
-    source = LmdbSource(path, opened)
-    if source.count == 0:
-        raise DataError(f"LMDB '{path}' is empty: it holds no records")
-    return source
 
 
 @contextlib.contextmanager
