@@ -143,4 +143,5 @@ def main(folder: str, seed: int, *names: str) -> None:
         np.savez(os.path.join(folder, f"{cluster.rank}.npz"), refused=refused, **found)
 
 
-main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
