@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from digits import DATA, SOLVER, write_digits
 from kept_jobs import run_pcaffe
-from launching import run
+from running import run
 
 from pycaffe_dist.gpu.emulated import compiler
 from pycaffe_dist.snapshot.caffemodel import load_weights
@@ -109,7 +109,8 @@ def test_solver_mode_gpu_is_a_wish_and_a_flag_is_not(folder, monkeypatch):
         "mode: CPU", "mode: GPU"
     )
     (folder / "wish.prototxt").write_text(text)
-    log = run(1, ["train", "--solver=wish.prototxt"], folder)
+    train = ["pcaffe", "train", "--solver=wish.prototxt"]
+    log = run(train, folder)
     assert "solver_mode is GPU, but the run is on the CPU: CuPy cannot be used: no CUDA here" in log
-    log = run(1, ["train", "--solver=wish.prototxt", "--gpu=0"], folder, expect_failure=True)
+    log = run([*train, "--gpu=0"], folder, expect_failure=True)
     assert log.rstrip().endswith("--gpu=0: CuPy cannot be used: no CUDA here")

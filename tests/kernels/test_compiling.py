@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import os
 import platform
 import re
-import subprocess
-import sys
 
 import numba
 import pytest
 from numba import float32, int64
+from running import python
 
 from pycaffe_dist.kernels import caching, update
 from pycaffe_dist.kernels.compiling import jit
@@ -33,29 +31,26 @@ def test_a_function_whose_code_cannot_be_kept_is_compiled_all_the_same():
 
 
 def start(directory):
-    environment = {**os.environ, "PCAFFE_CACHE_DIR": str(directory)}
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, text=True
-    )
+    return python(PROGRAM, PCAFFE_CACHE_DIR=str(directory))
 
 
 def test_one_process_compiles_and_the_others_load(tmp_path):
     processes = [start(tmp_path) for _ in range(3)]
-    said = [process.communicate()[0].strip() for process in processes]
+    said = [process.finish().output.strip() for process in processes]
     assert sorted(said) == ["compiled", "loaded", "loaded"]
 
 
 def test_a_damaged_cache_is_compiled_anew(tmp_path):
-    assert start(tmp_path).communicate()[0] == "compiled\n"
+    assert start(tmp_path).finish().output == "compiled\n"
     for path in tmp_path.rglob("*.nb?"):
         path.write_bytes(b"damaged")
-    assert start(tmp_path).communicate()[0] == "compiled\n"
-    assert start(tmp_path).communicate()[0] == "loaded\n"
+    assert start(tmp_path).finish().output == "compiled\n"
+    assert start(tmp_path).finish().output == "loaded\n"
 
 
 def test_a_folder_that_cannot_be_made_is_no_reason_to_fail(tmp_path):
     (tmp_path / "file").write_text("")
-    assert start(tmp_path / "file" / "cache").communicate()[0] == "compiled\n"
+    assert start(tmp_path / "file" / "cache").finish().output == "compiled\n"
 
 
 def test_a_change_of_any_kernel_source_makes_a_new_version(tmp_path, monkeypatch):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from running import python
 
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.kernels import workers
@@ -132,10 +132,8 @@ def test_aarch64_code_can_be_made_anywhere(spec):
 
 
 def run_python(code, **environment):
-    command = [sys.executable, "-c", textwrap.dedent(code)]
     paths = os.pathsep.join([str(HERE), str(HERE.parent.parent)])
-    variables = {**os.environ, "PYTHONPATH": paths, **environment}
-    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
+    return python(textwrap.dedent(code), PYTHONPATH=paths, **environment)
 
 
 def test_several_processes_fill_one_cache(tmp_path):
@@ -148,7 +146,7 @@ def test_several_processes_fill_one_cache(tmp_path):
         print("done")
     """
     processes = [run_python(code, PCAFFE_CACHE_DIR=str(tmp_path)) for _ in range(3)]
-    assert [process.communicate()[0] for process in processes] == ["done\n"] * 3
+    assert [process.finish().output for process in processes] == ["done\n"] * 3
     assert len(list(tmp_path.glob("*.o"))) == 4
 
 
@@ -214,4 +212,4 @@ def test_nothing_outside_an_array_is_touched(level):
     if level not in host_levels():
         pytest.skip(f"this machine has no {level}")
     process = run_python(GUARDED, PCAFFE_SIMD=level)
-    assert process.communicate()[0] == "done\n"
+    assert process.finish().output == "done\n"

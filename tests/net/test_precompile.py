@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from running import python, run
 
 from pycaffe_dist.kernels import ahead, caching, dry_run
 from pycaffe_dist.kernels.dry_run import Needs
@@ -85,9 +84,9 @@ assert str(np.random.get_state()) == state
 assert needs.loops
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 500_000  # KiB; the weights alone would take 1.6 GB
+    assert (
+        int(run([sys.executable, "-c", program])) < 500_000
+    )  # KiB; the weights alone would take 1.6 GB
 
 
 def test_it_finds_every_loop_of_training(tmp_path):
@@ -120,9 +119,7 @@ missed = sum(
 )
 print(json.dumps([sorted(found), sorted(used), missed]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found, used, missed = json.loads(done.stdout)
+    found, used, missed = json.loads(run([sys.executable, "-c", program]))
     assert len(found) > 10
     assert set(used) <= set(found)
     assert missed == 0
@@ -182,17 +179,10 @@ def train(tmp_path, name, **environment):
         "net: 'net.prototxt' base_lr: 0.1 lr_policy: 'fixed' max_iter: 5 display: 1 "
         "random_seed: 1 solver_mode: CPU snapshot_after_train: false"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "pycaffe_dist", "train", "--solver=solver.prototxt"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr, [
+    log = run(["pcaffe", "train", "--solver=solver.prototxt"], tmp_path, **environment)
+    return log, [
         float(line.split("loss = ")[1].split()[0])
-        for line in done.stderr.splitlines()
+        for line in log.splitlines()
         if "Train net output #0" in line
     ]
 
@@ -223,13 +213,9 @@ log.start()
 net = Net(text_format.Parse({NET!r}, caffe_pb2.NetParameter()))
 precompile.compile_kernels([net])
 """
-    processes = [
-        subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    logs = [process.communicate()[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    assert sum("kernels in" in log for log in logs) == 1, logs
+    done = [job.finish() for job in [python(program) for _ in range(3)]]
+    assert [job.status for job in done] == [0, 0, 0]
+    assert sum("kernels in" in job.output for job in done) == 1, done
 
 
 def test_what_fails_ahead_is_left_to_the_first_use(monkeypatch, caplog):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from kept_jobs import run_kept
-from launching import Finished, Job
+from kept_jobs import run_kept, start_program
+from running import Finished, Job
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +15,7 @@ def start_job() -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
     def start(ranks: int, *words: object) -> Job:
-        jobs.append(Job(ranks, words))
+        jobs.append(start_program(ranks, words))
         return jobs[-1]
 
     yield start

@@ -1,13 +1,15 @@
 """Jobs whose ranks run one program after the other: most programs take less time than a start.
 
-What is about a rank's start, its end or its failure needs a job of its own: see launching.py.
+What is about a rank's start, its end or its failure needs a job of its own: `start_program`.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import os
 import socket
+import sys
 import tempfile
 import time
 from collections import OrderedDict
@@ -15,11 +17,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from launching import TIMEOUT_SECONDS, Finished, Job, program_words
+from running import TIMEOUT_SECONDS, Finished, Job
 
+FOLDER = Path(__file__).parent
+PROGRAMS = FOLDER / "programs"
 START_SECONDS = 60
 # So many wait for their next program; what is needed again later is started again.
 MOST_JOBS = 8
+
+
+def program_words(words: Sequence[object]) -> list[str]:
+    """Return a program and its arguments; one of programs/ may be given by its name alone."""
+    program, *rest = map(str, words)
+    return [str(PROGRAMS / program) if (PROGRAMS / program).exists() else program, *rest]
+
+
+def start_program(ranks: int, words: Sequence[object]) -> Job:
+    """Start a Python program on several ranks or, with 0, without mpirun."""
+    paths = f"{FOLDER}{os.pathsep}{FOLDER.parent}"
+    command = [sys.executable, *program_words(words)]
+    return Job(command, None, ranks, PYTHONPATH=paths, OPENBLAS_NUM_THREADS="1")
 
 
 class KeptJob:
@@ -32,7 +49,7 @@ class KeptJob:
         self._sockets: list[socket.socket] = []
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(START_SECONDS)
-            self._job = Job(ranks, ("keeping.py", str(server.getsockname()[1])))
+            self._job = start_program(ranks, ("keeping.py", str(server.getsockname()[1])))
             while len(self._sockets) < max(1, ranks):
                 try:
                     self._sockets.append(server.accept()[0])

@@ -6,14 +6,13 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from launching import ENVIRONMENT, TIMEOUT_SECONDS
+from running import TIMEOUT_SECONDS, Job
 
 from pycaffe_dist.errors import WRONG_INPUT, ClusterError
 from pycaffe_dist.launch import failure, mpirun
@@ -36,27 +35,15 @@ snapshot: %d snapshot_prefix: 'run' %s
 FOR_EVER = 100_000_000
 
 
-class Running:
+class Running(Job):
     """A ``pcaffe launch`` whose output is read as it comes."""
 
     def __init__(self, command: list[str], folder: Path):
-        environment = {**os.environ, **ENVIRONMENT}
-        if command[0] != "mpirun":
-            # The launcher is to bring these itself.
-            for name in ENVIRONMENT:
-                if name != "PATH":
-                    del environment[name]
-        self.output = ""
+        # The launcher is to bring these itself.
+        left_out = {} if command[0] == "mpirun" else dict.fromkeys(mpirun.ENVIRONMENT)
         # A shell gives its background jobs an ignored SIGINT, which tests may have inherited.
-        self.process = subprocess.Popen(
-            ["env", "--default-signal=INT", *command],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+        super().__init__(["env", "--default-signal=INT", *command], folder, **left_out)
+        self.output = ""
 
     def read_until(self, pattern: str) -> re.Match[str]:
         """Read until a line has the pattern in it."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from digits import DATA, SOLVER, write_digits
 from kept_jobs import run_pcaffe
-from launching import run
+from running import run
 
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot.caffemodel import load_weights
@@ -218,12 +218,14 @@ def test_a_failing_rank_ends_the_run_and_says_which(folder):
             write.put(b"%08d" % number, datum.SerializeToString())
     (folder / "bad.prototxt").write_text((SHARED % 4).replace("digits_lmdb", "bad_lmdb"))
     (folder / "bad_solver.prototxt").write_text(SOLVER % ("bad.prototxt", ITERATIONS, "bad"))
-    output = run(2, ["train", "--solver=bad_solver.prototxt"], folder, expect_failure=True)
+    output = run(
+        ["pcaffe", "train", "--solver=bad_solver.prototxt"], folder, 2, expect_failure=True
+    )
     assert re.search(r"rank 1.*layer 'loss' \(SoftmaxWithLoss\).*77", output)
     assert "Traceback" not in output
     assert not list(folder.glob("bad_iter_*"))
 
 
 def test_a_wrong_flag_is_told_once(folder):
-    output = run(3, ["train", "--sover=x"], folder, expect_failure=True)
+    output = run(["pcaffe", "train", "--sover=x"], folder, 3, expect_failure=True)
     assert output.count("unknown flag --sover; did you mean '--solver'?") == 1

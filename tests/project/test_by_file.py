@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from running import Finished, Job
 
 TESTS = Path(__file__).parents[1]
-TIMEOUT_SECONDS = 60
 FILE = """
 import os, pytest
 
@@ -48,21 +47,13 @@ def run(tmp_path):
     (tmp_path / "tests/parallel").mkdir(parents=True)
     for name in ("conftest.py", "by_file.py"):
         shutil.copy(TESTS / name, tmp_path / "tests")
-    environment = {name: os.environ[name] for name in os.environ if not name.startswith("PYTEST_")}
+    removed = {name: None for name in os.environ if name.startswith("PYTEST_")}
 
-    def run(files: dict[str, str], *flags: str) -> subprocess.CompletedProcess[str]:
+    def run(files: dict[str, str], *flags: str) -> Finished:
         for name, text in files.items():
             (tmp_path / "tests" / name).write_text(text)
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-rA", *flags, "tests"],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
+        command = [sys.executable, "-m", "pytest", "-rA", *flags, "tests"]
+        return Job(command, tmp_path, **removed).finish(60)
 
     return run
 
@@ -76,21 +67,21 @@ def test_a_test_that_ends_its_process_fails_and_the_others_run(run, workers):
     texts = {name: FILE.format(count=n, abort=abort) for name, (n, abort) in FILES.items()}
     done = run(texts, f"-n{workers}")
     tests = [(name, i, i == abort) for name, (n, abort) in FILES.items() for i in range(n)]
-    assert outcomes(done.stdout, "FAILED") == [f"{name}::test_it[{i}]" for name, i, a in tests if a]
-    assert outcomes(done.stdout, "PASSED") == [
+    assert outcomes(done.output, "FAILED") == [f"{name}::test_it[{i}]" for name, i, a in tests if a]
+    assert outcomes(done.output, "PASSED") == [
         f"{name}::test_it[{i}]" for name, i, aborts in tests if not aborts
     ]
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert done.status == pytest.ExitCode.TESTS_FAILED
 
 
 def test_a_process_that_dies_outside_of_tests_fails_the_run(run):
     """Here no worker but the first lives long enough to collect the tests, so that none runs."""
     done = run({"test_collected.py": COLLECTED_BY_ONE}, "-n2", "--max-worker-restart=1")
-    assert "node down" in done.stdout
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "node down" in done.output
+    assert done.status == pytest.ExitCode.TESTS_FAILED
 
 
 def test_without_xdist(run):
     done = run({"test_single.py": FILE.format(count=2, abort=None)}, "-p", "no:xdist")
-    assert len(outcomes(done.stdout, "PASSED")) == 2
-    assert done.returncode == pytest.ExitCode.OK
+    assert len(outcomes(done.output, "PASSED")) == 2
+    assert done.status == pytest.ExitCode.OK

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from running import BIN, PROGRAMS, run
+import running
 
 from pycaffe_dist.snapshot.caffemodel import load_weights
 
 pytestmark = pytest.mark.slow
 
+PROGRAMS = Path(__file__).with_name("programs")
 NET = """
 layer { name: 'data' type: 'HDF5Data' top: 'data' top: 'label'
   hdf5_data_param { source: 'rows.txt' batch_size: %d } }
@@ -26,6 +28,16 @@ SOLVER = """
 train_net: '%s' base_lr: 0.05 lr_policy: 'fixed' momentum: 0.9 weight_decay: 0.001
 display: 5 max_iter: 10 random_seed: 4 snapshot_prefix: 'run'
 """
+
+
+def run(folder, *arguments, ranks=1, expect_failure=False, **variables):
+    """Run ``python -m pycaffe_dist.as_caffe`` with arguments in a folder; return what it printed.
+
+    A program of ``programs`` may be given by its name alone.
+    """
+    words = [PROGRAMS / word if (PROGRAMS / word).is_file() else word for word in arguments]
+    command = [sys.executable, "-m", "pycaffe_dist.as_caffe", *words]
+    return running.run(command, folder, ranks, expect_failure, MPLBACKEND="Agg", **variables)
 
 
 def weights(path):
@@ -135,7 +147,7 @@ def test_a_python_layer_that_fails_ends_all_ranks(folder):
         "solver2.prototxt",
         ranks=2,
         expect_failure=True,
-        python_path=str(PROGRAMS),
+        PYTHONPATH=str(PROGRAMS),
     )
     assert "rank 1 of 2" in printed
     assert "layer 'picky' (Python): ohem_layers.FailsOnRankOne: forward raised KeyError" in printed
@@ -154,10 +166,10 @@ def test_an_installed_caffe_is_not_hidden(tmp_path):
     (package / "__init__.py").write_text("print('the installed one')")
     (tmp_path / "program.py").write_text("import caffe\nprint(caffe.Net.__module__)")
     where = str(package.parent)
-    printed = run(tmp_path, "program.py", python_path=where, expect_failure=True)
+    printed = run(tmp_path, "program.py", PYTHONPATH=where, expect_failure=True)
     assert "there is a Caffe already" in printed
     assert "elsewhere" in printed
-    assert "pycaffe_dist" in run(tmp_path, "--force", "program.py", python_path=where)
+    assert "pycaffe_dist" in run(tmp_path, "--force", "program.py", PYTHONPATH=where)
 
 
 def test_a_folder_named_caffe_is_no_caffe(tmp_path):
@@ -182,11 +194,4 @@ def test_commands_run_layers_that_were_written_for_caffe(tmp_path):
         layer { name: 'twice' type: 'Python' bottom: 'x' top: 'y'
           python_param { module: 'twice' layer: 'Twice' } }"""
     )
-    done = subprocess.run(
-        [BIN / "pcaffe", "time", "--model=net.prototxt", "--iterations=1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    running.run(["pcaffe", "time", "--model=net.prototxt", "--iterations=1"], tmp_path)

@@ -1,4 +1,4 @@
-"""Running programs, and pcaffe itself, on several ranks, for the tests of this folder."""
+"""Running programs as their users would: on one rank or several, with everything they print."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ import pytest
 from pycaffe_dist.launch import mpirun
 
 BIN = Path(sys.executable).parent
-FOLDER = Path(__file__).parent
-PROGRAMS = FOLDER / "programs"
 TIMEOUT_SECONDS = 240
 ENVIRONMENT = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **mpirun.ENVIRONMENT}
 
@@ -27,12 +25,6 @@ def find_mpirun() -> str | None:
     """Return the mpirun beside the running Python, or the one on the path."""
     beside = BIN / "mpirun"
     return str(beside) if beside.exists() else shutil.which("mpirun")
-
-
-def program_words(words: Sequence[object]) -> list[str]:
-    """Return a program and its arguments; one of programs/ may be given by its name alone."""
-    program, *rest = map(str, words)
-    return [str(PROGRAMS / program) if (PROGRAMS / program).exists() else program, *rest]
 
 
 @dataclass(frozen=True)
@@ -45,30 +37,37 @@ class Finished:
 
 
 class Job:
-    """A Python program on several ranks, more than cores if need be; with 0, without mpirun."""
+    """A command that has been started on several ranks; with 0 ranks, without mpirun.
 
-    def __init__(self, ranks: int, words: Sequence[object]):
+    There may be more ranks than cores.  ``variables`` of the environment are added or, with None,
+    removed.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[object],
+        folder: Path | str | None = None,
+        ranks: int = 0,
+        **variables: str | None,
+    ):
         self._started = time.monotonic()
-        launcher = find_mpirun()
+        launcher = find_mpirun() if ranks else "none"
         assert launcher is not None, "these tests need mpirun: pip install '.[mpi]'"
         under = [launcher, "-n", str(ranks)] if ranks else []
+        wanted = {**os.environ, **ENVIRONMENT, **variables}
         self.process = subprocess.Popen(
-            [*under, sys.executable, *program_words(words)],
+            [*under, *map(str, command)],
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
             errors="replace",
             start_new_session=True,
-            env={
-                **os.environ,
-                **ENVIRONMENT,
-                "PYTHONPATH": f"{FOLDER}{os.pathsep}{FOLDER.parent}",
-                "OPENBLAS_NUM_THREADS": "1",
-            },
+            env={name: value for name, value in wanted.items() if value is not None},
         )
 
-    def finish(self, timeout: float) -> Finished:
+    def finish(self, timeout: float = TIMEOUT_SECONDS) -> Finished:
         """Wait for the end; a job that takes longer is killed, and the test fails."""
         try:
             output, _ = self.process.communicate(timeout=timeout)
@@ -79,7 +78,7 @@ class Job:
         return Finished(self.process.returncode, output, time.monotonic() - self._started)
 
     def kill(self) -> None:
-        """End mpirun, which ends its ranks."""
+        """End the command; mpirun then ends its ranks."""
         self.process.terminate()
         try:
             self.process.wait(10)
@@ -87,21 +86,22 @@ class Job:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def run(ranks: int, arguments: list[str], folder: Path, expect_failure: bool = False) -> str:
-    """Run ``pcaffe arguments`` on some ranks in a folder; return what it printed."""
-    command = ["pcaffe", *arguments]
-    if ranks > 1:
-        command = ["mpirun", "-n", str(ranks), *command]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **ENVIRONMENT},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-    assert (done.returncode != 0) == expect_failure, done.stdout[-4000:]
-    return done.stdout
+def run(
+    command: Sequence[object],
+    folder: Path | str | None = None,
+    ranks: int = 1,
+    expect_failure: bool = False,
+    **variables: str | None,
+) -> str:
+    """Run a command, on several ranks under mpirun; return what it printed.
+
+    The test fails when the command fails, or does not although it should.
+    """
+    finished = Job(command, folder, ranks if ranks > 1 else 0, **variables).finish()
+    assert (finished.status != 0) == expect_failure, finished.output[-4000:]
+    return finished.output
+
+
+def python(code: str, *arguments: object, **variables: str | None) -> Job:
+    """Start Python code in a process of its own."""
+    return Job([sys.executable, "-c", code, *arguments], **variables)
