@@ -1,10 +1,49 @@
-"""What a run was asked to do, as frozen dataclasses: filled from flags, read by the runtime."""
+"""Settings of a run, as frozen dataclasses.
+
+A setting that is a flag, too, is declared here alone: `pycaffe_dist.cli.flags` makes the flags of a
+class, and an instance of their values.
+"""
 
 from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# The key of a field's `SettingsFlag` in its metadata.
+FLAG = "flag"
+
+
+@dataclass(frozen=True)
+class SettingsFlag:
+    """How a field of settings is given on the command line.
+
+    The flag is called ``name``, or else like the field, and is of type ``kind`` or one of
+    ``choices``, which have their values.  A number times ``unit`` is the field's value, and 0 means
+    ``off``.  Only with ``negative`` it may be below 0.  ``needs`` names the one exchange that reads
+    it.
+    """
+
+    help: str
+    name: str = ""
+    kind: type = str
+    metavar: str = ""
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    unit: float = 1
+    off: Any = None
+    negative: bool = False
+    needs: str = ""
+
+
+def flag(default: Any, help: str, **more: Any) -> Any:
+    """Return a dataclass field that is a flag; ``more`` are other fields of its `SettingsFlag`."""
+    if isinstance(default, enum.Enum):
+        more["choices"] = {choice.value: choice for choice in type(default)}
+    elif default is not None and "choices" not in more:
+        more["kind"] = type(default)
+    return field(default=default, metadata={FLAG: SettingsFlag(help, **more)})
 
 
 class Action(enum.Enum):
@@ -40,64 +79,43 @@ class UpdatePriority(enum.Enum):
 
 
 @dataclass(frozen=True)
-class TrainOptions:
-    """One training run.
-
-    ``snapshot`` resumes and ``weights`` fine-tunes: not both, unless the snapshot is "latest", the
-    newest of the solver's prefix, if there is any.  Of the snapshots, the newest ``keep`` are kept;
-    0 means all.  ``gpu`` holds device numbers or
-    "all", comma-separated, and is empty when the solver's own setting counts.  ``level`` and
-    ``stages`` select the net's layers.  ``exchange`` names how gradients are combined across ranks;
-    ``threads`` 0 means this rank's share of the machine's cores.  ``seed`` None leaves the solver's
-    ``random_seed``, ``max_time`` None (else seconds) its ``max_time``.  ``stop_at_nan`` lets a loss
-    that is NaN or infinite end the run.  ``staleness``, ``server_ranks`` and ``update_priority``
-    are those of the parameter server, ``bandwidth_limit`` (bytes per second) that of every rank:
-    see ExchangeSettings and ClusterSettings, also for ``wire``, ``stall_seconds`` and
-    ``shutdown_seconds``.  The weights of all ranks are compared every ``check_interval``
-    iterations; 0 means never.  ``overlap`` says until when gradients may travel, ``timeline`` into
-    which file what all ranks do is written.
-    """
-
-    solver: str
-    snapshot: str = ""
-    weights: tuple[str, ...] = ()
-    gpu: str = ""
-    level: int = 0
-    stages: tuple[str, ...] = ()
-    exchange: str = "auto"
-    overlap: Overlap = Overlap.BACKWARD
-    timeline: str = ""
-    staleness: int = 0
-    server_ranks: int = 0
-    update_priority: UpdatePriority = UpdatePriority.FIFO
-    bandwidth_limit: float = math.inf
-    wire: Wire = Wire.FLOAT32
-    check_interval: int = 1000
-    stall_seconds: float = 120.0
-    shutdown_seconds: float = math.inf
-    threads: int = 0
-    global_batch: bool = False
-    seed: int | None = None
-    keep: int = 0
-    stop_at_nan: bool = True
-    max_time: float | None = None
-
-
-@dataclass(frozen=True)
 class ClusterSettings:
     """How the ranks of a run work together.
 
-    A rank that has waited for others for ``stall_seconds`` says so, once per operation, and ends
-    the run after ``shutdown_seconds``.  The last ``server_ranks`` ranks do not train but serve
-    parameters; without any, all ranks do both.  Exchanges send at most ``bandwidth_limit`` bytes
-    per second and rank.  ``hosts`` names every rank's host, where the machines' own names do not
-    tell which ranks share one.
+    ``hosts`` names every rank's host, where the machines' own names do not tell which ranks share
+    one.  The bandwidth is in bytes per second, times are in seconds.
     """
 
-    stall_seconds: float = 120.0
-    shutdown_seconds: float = math.inf
-    server_ranks: int = 0
-    bandwidth_limit: float = math.inf
+    bandwidth_limit: float = flag(
+        math.inf,
+        "megabytes (10^6 bytes) of gradients and weights that a rank sends per second; 0 is as "
+        "many as it can",
+        metavar="MBPS",
+        unit=1e6,
+        off=math.inf,
+    )
+    stall_seconds: float = flag(
+        120.0,
+        "when a rank has waited this long, it says for which others; 0 never does",
+        name="stall_timeout",
+        metavar="SECONDS",
+        off=math.inf,
+    )
+    shutdown_seconds: float = flag(
+        math.inf,
+        "when a rank has waited this long for others, it ends the run, which pcaffe launch "
+        "--restarts then starts again; take more than the longest snapshot or test; 0 never does",
+        name="stall_shutdown",
+        metavar="SECONDS",
+        off=math.inf,
+    )
+    server_ranks: int = flag(
+        0,
+        "with --exchange=parameter_server: the last N ranks serve parameters and do not train; 0 "
+        "lets all ranks do both",
+        metavar="N",
+        needs="parameter_server",
+    )
     hosts: tuple[str, ...] = ()
 
 
@@ -107,17 +125,104 @@ class ExchangeSettings:
 
     Parameters that together have at most ``bucket_bytes`` travel as one; larger ones travel in
     slices of at most ``slice_bytes``.  A gradient is the sum of ``passes`` backward passes.
-    ``overlap`` says until when gradients may travel, ``wire`` in which form.  A worker of the
-    parameter server is at most ``staleness`` iterations ahead of the slowest, and
-    ``update_priority`` says which of its gradients go first.  ``needs_gradients`` says why the
-    solver must see mean gradients itself; empty if it need not.
+    ``needs_gradients`` says why the solver must see mean gradients itself; empty if it need not.
     """
 
     bucket_bytes: int = 64 << 10
     slice_bytes: int = 4 << 20
     passes: int = 1
-    overlap: Overlap = Overlap.BACKWARD
-    wire: Wire = Wire.FLOAT32
-    staleness: int = 0
-    update_priority: UpdatePriority = UpdatePriority.FIFO
+    overlap: Overlap = flag(
+        Overlap.BACKWARD,
+        "until when gradients may travel: the end of backward, or the next forward of the layer "
+        "that needs them, the first layers' first",
+    )
+    wire: Wire = flag(
+        Wire.FLOAT32,
+        "the form in which gradients travel; of 16 bits, they take half the time, and what "
+        "rounding loses of a gradient is added to the next one",
+    )
+    staleness: int = flag(
+        0,
+        "with --exchange=parameter_server: how many iterations a rank may be ahead of the "
+        "slowest; 0 trains synchronously",
+        metavar="S",
+        needs="parameter_server",
+    )
+    update_priority: UpdatePriority = flag(
+        UpdatePriority.FIFO,
+        "with --exchange=parameter_server: what goes first when the link or --bandwidth_limit "
+        "holds gradients up",
+        needs="parameter_server",
+    )
     needs_gradients: str = ""
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """One training run.
+
+    ``snapshot`` resumes and ``weights`` fine-tunes: not both, unless the snapshot is "latest", the
+    newest of the solver's prefix, if there is any.  ``gpu`` holds device numbers or "all",
+    comma-separated, and is empty when the solver's own setting counts.  ``level`` and ``stages``
+    select the net's layers.  ``seed`` None leaves the solver's ``random_seed``, ``max_time`` None
+    (else seconds) its ``max_time``.
+    """
+
+    solver: str
+    snapshot: str = ""
+    weights: tuple[str, ...] = ()
+    gpu: str = ""
+    level: int = 0
+    stages: tuple[str, ...] = ()
+    exchange: str = flag(
+        "auto",
+        "how gradients are combined over ranks: auto takes the cheapest for each parameter "
+        "(of allreduce, sufficient_factor, where several hosts have several ranks hierarchical, "
+        "and on GPUs nccl and cuda_mpi, which leave gradients in their memory); naive "
+        "does it after backward; one_sided puts into other ranks' memory; with "
+        "parameter_server, owners of shards update them and send weights back",
+        metavar="NAME",
+    )
+    gradients: ExchangeSettings = ExchangeSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    timeline: str = flag(
+        "",
+        "write what every rank does when, in Chrome's trace format (for ui.perfetto.dev)",
+        metavar="FILE",
+    )
+    check_interval: int = flag(
+        1000,
+        "compare the weights of all ranks every N iterations, and end the run when they differ; 0 "
+        "never does, nor does a run with --staleness",
+        metavar="N",
+    )
+    threads: int = flag(
+        0, "threads of each rank; 0 is its share of the machine's cores", metavar="N"
+    )
+    global_batch: bool = flag(
+        False, "read the prototxt's batch sizes as those of all ranks together, not of each"
+    )
+    seed: int | None = flag(
+        None,
+        "make the run repeatable, as random_seed in the solver does; on several ranks name an "
+        "--exchange, too, since auto's choice depends on what it measures",
+        kind=int,
+        metavar="N",
+        negative=True,
+    )
+    keep: int = flag(
+        0, "keep only the newest N snapshots of the solver's prefix; 0 keeps all", metavar="N"
+    )
+    stop_at_nan: bool = flag(
+        True,
+        "what a loss that is NaN or infinite does",
+        name="nan",
+        choices={"stop": True, "continue": False},
+    )
+    max_time: float | None = flag(
+        None,
+        "write a snapshot and stop after this time",
+        kind=float,
+        metavar="SECONDS",
+        negative=True,
+    )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
+from pycaffe_dist.config import FLAG, SettingsFlag
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.schema.reading import read_lines
 
+T = TypeVar("T")
 _TRUE = ("1", "t", "true", "y", "yes")
 _FALSE = ("0", "f", "false", "n", "no")
 _KIND_NAMES: dict[type, str] = {int: "an integer", float: "a number", bool: "true or false"}
@@ -216,6 +219,67 @@ def add_flag(
     if default is None and kind in (str, bool):
         default = kind()
     _add(parser, Flag(name, kind, default, help, metavar, tuple(choices)))
+
+
+def add_settings_flags(parser: FlagParser, settings: type, **only: str) -> None:
+    """Give ``parser`` the flags of a class of settings and of those in it.
+
+    With help texts in ``only``, it gets these flags alone.
+    """
+    for field, declared in _flags_of(settings):
+        if not only or field.name in only:
+            name, kind, choices = declared.name or field.name, declared.kind, declared.choices
+            text = only.get(field.name, declared.help)
+            default = _given(field.default, declared)
+            _add(parser, Flag(name, kind, default, text, declared.metavar, tuple(choices)))
+
+
+def settings_of(options: argparse.Namespace, settings: type[T], **others: Any) -> T:
+    """Return the settings that flags stand for, with values for ``others``; raises UsageError."""
+    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+        declared = field.metadata.get(FLAG)
+        if dataclasses.is_dataclass(field.default):
+            others[field.name] = settings_of(options, type(field.default))
+        elif declared is not None:
+            name = declared.name or field.name
+            if not declared.choices and declared.kind in (int, float) and not declared.negative:
+                require_not_negative(options, (name,))
+            others[field.name] = _meant(getattr(options, name), declared)
+    return settings(**others)
+
+
+def require_exchange(options: argparse.Namespace, settings: type) -> None:
+    """Raise UsageError for a flag that differs from its default and that the exchange ignores."""
+    for field, declared in _flags_of(settings):
+        name = declared.name or field.name
+        given = getattr(options, name) != _given(field.default, declared)
+        if given and declared.needs not in ("", options.exchange):
+            raise UsageError(f"flag --{name} is for --exchange={declared.needs}")
+
+
+def _flags_of(settings: type) -> Iterator[tuple[dataclasses.Field, SettingsFlag]]:
+    for field in dataclasses.fields(settings):
+        if dataclasses.is_dataclass(field.default):
+            yield from _flags_of(type(field.default))
+        elif FLAG in field.metadata:
+            yield field, field.metadata[FLAG]
+
+
+def _given(value: Any, declared: SettingsFlag) -> Any:
+    """Return what a flag is given for a value of its field."""
+    for text, choice in declared.choices.items():
+        if choice == value:
+            return text
+    if declared.off is not None:
+        return 0.0 if value == declared.off else value / declared.unit
+    return value
+
+
+def _meant(given: Any, declared: SettingsFlag) -> Any:
+    """Return the value of a field for what its flag was given."""
+    if declared.choices:
+        return declared.choices[given]
+    return given if declared.off is None else given * declared.unit or declared.off
 
 
 def add_caffe_flags(parser: FlagParser, used: Sequence[str], **help_texts: str) -> None:

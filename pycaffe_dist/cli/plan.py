@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 
-from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag
-from pycaffe_dist.config import Overlap, TrainOptions, Wire
+from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, add_settings_flags
+from pycaffe_dist.config import ExchangeSettings, Overlap, TrainOptions, Wire
 from pycaffe_dist.errors import UsageError
 
 _BITS = 8
@@ -46,26 +46,12 @@ def add_flags(parser: FlagParser) -> None:
         metavar="FILE",
         help="lines 'LAYER FORWARD_MS BACKWARD_MS' and 'update MS', instead of timing here",
     )
-    add_flag(
+    add_settings_flags(parser, TrainOptions, exchange="how gradients are combined over ranks")
+    add_settings_flags(
         parser,
-        "exchange",
-        default=TrainOptions.exchange,
-        metavar="NAME",
-        help="how gradients are combined over ranks",
-    )
-    add_flag(
-        parser,
-        "overlap",
-        default=TrainOptions.overlap.value,
-        choices=[overlap.value for overlap in Overlap],
-        help="until when gradients may travel: see pcaffe train",
-    )
-    add_flag(
-        parser,
-        "wire",
-        default=TrainOptions.wire.value,
-        choices=[wire.value for wire in Wire],
-        help="the form in which gradients travel",
+        ExchangeSettings,
+        overlap="until when gradients may travel: see pcaffe train",
+        wire="the form in which gradients travel",
     )
     add_flag(parser, "threads", int, default=0, metavar="N", help="threads; 0 is all cores")
 

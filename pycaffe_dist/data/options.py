@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from pycaffe_dist.config import flag
 from pycaffe_dist.threads import thread_count
 
-ON_ERROR = ("stop", "skip")
-CACHES = ("none", "records", "images")
 GIB = 1 << 30
 MOST_DECODERS = 4
 _CORES_FOR_TWO_READERS = 8
@@ -19,21 +18,42 @@ _CORES_FOR_TWO_READERS = 8
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """``readers`` and ``decoders`` are threads per data layer; 0 chooses by the rank's cores.
+    """How the data layers of a process read; of ``cache_limit``, in GiB, 0 is half of the memory.
 
-    ``on_error`` says what becomes of an image that cannot be read: "stop" raises, "skip" puts the
-    next one of its data set in its place.  Without a ``shared_file_system`` rank r reads a
-    database of its own, whose name ends in ``_r``.  ``cache`` keeps databases in memory that the
-    processes of a node share, as they are ("records") or with images decoded ("images"); each may
-    take ``cache_limit`` GiB, or with 0 half of the machine's memory.
+    With "skip", an image that cannot be read is replaced by the next one of its data set.
     """
 
-    readers: int = 0
-    decoders: int = 0
-    on_error: str = "stop"
-    shared_file_system: bool = True
-    cache: str = "none"
-    cache_limit: float = 0.0
+    readers: int = flag(
+        0,
+        "threads of a data layer that make batches; 0 is 1, or 2 from 8 cores per rank on",
+        metavar="N",
+    )
+    decoders: int = flag(
+        0,
+        "threads of a data layer that decode images; 0 is one per core, at most 4",
+        metavar="N",
+    )
+    on_error: str = flag(
+        "stop",
+        "what an image that cannot be read does: stop, or have the next one take its place",
+        choices={"stop": "stop", "skip": "skip"},
+    )
+    shared_file_system: bool = flag(
+        True,
+        "all ranks read one database, each its share; else rank r reads SOURCE_r (see "
+        "partition_data)",
+    )
+    cache: str = flag(
+        "none",
+        "keep databases in memory, once per node: their records as they are, or with images "
+        "decoded",
+        choices={cache: cache for cache in ("none", "records", "images")},
+    )
+    cache_limit: float = flag(
+        0.0,
+        "the most that the cache of one database may take; 0 is half of the memory",
+        metavar="GIB",
+    )
 
     def reading_threads(self) -> int:
         """Return how many threads of a data layer make batches."""

@@ -32,6 +32,7 @@ def check_options(cluster: Cluster, options: TrainOptions) -> None:
     """Raise ClusterError unless all ranks were given the same flags; all ranks call it."""
     # All ranks must know whether there is a timeline, and only rank 0 which file it is.
     compared = asdict(replace(options, timeline="a file" if options.timeline else "none"))
+    compared |= compared.pop("cluster") | compared.pop("gradients")
     mine = [
         f"{name}: {getattr(value, 'value', value)}"
         for name, value in compared.items()

@@ -10,7 +10,7 @@ from typing import Any
 
 from pycaffe_dist.comm import cluster as clusters
 from pycaffe_dist.comm.cluster import Cluster
-from pycaffe_dist.config import Action, ClusterSettings, ExchangeSettings, TrainOptions
+from pycaffe_dist.config import Action, ExchangeSettings, TrainOptions
 from pycaffe_dist.device import HOST, Device
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exchange.server.serving import serve
@@ -37,13 +37,7 @@ def train(
     that to those that train.  ``callbacks`` run after every iteration and do not look at
     parameters.  Raises PcaffeError; on several ranks an exception ends the run on all of them.
     """
-    settings = ClusterSettings(
-        stall_seconds=options.stall_seconds,
-        shutdown_seconds=options.shutdown_seconds,
-        server_ranks=options.server_ranks,
-        bandwidth_limit=options.bandwidth_limit,
-    )
-    with clusters.detect(settings) as cluster:
+    with clusters.detect(options.cluster) as cluster:
         set_threads(options.threads or cluster.threads)
         if cluster.serves:
             serve(cluster)
@@ -90,12 +84,7 @@ def _solver_for(
         param,
         cluster,
         exchange=options.exchange,
-        settings=ExchangeSettings(
-            overlap=options.overlap,
-            wire=options.wire,
-            staleness=options.staleness,
-            update_priority=options.update_priority,
-        ),
+        settings=options.gradients,
         divide_batches=options.global_batch,
         keep=options.keep,
         stop_at_nan=options.stop_at_nan,
@@ -116,7 +105,7 @@ def _run(
     if snapshot:
         logger.info("Resuming from %s", snapshot)
         solver.restore(snapshot)
-    if options.check_interval and cluster.size > 1 and not options.staleness:
+    if options.check_interval and cluster.size > 1 and not options.gradients.staleness:
         solver.watchers.append(WeightCheck(options.check_interval))
     solver.watchers.extend(callbacks)
     solver.action_source = action_source
