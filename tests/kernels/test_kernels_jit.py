@@ -22,11 +22,11 @@ from pycaffe_dist.kernels.jit.convolution.planes import (
     Row,
     SpreadKernel,
 )
+from pycaffe_dist.kernels.jit.convolution.row_kernel import RowKernel
 from pycaffe_dist.kernels.jit.gemm.kernels import (
     FlatKernel,
     OuterKernel,
     PanelKernel,
-    RowKernel,
     TransposeKernel,
 )
 from pycaffe_dist.kernels.jit.pooling_windows import AverageKernel, MaximumKernel

@@ -11,7 +11,7 @@ from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
-from pycaffe_dist.kernels.jit.gemm.kernels import RowKernel
+from pycaffe_dist.kernels.jit.convolution.row_kernel import RowKernel
 from pycaffe_dist.threads import parallel_for
 
 # Kernel columns are unrolled in machine code; beyond this the code gets too large.

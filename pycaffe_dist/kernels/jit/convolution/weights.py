@@ -17,13 +17,9 @@ from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
-from pycaffe_dist.kernels.jit.gemm.kernels import (
-    OuterKernel,
-    TransposeKernel,
-    lane_tiles,
-    rows_per_tile,
-)
-from pycaffe_dist.threads import parallel_for, thread_count
+from pycaffe_dist.kernels.jit.gemm.kernels import OuterKernel, TransposeKernel
+from pycaffe_dist.kernels.jit.gemm.tiles import lane_tiles, rows_per_tile
+from pycaffe_dist.threads import parallel_for, threads
 
 # Pixels whose transposed dy stays in the first-level cache while all tiles use it.
 PIXELS_PER_PIECE = 256
@@ -146,8 +142,8 @@ class WeightGradient:
         lane_units = self.group * len(self._bands)
         most = int(self._bands[:, 4].min())
         # Each block of input tiles transposes dy for itself: no more blocks than threads need.
-        blocks = max(1, min(-(-UNITS_PER_THREAD * thread_count() // lane_units), most))
-        if thread_count() == 1 or self.parts > 1:
+        blocks = max(1, min(-(-UNITS_PER_THREAD * threads() // lane_units), most))
+        if threads() == 1 or self.parts > 1:
             blocks = 1
         sizes = (
             *(self.images, self.group, self.channels, self.outputs, self._rows_x, self._width),

@@ -6,6 +6,8 @@ layer's weights: lanes are rows of A, and B's rows are broadcast from where they
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from pycaffe_dist.kernels import dry_run
@@ -18,9 +20,8 @@ from pycaffe_dist.kernels.jit.gemm.kernels import (
     OuterKernel,
     PanelKernel,
     TransposeKernel,
-    lane_tiles,
-    rows_per_tile,
 )
+from pycaffe_dist.kernels.jit.gemm.tiles import lane_tiles, rows_per_tile
 from pycaffe_dist.threads import parallel_for
 
 # Vectors of columns in a tile of a flat product.
@@ -37,6 +38,25 @@ DIRECT, PANELLED, LAID_OUT = 0, 1, 2
 SHALLOW = 128
 # A unit of work of a transposed product: at most so many tiles of B's rows.
 OUTPUT_TILES = 8
+
+
+class FlatSizes(NamedTuple):
+    """The numbers of a flat product's plan, whose matrices are (count, depth) · (depth, columns).
+
+    A tile has `rows` rows and `vectors` vectors of `lanes` columns; a unit of work has at most
+    `high` by `wide` tiles.  `reading` says how B is read.
+    """
+
+    count: int
+    depth: int
+    columns: int
+    rows: int
+    vectors: int
+    lanes: int
+    group: int
+    wide: int
+    high: int
+    reading: int
 
 
 @dry_run.cached(maxsize=64)
@@ -116,20 +136,20 @@ def _lay_out_tiles(begin, end, panels, b, kernels, sizes):
 
 
 @jit
-def _flat_units(begin, end, packed, b, y, bias, slopes, kernels, sizes):
-    count, depth, columns, rows, vectors, lanes, group, add, together, most_high, panelled = sizes
+def _flat_units(begin, end, packed, b, y, bias, slopes, add, kernels, sizes):
+    count, depth, columns, rows, vectors, lanes, group, most_wide, most_high, reading = sizes
     row_tiles, width = (count + rows - 1) // rows, vectors * lanes
     column_tiles = (columns + width - 1) // width
     row_units = (row_tiles + most_high - 1) // most_high
-    column_units = (column_tiles + together - 1) // together
-    filled = panelled == PANELLED
-    scratch = np.empty((together + 1) * min(DEPTH, depth) * width if filled else 1, np.float32)
+    column_units = (column_tiles + most_wide - 1) // most_wide
+    filled = reading == PANELLED
+    scratch = np.empty((most_wide + 1) * min(DEPTH, depth) * width if filled else 1, np.float32)
     panels = (scratch.ctypes.data + 63) // 64 * 64
     for unit in range(begin, end):
         image, rest = unit // (row_units * column_units), unit % (row_units * column_units)
-        first_row, first_column = rest % row_units * most_high, rest // row_units * together
+        first_row, first_column = rest % row_units * most_high, rest // row_units * most_wide
         high = min(row_tiles, first_row + most_high) - first_row
-        wide = min(column_tiles, first_column + together) - first_column
+        wide = min(column_tiles, first_column + most_wide) - first_column
         g = image % group
         a = packed.ctypes.data + 4 * g * row_tiles * rows * depth
         source = b.ctypes.data + 4 * image * depth * columns
@@ -152,7 +172,7 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, kernels, sizes):
                 last = left - (used - 1) * lanes
                 if filled:
                     at = panels + 4 * (column_tile - first_column) * steps * width
-                elif panelled == LAID_OUT:
+                elif reading == LAID_OUT:
                     at = source + 4 * (column * depth + k * used * lanes)
                 else:
                     at = source + 4 * (k * columns + column)
@@ -160,7 +180,7 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, kernels, sizes):
                     kernels[0, int(last < lanes), used - 1],
                     a + 4 * (tile * depth + k) * rows,
                     at,
-                    4 * used * lanes if panelled else 4 * columns,
+                    4 * used * lanes if reading else 4 * columns,
                     steps,
                     bias.ctypes.data + 4 * (g * row_tiles * rows + row),
                     slope,
@@ -178,7 +198,7 @@ class FlatProduct:
 
     def __init__(self, target: Target, m: int, n: int, k: int, images: int = 1, group: int = 1):
         self._m, self._n, self._k = m, n, k
-        self._products, self._group = images * group, group
+        self._group = group
         self._rows = _flat_rows(target, m, VECTORS)
         self._kernels = _flat_kernels(target, self._rows, VECTORS)
         self._tiles = -(-m // self._rows)
@@ -187,17 +207,15 @@ class FlatProduct:
         self._slopes = np.ones(2, np.float32)
         width = VECTORS * target.lanes
         column_tiles = -(-n // width)
-        together = min(column_tiles, max(2, PANEL_BYTES // (4 * width * min(k, DEPTH))))
+        wide = min(column_tiles, max(2, PANEL_BYTES // (4 * width * min(k, DEPTH))))
         # Panels cost a copy, which several row tiles must share.
-        panelled = PANELLED if self._tiles >= 4 else DIRECT
-        wide, high = self._products * -(-column_tiles // together), ROW_TILES
-        while high > FEWEST_ROW_TILES and wide * -(-self._tiles // high) < ENOUGH_UNITS:
+        reading = PANELLED if self._tiles >= 4 else DIRECT
+        column_units, high = images * group * -(-column_tiles // wide), ROW_TILES
+        while high > FEWEST_ROW_TILES and column_units * -(-self._tiles // high) < ENOUGH_UNITS:
             high //= 2
-        self._sizes = np.array(
-            [m, k, n, self._rows, VECTORS, target.lanes, group, 0, together, high, panelled],
-            np.int64,
-        )
-        self._units = wide * -(-self._tiles // high)
+        sizes = FlatSizes(*(m, k, n), self._rows, VECTORS, target.lanes, group, wide, high, reading)
+        self._sizes = np.array(sizes, np.int64)  # a named tuple costs a microsecond in each call
+        self._units = column_units * -(-self._tiles // high)
         self._target = target
         self._laid_out = np.empty(0, np.float32)
 
@@ -217,7 +235,7 @@ class FlatProduct:
         if not self._laid_out.size:
             memory = np.zeros(tiles * width * depth + 16, np.float32)
             self._laid_out = memory[-memory.ctypes.data // 4 % 16 :]
-            self._sizes[10] = LAID_OUT
+            self._sizes[FlatSizes._fields.index("reading")] = LAID_OUT
         flat = b.reshape(-1)
         if not transposed:
             sizes = columns, depth, width, lanes
@@ -271,7 +289,6 @@ class FlatProduct:
             )
         self._bias[:, : self._m] = 0 if bias is None else bias.reshape(self._group, -1)
         self._slopes[1] = slope
-        self._sizes[7] = int(add)
         parallel_for(
             _flat_units,
             self._units,
@@ -280,6 +297,7 @@ class FlatProduct:
             y.reshape(-1),
             self._bias,
             self._slopes,
+            int(add),
             self._kernels,
             self._sizes,
         )

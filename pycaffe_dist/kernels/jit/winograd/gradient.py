@@ -18,7 +18,8 @@ from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
-from pycaffe_dist.kernels.jit.gemm.kernels import OuterKernel, rows_per_tile
+from pycaffe_dist.kernels.jit.gemm.kernels import OuterKernel
+from pycaffe_dist.kernels.jit.gemm.tiles import rows_per_tile
 from pycaffe_dist.kernels.jit.winograd.grids import (
     cut,
     odd_lines,

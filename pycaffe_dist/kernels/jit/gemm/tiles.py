@@ -1,0 +1,19 @@
+"""How the sums of outer products are cut into tiles."""
+
+from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
+
+
+def lane_tiles(count: int) -> list[int]:
+    """Split ``count`` vectors of lanes into tiles of two, with one or three where they are left."""
+    if count == 1:
+        return [1]
+    return [2] * (count // 2) if count % 2 == 0 else [2] * (count // 2 - 1) + [3]
+
+
+def rows_per_tile(count: int, vectors: int, target: Target) -> int:
+    """Return how many of ``count`` broadcast values a tile of sums should have."""
+    most = min(target.tile_rows(vectors), 10)
+    return min(
+        range(most, 0, -1),
+        key=lambda rows: -(-count // rows) * step_cycles(rows, vectors),
+    )
