@@ -1,1 +1,1 @@
-"""GPUs: the real ones, through CuPy, and one that the host plays for the tests."""
+"""GPUs: real ones through CuPy, and an emulated one for the tests."""

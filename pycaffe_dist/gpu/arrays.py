@@ -1,9 +1,9 @@
-"""Arrays of the emulated GPU: NumPy inside, but they mix with host arrays no more than CuPy's do.
+"""Arrays of the emulated GPU: NumPy inside, but as separate from host arrays as CuPy's.
 
-What CuPy refuses is refused here: host arrays as operands, implicit conversion to NumPy, functions
-and options that CuPy lacks.  As there, reductions and single elements are arrays without axes.
-Values may be used where the GPU is the current device only: elsewhere CuPy would take a stream that
-does not wait for those that make them.
+They refuse what CuPy refuses: host arrays as operands, implicit conversion to NumPy, functions and
+options that CuPy lacks. As in CuPy, reductions and single elements are arrays without axes. Values
+may be used only while the GPU is the current device: elsewhere CuPy would use a stream that does
+not wait for the streams that compute them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LACKING = frozenset(
         "vecmat",
     ]
 )
-# Options of NumPy's functions and methods that CuPy's lack.
+# Options of NumPy's functions and methods that CuPy does not have.
 _LACKING_OPTIONS = {
     **dict.fromkeys(("max", "min", "amax", "amin", "sum", "prod"), ("initial", "where")),
     **dict.fromkeys(("all", "any", "mean", "std", "var"), ("where", "correction")),
@@ -82,17 +82,17 @@ _METHODS = [
     "var",
     "view",
 ]
-# Those of them that look at no values.
+# Attributes and methods that read no values.
 _VIEWS = "reshape", "squeeze", "swapaxes", "transpose", "view", "ravel", "diagonal"
 
-# Written before and behind every allocation, and looked at after every launch.
+# Written before and after every allocation, and checked after every launch.
 GUARD_BYTES = 64
 _GUARD = 0xA5
 _GARBAGE = 0xFF  # what an `empty` array holds: NaN, as floats
 
 
 class Memory(NamedTuple):
-    """Where an array begins, as ``data`` of CuPy's arrays."""
+    """The beginning of an array, like ``data`` of CuPy's arrays."""
 
     ptr: int
 
@@ -110,12 +110,12 @@ def allocate(shape: Any, dtype: Any, fill: int = _GARBAGE) -> np.ndarray:
     start = GUARD_BYTES + -raw.ctypes.data % GUARD_BYTES
     inner = raw[start : start + count]
     inner[...] = fill
-    # Its base is the whole allocation, where the guards are found again.
+    # Its base is the whole allocation, which has the guards.
     return np.ndarray(shape, dtype, buffer=inner)
 
 
 def guards_are_intact(array: np.ndarray) -> bool:
-    """Tell whether nobody wrote beside the allocation that ``array`` is a part of."""
+    """Tell whether the guards of the allocation of ``array`` are unchanged."""
     base: Any = array
     while base is not None and not (type(base) is _Guarded and not isinstance(base.base, _Guarded)):
         base = getattr(base, "base", None)
@@ -133,7 +133,7 @@ def _refuse_host(value: Any) -> None:
 
 
 def to_inner(value: Any) -> Any:
-    """Return what NumPy shall see of an argument; raises TypeError for a host array."""
+    """Return an argument as NumPy needs it; raises TypeError for a host array."""
     if isinstance(value, DeviceArray):
         return value.inner
     if isinstance(value, list | tuple):
@@ -167,7 +167,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     __slots__ = ("inner",)
 
-    # What this class has of NumPy's attributes and methods is added below it.
+    # NumPy's attributes and methods are added below the class.
     shape: tuple[int, ...]
     dtype: np.dtype
     flags: Any
@@ -187,7 +187,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     @property
     def data(self) -> Memory:
-        """Where the array begins."""
+        """The array's beginning."""
         return Memory(self.inner.ctypes.data)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
@@ -229,7 +229,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         )
 
     def _view(self, key: Any) -> DeviceArray:
-        # With an ellipsis even a single element comes out as a view.
+        # With an ellipsis even a single element is a view.
         keys = key if isinstance(key, tuple) else (key,)
         return DeviceArray(self.inner[keys if Ellipsis in map(_plain, keys) else (*keys, ...)])
 
@@ -279,7 +279,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return self.inner.tolist()
 
     def get(self, out: np.ndarray | None = None) -> np.ndarray:
-        """Return a copy on the host, as CuPy's method."""
+        """Return a copy on the host, like CuPy's method."""
         current_gpu()
         if out is None:
             return self.inner.copy()
@@ -287,7 +287,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return out
 
     def set(self, array: np.ndarray) -> None:
-        """Copy a host array here, as CuPy's method."""
+        """Copy a host array here, like CuPy's method."""
         current_gpu()
         self.inner[...] = array
 
@@ -297,7 +297,7 @@ def _plain(key: Any) -> Any:
 
 
 def _picks(key: Any) -> bool:
-    """Tell whether an index has arrays or lists in it: then the result is a copy."""
+    """Tell whether an index contains arrays or lists: then the result is a copy."""
     keys = key if isinstance(key, tuple) else (key,)
     return any(isinstance(each, DeviceArray | list | np.ndarray) for each in keys)
 
@@ -329,7 +329,7 @@ for _name in _METHODS:
 
 
 class ArrayModule:
-    """The emulated GPU's array module: what CuPy is to a real one."""
+    """The emulated GPU's array module, in place of CuPy."""
 
     ndarray = DeviceArray
 
@@ -360,7 +360,7 @@ class ArrayModule:
 
     @staticmethod
     def asarray(array: Any, dtype: Any = None) -> DeviceArray:
-        """Return an array of the device: the same, or a copy of a host array."""
+        """Return an array of the device, which may be ``values``, or a copy of a host array."""
         if isinstance(array, DeviceArray):
             return array if dtype in (None, array.dtype) else array.astype(dtype)
         return ArrayModule.array(array, dtype)

@@ -1,4 +1,4 @@
-"""What a GPU offers: arrays, copies, kernels, matrix products, streams and memory figures."""
+"""The interface of a GPU: arrays, copies, kernels, matrix products, streams and memory figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 class Memory(NamedTuple):
-    """Bytes of a GPU's memory: what arrays use, what the pool holds, what is free, and all."""
+    """Bytes of a GPU's memory: used by arrays, held by the pool, free, and in total."""
 
     used: int
     held: int
@@ -27,10 +27,10 @@ class Memory(NamedTuple):
 
 
 class GPU(Device, abc.ABC):
-    """One GPU as a device.  Everything runs in the order of the current stream.
+    """One GPU as a device.  All work runs in the order of the current stream.
 
     ``index`` counts the GPUs that this process sees; ``capability`` is the compute capability
-    (``"90"``); ``most_blocks`` is the largest grid that a loop over elements is launched with.
+    (``"90"``); ``most_blocks`` is the largest grid for a loop over elements.
     """
 
     is_gpu = True
@@ -44,16 +44,16 @@ class GPU(Device, abc.ABC):
         self._checks: list[tuple[Any, np.ndarray, Callable[[np.ndarray], None]]] = []
 
     def check_later(self, array: Any, check: Callable[[np.ndarray], None]) -> None:
-        """Have ``check`` called with the values of a small array when the host next waits.
+        """Call ``check`` with the values of a small array when the host waits for the next time.
 
-        For errors that a kernel finds: ``check`` raises them.
+        For errors found by a kernel, which ``check`` raises.
         """
         values = self.host_zeros(array.size, array.dtype)
         self.copy_to_host(array, values)
         self._checks.append((self.record(), values, check))
 
     def settle(self) -> None:
-        """Make all checks that are due, once their values are there."""
+        """Wait for the values of all open checks, and make them."""
         checks, self._checks = self._checks, []
         for event, values, check in checks:
             self.synchronize_event(event)
@@ -82,14 +82,14 @@ class GPU(Device, abc.ABC):
     def copy_to_device(self, source: np.ndarray, target: Any) -> None:
         """Enqueue a copy of a host array on the current stream; both are contiguous, of one size.
 
-        The host array must stay as it is until the stream has come past the copy.
+        The host array must not change until the stream has done the copy.
         """
 
     @abc.abstractmethod
     def copy_to_host(self, source: Any, target: np.ndarray) -> None:
         """Enqueue a copy to a host array on the current stream; both are contiguous, of one size.
 
-        The host array has the values when the stream has come past the copy.
+        The host array has the values when the stream has done the copy.
         """
 
     def to_device(self, array: np.ndarray) -> Any:
@@ -130,16 +130,17 @@ class GPU(Device, abc.ABC):
     ) -> None:
         """Compute ``c = alpha·op(a)·op(b) + beta·c`` for contiguous matrices, or stacks of them.
 
-        Matrices are (M, K), (K, N) and (M, N) after op; with a third axis in front, of equal size
-        or left out in a or b, it counts independent products.  a and b have one dtype; c has it,
-        too, or is float32 where they have 16 bits.  ``beta=0`` does not read c.
+        Matrices are (M, K), (K, N) and (M, N) after op.  A third axis in front, which a or b may
+        lack, counts independent products. a, b and c have one dtype; c may be float32 where a and b
+        have 16 bits.  ``beta=0`` does not read c.
         """
 
     @abc.abstractmethod
     def stream(self, name: str) -> Any:
         """Return a context that makes a stream current.
 
-        That of ``compute``, ``copy``, ``exchange`` (between GPU and host) or ``collective`` (NCCL).
+        ``name`` is ``compute``, ``copy``, ``exchange`` (between GPU and host) or ``collective``
+        (NCCL).
         """
 
     def cuda_stream(self) -> int | None:
@@ -148,7 +149,7 @@ class GPU(Device, abc.ABC):
 
     @abc.abstractmethod
     def record(self) -> Any:
-        """Return an event that is reached when the current stream has done what it has now."""
+        """Return an event that is reached when the current stream has done all its present work."""
 
     @abc.abstractmethod
     def wait(self, event: Any) -> None:
@@ -172,12 +173,12 @@ class GPU(Device, abc.ABC):
 
     @abc.abstractmethod
     def libraries(self) -> list[str]:
-        """Return the libraries that it works through, with their versions."""
+        """Return the libraries that the GPU uses, with their versions."""
 
     @property
     @abc.abstractmethod
     def identity(self) -> str:
-        """What tells this GPU from all others of its host, in whatever process."""
+        """A name of this GPU that is unique on its host, the same in every process."""
 
     @abc.abstractmethod
     def nccl(self) -> Any:
@@ -185,7 +186,7 @@ class GPU(Device, abc.ABC):
 
     @abc.abstractmethod
     def mpi_refusal(self, cuda_aware: bool | None) -> str:
-        """Say why MPI cannot send from this GPU's memory; empty if it can.
+        """Return why MPI cannot send from this GPU's memory; empty if it can.
 
         ``cuda_aware`` is what MPI says of itself, None if it says nothing.
         """
@@ -198,7 +199,7 @@ class GPU(Device, abc.ABC):
 class Product(NamedTuple):
     """Sizes of a matrix product: c (M, N), a sum of ``k`` terms each, ``stack`` times.
 
-    ``strides`` are from one matrix of a, b and c to the next, 0 where all products share it.
+    ``strides`` are the distances between matrices of a, b and c; 0 if all products share one.
     """
 
     m: int
@@ -209,7 +210,7 @@ class Product(NamedTuple):
 
 
 def product(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool) -> Product:
-    """Return the sizes of op(a)·op(b); raises DeviceError unless it fits c."""
+    """Return the sizes of op(a)·op(b); raises DeviceError if they do not fit c."""
     return _product(a.shape, b.shape, c.shape, trans_a, trans_b)
 
 

@@ -20,12 +20,12 @@ def choose_device(
     local_rank: int = 0,
     local_size: int = 1,
 ) -> Device:
-    """Return the device that a ``-gpu`` flag and the solver's ``solver_mode`` lead to; log it.
+    """Return the device for a ``-gpu`` flag and the solver's ``solver_mode``; log it.
 
     The ranks of a host take the flag's GPUs in turn; without the flag, those from ``device_id`` on.
-    A ``solver_mode: GPU``, as most published solvers have it, is only a wish: without a GPU the run
-    goes on on the CPU.  Raises DeviceError when a flag asks for a GPU that is not there, UsageError
-    for one that names none.
+    Most published solvers have ``solver_mode: GPU``, so it is only a wish: without a GPU the run
+    continues on the CPU. Raises DeviceError when a flag asks for a missing GPU, UsageError for a
+    flag that names none.
     """
     if not gpu and not solver_mode_is_gpu:
         logger.info("Use CPU.")
@@ -36,7 +36,7 @@ def choose_device(
         try:
             number = count()
         except DeviceError as error:
-            if local_rank == 0:  # what a host has not got need not be told by all of its ranks
+            if local_rank == 0:  # one rank of a host speaks for all
                 logger.warning("solver_mode is GPU, but the run is on the CPU: %s", error)
             logger.info("Use CPU.")
             return HOST

@@ -1,7 +1,7 @@
-"""A GPU that the host plays: the same kernel sources, compiled as C++, on arrays like CuPy's.
+"""An emulated GPU: the same kernel sources, compiled as C++ for the host, on arrays like CuPy's.
 
-For tests and for finding errors: it is many times slower than the CPU kernels.  It enqueues
-nothing, so it shows wrong results and wrong calls, but not a missing wait between streams.
+For tests and to find errors: it is many times slower than the CPU kernels.  It enqueues nothing, so
+it shows wrong results and wrong calls, but no missing wait between streams.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class EmulatedGPU(GPU):
         left, right = (array.inner.astype(wide(c.dtype), copy=False) for array in (a, b))
         left = np.swapaxes(left, -1, -2) if trans_a else left
         right = np.swapaxes(right, -1, -2) if trans_b else right
-        with np.errstate(all="ignore"):  # a GPU gives infinities and NaN without a word, too
+        with np.errstate(all="ignore"):  # a GPU gives no warning of infinities and NaN either
             result = np.matmul(left, right)
         if alpha != 1:
             result *= result.dtype.type(alpha)

@@ -1,6 +1,6 @@
-"""NCCL as emulated GPUs see it: CuPy's interface, over sockets between processes of one host.
+"""NCCL for emulated GPUs: CuPy's interface, over sockets between processes of one host.
 
-Nothing is enqueued: a call returns when all ranks have made it.  Rank 0 adds up, in their order.
+Nothing is enqueued: a call returns when all ranks have made it.  Rank 0 adds in the ranks' order.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ NCCL_SUM = 0
 NCCL_FLOAT16, NCCL_FLOAT32, NCCL_FLOAT64 = 6, 7, 8
 _DTYPES = {NCCL_FLOAT16: "float16", NCCL_FLOAT32: "float32", NCCL_FLOAT64: "float64"}
 
-# Where a rank 0 of this process listens, by the id that it has given away.
+# The listening sockets of this process's rank 0, by the ids that it has given away.
 _listeners: dict[bytes, Listener] = {}
 
 
 class NcclError(RuntimeError):
-    """What went wrong in a call."""
+    """An error of a call."""
 
 
 def get_version() -> int:
-    """Return the version of NCCL that this looks like."""
+    """Return the version of NCCL that this emulates."""
     return 22501
 
 
 def get_unique_id() -> bytes:
-    """Return what the ranks of a new communicator find each other by."""
+    """Return an id by which the ranks of a new communicator find each other."""
     listener = Listener(family="AF_UNIX", backlog=64)
     identity = pickle.dumps(listener.address)
     _listeners[identity] = listener
@@ -42,7 +42,7 @@ class NcclCommunicator:
     """One rank of a communicator; all ranks make theirs together."""
 
     def __init__(self, ndev: int, commId: bytes, rank: int):
-        self._others: list[Connection] = []  # rank 0 has one to every other rank, in their order
+        self._others: list[Connection] = []  # rank 0 has one to each other rank, in their order
         self._first: Connection | None = None  # the others have one to rank 0
         if rank:
             self._first = Client(pickle.loads(commId))
@@ -70,7 +70,7 @@ class NcclCommunicator:
             link.send_bytes(total.data)
 
     def check_async_error(self) -> None:
-        """Do nothing: what fails does so in its call."""
+        """Do nothing: errors appear in the calls."""
 
     def destroy(self) -> None:
         """Leave the communicator."""
@@ -80,7 +80,7 @@ class NcclCommunicator:
 
 
 def _numbers(address: int, count: int, datatype: int) -> np.ndarray:
-    """Return the numbers at an address, to read and to write."""
+    """Return the numbers at an address, for reading and writing."""
     dtype = np.dtype(_DTYPES[datatype])
     memory: Any = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address)
     return np.ndarray(count, dtype, memory)

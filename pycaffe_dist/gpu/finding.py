@@ -8,12 +8,12 @@ import os
 from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.base import GPU
 
-# A number of emulated GPUs, in place of the real ones: to find errors where there is no GPU.
+# The number of emulated GPUs in place of real ones: to find errors without a GPU.
 EMULATE = "PCAFFE_EMULATE_GPU"
 
 
 def emulated_gpus() -> int:
-    """Return how many GPUs the host is to play; 0 for the real ones."""
+    """Return how many GPUs to emulate; 0 for the real ones."""
     wanted = os.environ.get(EMULATE, "")
     if wanted and not wanted.isdecimal():
         raise DeviceError(f"{EMULATE} must be a number of GPUs, found '{wanted}'")
@@ -57,9 +57,9 @@ def open_gpu(index: int) -> GPU:
         from pycaffe_dist.gpu.real import RealGPU
 
         return RealGPU(index)
-    except ImportError as error:  # CuPy itself is there, but not CUDA's libraries
+    except ImportError as error:  # CuPy is installed, but CUDA's libraries are not
         raise DeviceError(f"CUDA's libraries cannot be loaded: {_first_line(error)}") from None
-    except RuntimeError as error:  # as CuPy's is, of a GPU that somebody has for himself, say
+    except RuntimeError as error:  # CuPy's errors, too: a GPU in exclusive use, say
         raise DeviceError(f"GPU {index} cannot be used: {_first_line(error)}") from None
 
 

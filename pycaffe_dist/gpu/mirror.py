@@ -1,4 +1,4 @@
-"""The storage of a GPU's blob: a buffer there and one on the host, copied when needed."""
+"""The storage of a GPU's blob: a buffer on the GPU and one on the host, copied when needed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class MirroredStorage(Storage):
-    """A zero-initialised buffer that is kept where it was last written.
+    """A zero-initialised buffer whose valid side is the last one written.
 
-    Each side is made when it is first asked for, the host's in pinned memory.  An array that was
-    given for writing makes its side the only valid one; reading leaves both valid.  Of a
-    storage of 16 bits the host's side is float32, which the CPU's kernels understand.
+    Each side is allocated at its first use, the host's in pinned memory.  A request for writing
+    makes its side the only valid one; a request for reading makes both valid. If the storage has 16
+    bits, the host's side is float32, which the CPU's kernels can read.
     """
 
     __slots__ = (
@@ -41,17 +41,17 @@ class MirroredStorage(Storage):
 
     def __init__(self, dtype: np.dtype, gpu: GPU):
         super().__init__(dtype)
-        # Equal to nothing: every access comes here, for it may be from another device.
+        # Equal to nothing, so that every access comes here: it may be from another device.
         self.generation = math.nan
         self._gpu = gpu
         self._host_dtype = wide(dtype)
         self._capacity = 0
         self._array: Any = None
-        self._on_host = self._on_device = False  # which sides are valid: before first use, neither
-        self._borrows = False  # whether the host's side is somebody else's
-        self._copied: Any = None  # the event behind the last copy from the host's side
-        self._staged: Any = None  # the event behind a copy to the host that was begun ahead
-        # What an adopted buffer is copied to next, and the event behind what last used it.
+        self._on_host = self._on_device = False  # the valid sides: none before first use
+        self._borrows = False  # whether the host's side belongs to somebody else
+        self._copied: Any = None  # the event after the last copy from the host's side
+        self._staged: Any = None  # the event after a copy to the host that was started early
+        # The target of the next copy of an adopted buffer, and the event after its last use.
         self._spare: Any = None
         self._used: Any = None
         self._views: dict[tuple[bool, tuple[int, ...]], Any] = {}
@@ -76,7 +76,7 @@ class MirroredStorage(Storage):
     def array(self, shape: tuple[int, ...], count: int, write: bool = True) -> Any:
         on_gpu = device.current().is_gpu
         if count > self._capacity:
-            # As in Caffe, what a too small buffer held is lost when it grows.
+            # As in Caffe, a buffer that grows loses its values.
             self._capacity = count
             self._array = self._buffer = None
             self._on_host = self._on_device = False
@@ -97,16 +97,16 @@ class MirroredStorage(Storage):
         return view
 
     def adopt(self, buffer: np.ndarray) -> None:
-        """Go on with flat ``buffer`` of the host, which keeps what it holds."""
+        """Use flat ``buffer`` of the host from now on; it keeps its values."""
         self.renew(buffer.size, lambda target: self._upload(buffer, target))
         self._buffer, self._borrows = buffer, True
         self._on_host = True
 
     def renew(self, count: int, write: Callable[[Any], None]) -> None:
-        """Go on with ``count`` values that ``write`` enqueues to be written to a flat array.
+        """Use ``count`` values from now on that ``write`` enqueues to be written to a flat array.
 
-        That is done at once on the copy stream, and the array is another one than that of the
-        values before, with which the GPU may still be computing.
+        The copy stream starts at once, and the array is a new one, because the GPU may still be
+        computing with the old values.
         """
         self._finish_copy()
         if self._borrows or count != self._capacity:
@@ -149,7 +149,7 @@ class MirroredStorage(Storage):
         self._copied = self._gpu.record()
 
     def _move_to_host(self) -> None:
-        # Who gets the host's array may overwrite what is still being copied.
+        # The caller may overwrite the host's array during the copy.
         self._finish_copy()
         if self._on_host:
             return

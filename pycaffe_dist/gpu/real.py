@@ -20,8 +20,8 @@ from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.base import GPU, Memory, product
 from pycaffe_dist.kernels.cuda.source import Signature, Source, common
 
-# A loop over elements gets this many blocks of 256 threads for each multiprocessor at most: all
-# that can be resident, a few times over.
+# A loop over elements gets at most so many blocks of 256 threads for each multiprocessor: a few
+# times as many as can be resident.
 _BLOCKS_PER_MULTIPROCESSOR = 32
 _STREAMS = ("compute", "copy", "exchange", "collective")
 _ALIGNMENT = 64
@@ -41,7 +41,7 @@ def _cuda_type(dtype: np.dtype) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _factors(alpha: float, beta: float, wide: Any) -> tuple[np.ndarray, int, int]:
-    """Return two numbers in memory and the address of each, which cuBLAS reads in its call."""
+    """Return two numbers in memory and their addresses, for cuBLAS to read in its call."""
     numbers = np.array([alpha, beta], wide)
     return numbers, numbers.ctypes.data, numbers.ctypes.data + numbers.itemsize
 
@@ -51,7 +51,7 @@ _opened: set[int] = set()
 
 
 class RealGPU(GPU):
-    """GPU ``index`` of those that CUDA shows to this process.
+    """GPU ``index`` of the GPUs that CUDA shows to this process.
 
     Its streams do not wait for CUDA's default stream, nor for each other.
     """
@@ -78,7 +78,7 @@ class RealGPU(GPU):
     def enter(self) -> int:
         """Make this GPU and its compute stream CuPy's current ones in the calling thread.
 
-        In a thread that has not used it, that takes setDevice even if it is the current one.
+        A thread that has not used it must call setDevice even if it is the current one.
         """
         before = runtime.getDevice()
         runtime.setDevice(self.index)
@@ -86,10 +86,10 @@ class RealGPU(GPU):
         return before
 
     def leave(self, before: int) -> None:
-        """Go back to the GPU and the stream of before.
+        """Restore the previous GPU and stream.
 
-        But not to GPU 0, where every thread begins, unless somebody uses it: whoever makes a GPU
-        the current one takes some hundred megabytes of its memory.
+        Except GPU 0, where every thread begins, unless it is in use: making a GPU the current one
+        takes some hundred megabytes of its memory.
         """
         self._streams["compute"].__exit__()
         if before in _opened:
@@ -103,7 +103,7 @@ class RealGPU(GPU):
             return cupyx.zeros_pinned(count + slack, dtype)[:count]
 
     def copy_to_device(self, source: np.ndarray, target: Any) -> None:
-        # Without a stream CuPy may wait for the copy.
+        # Without an explicit stream CuPy may wait for the copy.
         target.reshape(-1).set(source.reshape(-1), stream=cupy.cuda.get_current_stream())
 
     def copy_to_host(self, source: Any, target: np.ndarray) -> None:
@@ -146,7 +146,7 @@ class RealGPU(GPU):
         ]
         with contextlib.suppress(DeviceError):
             found.append(f"NCCL {_nccl_version(self.nccl().get_version())}")
-        # The front end may be there without the library, which it looks for when it is used.
+        # The front end may be installed without the library, which it loads at its first use.
         with contextlib.suppress(ImportError, OSError, RuntimeError):
             import cudnn
 
@@ -159,7 +159,7 @@ class RealGPU(GPU):
 
     def nccl(self) -> Any:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there is none, in seven lines
+            warnings.simplefilter("ignore")  # it is missing; the error has seven lines
             from cupy.cuda import nccl
 
         if not nccl.available:
@@ -188,7 +188,7 @@ class RealGPU(GPU):
                     dict.fromkeys(each.instance(binding) for each in source.signatures.values())
                 ),
             )
-        # The compiled function for this device; CuPy's own launch looks it up each time, and at
+        # The compiled function for this device. CuPy's own launch looks it up each time, and checks
         # each argument's type.
         function = self._modules[key].get_function(signature.instance(binding)).kernel
         current_stream = cupy.cuda.get_current_stream
@@ -219,7 +219,7 @@ class RealGPU(GPU):
         wide = np.float64 if dtype == np.float64 else np.float32
         _, ones, zeros = _factors(alpha, beta, wide)
         kind = _cuda_type(a.dtype)
-        # cuBLAS counts along columns: it is asked for cᵀ = op(b)ᵀ·op(a)ᵀ.
+        # cuBLAS has column-major matrices: it computes cᵀ = op(b)ᵀ·op(a)ᵀ.
         head = cupy.cuda.device.get_cublas_handle(), int(trans_b), int(trans_a), n, m, k, ones
         left = b.data.ptr, kind, k if trans_b else n
         right = a.data.ptr, kind, m if trans_a else k
@@ -242,11 +242,11 @@ class RealGPU(GPU):
 
 
 def _nccl_version(number: int) -> str:
-    """Return NCCL's number of a version as text: 22501 is 2.25.1, and 2708 was 2.7.8."""
+    """Return NCCL's version number as text: 22501 is 2.25.1, and 2708 was 2.7.8."""
     major = 1000 if number < 10000 else 10000
     return f"{number // major}.{number % major // 100}.{number % 100}"
 
 
 def _version(number: int) -> str:
-    """Return CUDA's number of a version as text: 12090 is 12.9."""
+    """Return CUDA's version number as text: 12090 is 12.9."""
     return f"{number // 1000}.{number % 1000 // 10}"

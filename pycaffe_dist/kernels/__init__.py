@@ -24,8 +24,8 @@ Class = TypeVar("Class", bound=type)
 def kernel(function: Function) -> Function:
     """Mark ``function`` as the CPU side of a primitive.
 
-    The first array argument decides: NumPy runs ``function``, an array of a GPU the function's
-    partner; raises `DeviceError` when there is none.
+    The first array argument decides: with a NumPy array ``function`` runs, with a GPU array its
+    partner.  Raises `DeviceError` when there is no partner.
     """
 
     @functools.wraps(function)
@@ -42,7 +42,7 @@ def kernel(function: Function) -> Function:
 
 
 def plan(cls: Class) -> Class:
-    """Mark ``cls`` as the CPU side of a plan: made on a GPU, it is an object of its partner class.
+    """Mark ``cls`` as the CPU side of a plan: on a GPU its partner class is made.
 
     Raises `DeviceError` when there is none.
     """

@@ -1,4 +1,4 @@
-// Rectified linear units with a given or a learnt slope.
+// Rectified linear units with a fixed or a learnt slope.
 
 template <typename T>
 __global__ void relu_forward(const T* x, T* y, Wide<T> slope, int n) {

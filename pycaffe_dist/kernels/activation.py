@@ -1,4 +1,4 @@
-"""Rectified linear units with a given or a learnt slope (PReLU), forward and backward."""
+"""Rectified linear units with a fixed or a learnt slope (PReLU), forward and backward."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pycaffe_dist.threads import parallel_for
 
 ELEMENTS_PER_CHUNK = 1 << 15
 
-# One product with a selected factor: a select between two stores would become masked stores, which
-# are many times slower.  The in-place loops name one array, or the compiler must fear an overlap.
+# Select a factor, then multiply once: a choice between two stores would become masked stores, which
+# are many times slower.  The in-place loops use one name for the array; with two names the compiler
+# must assume that they overlap.
 
 
 @jit
@@ -81,8 +82,8 @@ def _prelu_slope(begin, end, x, dy, dslope):
 def prelu_forward(sign: np.ndarray, x: np.ndarray, y: np.ndarray, slope: np.ndarray) -> None:
     """Set y to x where sign > 0, else to x times its channel's slope.
 
-    Arrays are (outer, channels, inner); forward passes x as the sign, backward dy and dx as x and
-    y; y may be x.
+    Arrays are (outer, channels, inner); y may be x.  Forward passes x as the sign; backward passes
+    dy and dx as x and y.
     """
     rows = sign.shape[0] * sign.shape[1]
     grain = max(1, ELEMENTS_PER_CHUNK * rows // max(1, sign.size))

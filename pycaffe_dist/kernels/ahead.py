@@ -18,16 +18,16 @@ from pycaffe_dist.kernels.jit.codegen.waiting import swap_kernel
 from pycaffe_dist.kernels.workers import Task, Worker
 from pycaffe_dist.log import fmt, logger
 
-# How often the log says how far compiling is.
+# Seconds between two log lines about the progress.
 SECONDS_BETWEEN_LINES = 5.0
 
 
-# How long a process waits for another one, before it compiles for itself.
+# Seconds for which a process waits for another one before it compiles for itself.
 LOCK_SECONDS = 600.0
 
 
 class _Progress:
-    """Logs how far compiling is, and writes it to a file for the processes that wait."""
+    """Logs the progress, and writes it to a file for the processes that wait."""
 
     def __init__(self, kernels: int, file: Path):
         self._kernels, self._file, self._done = kernels, file, 0
@@ -57,13 +57,13 @@ class _Progress:
 
 
 class _Watcher:
-    """Logs now and then how far the process is that this one waits for."""
+    """Logs now and then the progress of the process that this one waits for."""
 
     def __init__(self, file: Path):
         self._file, self._said = file, time.monotonic()
 
     def look(self) -> bool:
-        """Say what there is to be said; return False: this process goes on waiting."""
+        """Log the progress if it is due; return False, so that this process goes on waiting."""
         now = time.monotonic()
         if now > self._said + SECONDS_BETWEEN_LINES:
             self._said = now
@@ -75,9 +75,9 @@ class _Watcher:
 def compile_needs(needs: Needs, others: Sequence[Task] = ()) -> None:
     """Compile what ``needs`` lists and the cache lacks, in worker processes; wait for it.
 
-    ``others`` are tasks that compile what no dry run finds.
+    ``others`` are tasks that compile the kernels that no dry run finds.
     """
-    needs.add_microkernel(*swap_kernel())  # of the threads, of which a dry run has one
+    needs.add_microkernel(*swap_kernel())  # for the threads: a dry run has one only
     if not _groups(needs, others):
         return
     # One process of a host compiles, on all cores; the others find what they need afterwards.
@@ -92,7 +92,7 @@ def compile_needs(needs: Needs, others: Sequence[Task] = ()) -> None:
 
 
 def _groups(needs: Needs, others: Sequence[Task]) -> list[list[Task]]:
-    """Return what is to be compiled, in groups for one worker each, the longest group first."""
+    """Return what to compile, in groups for one worker each, the longest group first."""
     loops: dict[str, list[Task]] = defaultdict(list)
     for function, types in needs.loops:
         if not is_kept(function, types):

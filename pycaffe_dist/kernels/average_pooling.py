@@ -122,7 +122,7 @@ def average_backward(begin, end, dy, dx, geometry) -> None:
     _window_extents(dy.shape[2], width, kernel_w, stride_w, pad_w, widths)
     share = np.empty(dy.shape[2], dx.dtype)
     if dy.shape[1] * dy.shape[2] == 1 and height <= kernel_h - pad_h and width <= kernel_w - pad_w:
-        # One window over the whole plane, as global pooling has it.
+        # One window covers the whole plane: global pooling.
         size, flat, values = height * width, dx.reshape(-1), dy.reshape(-1)
         for i in range(begin, end):
             value = values[i] / (heights[0] * widths[0])
@@ -143,7 +143,7 @@ def average_backward(begin, end, dy, dx, geometry) -> None:
                 low, high = valid_range(k - pad_w, stride_w, width, row.size)
                 column = low * stride_w + k - pad_w
                 for o in range(low, high):
-                    # Unsigned, because a signed index is checked for counting from the end.
+                    # Unsigned, because Numba tests a signed index for being negative.
                     spread[np.uint64(column)] += share[np.uint64(o)]
                     column += stride_w
             top = max(0, oy * stride_h - pad_h)
@@ -205,7 +205,7 @@ def filtering_code(
 ) -> tuple[int, np.ndarray, np.ndarray] | None:
     """Return the machine code of `average_filter`, its table of rows, and ones, or None.
 
-    If ``backward``, return those of `average_spread`.
+    With ``backward``, they are for `average_spread`.
     """
     (kernel_h, columns), (step, stride), (pad_h, pad) = (
         geometry.kernel,

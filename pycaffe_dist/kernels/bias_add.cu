@@ -1,6 +1,6 @@
 // The bias of convolutions and inner products: one parameter for each channel.
 
-// y = y + b, then times slope where that is negative.  A row is a channel of an image; b may be
+// y = y + b, then times slope where the sum is negative.  A row is a channel of an image; b may be
 // null.
 template <typename T, typename P>
 __global__ void add_bias(T* y, const P* b, Wide<T> slope, int channels, int pixels, int rows,
@@ -17,7 +17,7 @@ __global__ void add_bias(T* y, const P* b, Wide<T> slope, int channels, int pixe
 }
 
 // The sums of dy over pixels and a part of the images, one block for each part and channel; with
-// `add` they are added to what is there.  1 << shift threads share a row.
+// `add` they are added to the old values.  1 << shift threads share a row.
 template <typename T, typename P>
 __global__ void channel_sums(const T* dy, P* sums, int images, int channels, int pixels, int parts,
                              int shift, bool add) {
@@ -28,7 +28,7 @@ __global__ void channel_sums(const T* dy, P* sums, int images, int channels, int
     Wide<T> sum = 0;
     for (int n = (int)((long long)images * part / parts) + lane; n < stop; n += lanes) {
       const long long start = (long long)(n * channels + m) * pixels;
-      // Several loads on their way, as in four_at_a_time.
+      // Several loads at a time, as in four_at_a_time.
 #pragma unroll 4
       for EACH_IN_ROW(p, pixels, shift) sum += load(dy, start + p);
     }
@@ -37,7 +37,7 @@ __global__ void channel_sums(const T* dy, P* sums, int images, int channels, int
   }
 }
 
-// The same where a channel has one pixel: neighbouring threads sum up neighbouring channels.
+// The same if channels have one pixel: neighbouring threads sum neighbouring channels.
 template <typename T, typename P>
 __global__ void column_sums(const T* dy, P* sums, int images, int channels, int parts, bool add,
                             int n) {

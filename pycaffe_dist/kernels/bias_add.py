@@ -8,7 +8,7 @@ from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.threads import parallel_for
 
-# A chunk of an element-wise loop should be worth a thread's waking up.
+# A chunk of an element-wise loop must be worth waking a thread.
 ELEMENTS_PER_CHUNK = 1 << 15
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pycaffe_dist.log import logger
 
-# How long a process waits for another one that is compiling, before it compiles for itself.
+# Seconds for which a process waits for another one that compiles, before it compiles for itself.
 LOCK_SECONDS = 60.0
 
 
@@ -32,14 +32,14 @@ def digest(*paths: Path) -> str:
 
 @functools.lru_cache(maxsize=1)
 def version() -> str:
-    """Return a hash over the sources of all CPU kernels: they call and inline each other."""
+    """Return a hash over the sources of all CPU kernels: kernels call and inline each other."""
     folder = Path(__file__).parent
     sources = (path for path in folder.rglob("*.py") if path.parent != folder / "cuda")
     return digest(*sorted(sources))[:16]
 
 
 def mark(name: str) -> Path:
-    """Return the file that says, if it exists, that all kernels of ``name`` are kept."""
+    """Return the file whose existence means that all kernels of ``name`` are in the cache."""
     return cache_directory() / f"{version()}-{name}.complete"
 
 
@@ -64,7 +64,7 @@ def exclusive(
 ) -> Iterator[None]:
     """Hold a lock on the file ``path``, or give up after ``seconds`` or when ``ready()``.
 
-    Where the file system has no locks, or the folder cannot be written, nothing is held.
+    Without a lock, go on: some file systems have none, and some folders cannot be written.
     """
     try:
         import fcntl

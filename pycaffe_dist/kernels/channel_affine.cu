@@ -1,7 +1,8 @@
 // Per-channel shifts, scales and sums of data (outer, channels, inner).  Vectors of one value for
-// each channel are parameters, P; divisions by inner and channels are products.
+// each channel are parameters, P; divisions by inner and channels are done as products.
 
-// What is not positive is multiplied by slope; `kept`, which may be null, gets a copy of x.
+// Results that are not positive are multiplied by slope; `kept`, which may be null, gets a copy of
+// x.
 template <typename T, typename P>
 __global__ void affine(const T* x, T* y, T* kept, const P* shift, const P* scale, const P* bias,
                        Wide<T> slope, unsigned int inner_factor, int inner_bits,
@@ -35,15 +36,15 @@ __global__ void normalize_gradient(const T* x, const T* dy, T* dx, const P* shif
   });
 }
 
-// Two sums for each channel over each of `parts` stretches of its elements, (parts, channels):
-// those of dy and of dy·(x - shift).  Without dy it is x - pivot for both, and the pivot, in place
-// of the shift, is the channel's first element: then nothing cancels in the variance.  Where there
-// is a `sign`, dy is multiplied by slope first, and stored, where that is not positive.
+// Two sums for each channel over each of `parts` stretches of its elements, (parts, channels): of
+// dy and of dy·(x - shift).  Without dy they are of x - pivot and its square; the pivot is the
+// channel's first element, so that the variance loses no digits to cancellation.  With a `sign`, dy
+// is first multiplied by slope where sign is not positive, and stored.
 template <typename T, typename P>
 __global__ void sums(const T* x, T* dy, const T* sign, Wide<T> slope, const P* shift,
                      double* first, double* second, unsigned int inner_factor, int inner_bits,
                      int channels, int inner, int count, int stretch, int parts) {
-  const int together = 4;  // loads on their way at a time, as in four_at_a_time
+  const int together = 4;  // loads at a time, as in four_at_a_time
   for EACH_BLOCK(block, channels * parts) {
     const int part = block / channels, c = block - part * channels;
     const Wide<T> centre = dy ? Wide<T>(load(shift, c)) : load(x, c * inner);
@@ -76,7 +77,7 @@ __global__ void sums(const T* x, T* dy, const T* sign, Wide<T> slope, const P* s
   }
 }
 
-// The same where inner is 1, and neighbours in memory are of different channels: a block has 32
+// The same if inner is 1, so that neighbours in memory belong to different channels: a block has 32
 // channels and some rows at a time.
 template <typename T, typename P>
 __global__ void sums_of_columns(const T* x, const T* dy, const P* shift, double* first,

@@ -1,7 +1,7 @@
 """Per-channel shifts, scales and statistics: the primitives of BatchNorm, Scale, Bias and MVN.
 
-Arrays of data are (outer, channels, inner) and of one dtype, per-channel vectors of that dtype;
-sums and statistics come out in float64 and are kept in float64 beyond one row of ``inner``.
+Data is (outer, channels, inner), and per-channel vectors have its dtype.  Sums and statistics are
+float64; only the sum of one row of ``inner`` is formed in the data's dtype.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pycaffe_dist.threads import parallel_for
 ELEMENTS_PER_CHUNK = 1 << 15
 
 # Vectors run along inner, or along the channels when inner is 1 (the output of an inner product).
-# In-place loops name one array only: the compiler must take two names for a possible overlap.
+# In-place loops use one name for the array: with two the compiler must assume an overlap.
 
 
 @jit(fast=True)
@@ -125,8 +125,8 @@ def _statistics(begin, end, x, mean, variance):
                 variance[c] += (x[n, c, 0] - mean[c]) ** 2 / outer
         return
     for c in range(begin, end):
-        # A row is summed and, still in the cache, compared with its own mean; Chan's formula
-        # joins the rows, so that memory is read once and nothing cancels.
+        # A row is summed, and then, while it is in the cache, compared with its own mean.  Chan's
+        # formula combines the rows. So memory is read once, and no digits are lost to cancellation.
         total_mean = total_squares = 0.0
         for n in range(outer):
             row = x[n, c]
@@ -171,7 +171,7 @@ def _rows(x: np.ndarray) -> int:
 
 
 def _factors(slope: float | None, dtype: np.dtype) -> tuple[np.floating, np.floating]:
-    """Return what multiplies values that are not positive, and those that are."""
+    """Return the factors of values that are not positive, and of positive ones."""
     return dtype.type(1 if slope is None else slope), dtype.type(1)
 
 
@@ -190,7 +190,7 @@ def affine(
 ) -> None:
     """Set y to (x - shift)·scale + bias, per channel; y may be x.
 
-    With a ``slope``, multiply what is not positive by it.
+    With a ``slope``, multiply results that are not positive by it.
     """
     args = x, y, shift, scale, bias, *_factors(slope, x.dtype), x is y
     rows = _rows(x)
@@ -206,7 +206,7 @@ def affine_in_place(
     bias: np.ndarray,
     slope: float | None = None,
 ) -> None:
-    """Set kept to x, and x to what `affine` makes of it."""
+    """Set kept to x, and x to the result of `affine`."""
     rows = _rows(x)
     args = x, kept, shift, scale, bias, *_factors(slope, x.dtype)
     parallel_for(_affine_in_place, rows, *args, grain=_grain(x, rows))
@@ -230,7 +230,7 @@ def rectified_gradient_sums(
     sum_dy: np.ndarray,
     sum_dyx: np.ndarray,
 ) -> None:
-    """Multiply dy by ``slope`` where sign is not positive; then do as `gradient_sums`."""
+    """Multiply dy by ``slope`` where sign is not positive; then compute `gradient_sums`."""
     args = sign, x, dy, shift, *_factors(slope, x.dtype), sum_dy, sum_dyx
     parallel_for(_rectified_sums, x.shape[1], *args, grain=_grain(x, x.shape[1]))
 

@@ -1,4 +1,4 @@
-"""A number that tells two arrays apart when a single bit of them differs."""
+"""A checksum of an array that changes with every single bit."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _checksum(begin, end, words, sums):
 def checksum(array: np.ndarray) -> int:
     """Return a 64-bit checksum of an array (C-contiguous, float32 or float64).
 
-    The sum of its 32-bit words, each times an odd number of its own, modulo 2^64: any change to
-    one word changes it, and changes to several hardly ever cancel out.
+    It is the sum modulo 2^64 of the 32-bit words, each times an odd number that depends on its
+    place.  Any change to one word changes it; changes to several hardly ever cancel out.
     """
     words = array.reshape(-1).view(np.uint32)
     sums = np.zeros(-(-words.size // _BLOCK), np.uint64)

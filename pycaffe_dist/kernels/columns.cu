@@ -1,4 +1,4 @@
-// Copies between matrices and stretches of the columns of wider ones.
+// Copies between a matrix and a range of columns of a wider matrix.
 
 template <typename T>
 __global__ void copy_columns(const T* source, int source_begin, int source_width, T* target,

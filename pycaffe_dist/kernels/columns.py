@@ -1,4 +1,4 @@
-"""Copies between matrices and stretches of the columns of wider ones, on all threads."""
+"""Copies between a matrix and a range of columns of a wider matrix, on all threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def take_columns(whole: np.ndarray, begin: int, part: np.ndarray) -> None:
 
 
 def _copy(target: np.ndarray, source: np.ndarray) -> None:
-    # NumPy copies without the interpreter lock.  The longer axis is the one to share out.
+    # NumPy copies without the interpreter lock.  Threads share the longer axis.
     if target.shape[0] < target.shape[1] and target.shape[0] < 8:
         target, source = target.T, source.T
     grain = -(-ELEMENTS_PER_CHUNK // max(1, target.shape[1]))

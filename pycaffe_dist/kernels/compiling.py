@@ -1,8 +1,8 @@
 """How CPU kernels are compiled: `jit` turns a Python loop into machine code at its first call.
 
-Numba's own cache of machine code watches the one file that a function stands in, but kernels call
-kernels of other files.  Ours has a folder for each version of all kernels' sources, and lets one
-process of a host compile a kernel while the others that need it wait for the result.
+Numba's own cache of machine code checks the one file that defines a function, but kernels call
+kernels of other files.  Our cache has a folder for each version of all kernel sources.  One process
+of a host compiles a kernel while the others that need it wait for the result.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pycaffe_dist import threads
 from pycaffe_dist.kernels import caching
 from pycaffe_dist.kernels.jit.codegen.waiting import swap_function
 
-# What vectorising sums and fusing multiply-adds needs, and nothing that would let the compiler
-# assume that no NaN or infinity occurs.
+# Enough to vectorise sums and to fuse multiply-adds.  The compiler must not assume that NaN and
+# infinity never occur.
 SAFE_FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
 
 # Threads run what is compiled here.
@@ -33,9 +33,9 @@ threads.wait_awake(swap_function)
 
 
 class _Place:
-    """Where the machine code of a function is kept, and what it was made from.
+    """The cache's folder for the machine code of a function, and the version of its sources.
 
-    Raises OSError when the function's source cannot be read: then nobody could tell old from new.
+    Raises OSError when the function's source cannot be read: then the version is unknown.
     """
 
     def __init__(self, function: Callable[..., Any]):
@@ -66,21 +66,21 @@ class _Implementation(CompileResultCacheImpl):
 
 
 class _Turn:
-    """This process's turn at a kernel, from the first miss until all that it needed is saved."""
+    """This process's turn to compile, from the first missing kernel until the last one is saved."""
 
     def __init__(self) -> None:
         self._missing = 0
         self._lock: contextlib.ExitStack | None = None
 
     def begin(self, lock: Path, ready: Callable[[], bool]) -> None:
-        """Wait for a turn, unless this process has one, or until what it wants is ``ready``."""
+        """Take a turn, unless this process has one; stop waiting for it when ``ready()``."""
         self._missing += 1
         if self._lock is None:
             self._lock = contextlib.ExitStack()
             self._lock.enter_context(caching.exclusive(lock, ready))
 
     def end(self) -> None:
-        """One function that `begin` was called for is there; after the last one, let others."""
+        """Note that one function is done; after the last one, end the turn."""
         self._missing -= 1
         if self._missing == 0 and self._lock is not None:
             self._lock.close()
@@ -91,7 +91,7 @@ _turn = _Turn()
 
 
 class _Cache(FunctionCache):
-    """Numba's cache, in our place; never a reason to fail."""
+    """Numba's cache in our folder; it treats errors as misses."""
 
     _impl_class = _Implementation
 
@@ -105,7 +105,7 @@ class _Cache(FunctionCache):
             found = self._load(sig, target_context)
             return found is not None
 
-        # What the function calls needs no lock of its own: nobody waits while holding one.
+        # The functions that it calls need no locks of their own: nobody waits while holding one.
         _turn.begin(Path(self.cache_path) / f"{self._impl.filename_base}.lock", ready)
         if found is not None or ready():
             _turn.end()
@@ -116,14 +116,14 @@ class _Cache(FunctionCache):
     def _load(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # whatever a damaged file leads to, an empty index mends it
+        except Exception:  # a damaged file can raise anything; an empty index repairs it
             with contextlib.suppress(OSError):
                 self.flush()
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
-            # A cache that cannot be written costs time at the next start, nothing else.
+            # A cache that cannot be written costs time at the next start, and nothing else.
             with contextlib.suppress(OSError):
                 super().save_overload(sig, data)
         finally:
@@ -139,7 +139,7 @@ def is_kept(function: Any, types: tuple) -> bool:
         return False
     try:
         index = cache._cache_file._load_index()
-    except Exception:  # a damaged file; an empty index mends it when it is read again
+    except Exception:  # a damaged file; an empty index repairs it at the next read
         return False
     return cache._index_key(types, function.targetctx.codegen()) in index
 
@@ -155,7 +155,7 @@ def jit(function: Callable[..., Any] | None = None, *, fast: bool = False) -> An
     ``fast=True`` lets the compiler reorder sums and contract multiply-adds; NaN and infinity keep
     their meaning.  Used as ``@jit`` or ``@jit(fast=True)``.
     """
-    # Nobody calls kernels from C: a wrapper for that would only take time to compile.
+    # No C code calls kernels, and a wrapper for it would take time to compile.
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     if fast:
         options["fastmath"] = SAFE_FASTMATH
@@ -173,8 +173,8 @@ def jit(function: Callable[..., Any] | None = None, *, fast: bool = False) -> An
 def indices(begin: int, end: int) -> range:
     """Return range(begin, end) as unsigned numbers; both are at least 0.
 
-    Of a loop that starts at a variable, the compiler does not know that no index counts from an
-    array's end: it tests each one, and makes no vector code.  Unsigned ones need no test.  (An
+    A negative index counts from an array's end.  In a loop that starts at a variable the compiler
+    tests each signed index for that, and makes no vector code.  Unsigned ones need no test.  (An
     unsigned and a signed 64-bit number make a float64: add np.uint64(1), not 1.)
     """
     return range(np.uint64(begin), np.uint64(end))

@@ -1,5 +1,5 @@
-// What convolutions need beside columns (im2col.cu) and matrix products: images side by side in one
-// matrix, and direct kernels where each group has one input channel, as in depthwise convolutions.
+// Kernels of convolutions besides columns (im2col.cu) and matrix products: images side by side in
+// one matrix, and direct kernels for groups of one input channel, as in depthwise convolutions.
 
 // matrix (M, images, pixels) from some images of x (N, M, pixels).
 template <typename T>
@@ -13,7 +13,7 @@ __global__ void gather_images(const T* __restrict__ x, T* __restrict__ matrix, i
   }
 }
 
-// The way back, plus a bias that may be null; what is negative then is multiplied by slope.
+// The reverse, plus a bias that may be null; then negative results are multiplied by slope.
 template <typename T, typename P>
 __global__ void scatter_images(const T* __restrict__ matrix, const P* b, T* __restrict__ y,
                                Wide<T> slope, int first, int images, int channels, int pixels,
@@ -30,9 +30,8 @@ __global__ void scatter_images(const T* __restrict__ matrix, const P* b, T* __re
   }
 }
 
-// In the direct kernels each input channel has `multiplier` output channels of its own, so that the
-// plane of y with the number i belongs to the plane of x with the number i / multiplier.  The tables
-// are those of im2col.cu.
+// In the direct kernels each input channel has `multiplier` output channels, so plane i of y
+// belongs to plane i / multiplier of x.  The tables are the same as in im2col.cu.
 
 // A thread for each output pixel.
 template <typename T, typename P>
@@ -90,9 +89,9 @@ __global__ void direct_data(const T* dy, const P* w, T* dx, const int* sources, 
   }
 }
 
-// One block for each output channel and part of the images; the images of a part should fit a cache,
-// for they are read once for each tap.  sums (parts, outputs, taps); with `add` they are added to
-// what is there.  1 << shift threads share a row.
+// One block for each output channel and part of the images; the images of a part should fit a
+// cache, because they are read once for each tap. sums is (parts, outputs, taps); with `add` it is
+// added to the old values.  1 << shift threads share a row.
 template <typename T, typename P>
 __global__ void direct_weights(const T* x, const T* dy, P* sums, const int* starts, int images,
                                int outputs, int multiplier, int plane, int width, int rows,

@@ -111,11 +111,11 @@ class Convolution:
 
 @plan
 class LibraryConvolution(Convolution):
-    """A convolution that a vendor's library may do, where the device has one; the host has none."""
+    """A convolution that may use a vendor's library; on the CPU there is none."""
 
 
 class _ByRows:
-    """Any kernel of few columns: the row kernel or minimal filtering, and the weight gradient.
+    """Any kernel of few columns: the row kernel or Winograd, and the weight gradient.
 
     Each direction is planned at its first use: a net's first layer needs no data gradient.
     """
@@ -189,7 +189,7 @@ class _Pointwise(_ByRows):
 
 
 class _SampledPointwise(_Pointwise):
-    """1×1 kernels with a stride: the pixels that they touch are copied side by side."""
+    """1×1 kernels with a stride: the pixels that they read are first copied side by side."""
 
     def __init__(self, target: Target, x_shape: Any, w_shape: Any, geometry: ConvolutionGeometry):
         self._sampled = (*x_shape[:2], *geometry.output_shape(x_shape[2:]))

@@ -12,7 +12,7 @@ from pycaffe_dist.threads import parallel_for
 
 
 class GenericConvolution:
-    """One convolution by im2col and matrix products; a group of few channels goes without columns.
+    """One convolution by im2col and matrix products; groups of few channels need no columns.
 
     x is (N, C, *spatial), w is (M, C/group, *kernel), y is (N, M, *output).  Images are spread
     over the threads (channels for the weight gradient), so results do not depend on their number.
@@ -37,7 +37,7 @@ class GenericConvolution:
     def forward(
         self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, y: np.ndarray, slope: float
     ) -> None:
-        """Set y to the convolution of x with w, plus b, its negatives times slope."""
+        """Set y to the convolution of x with w, plus b; multiply negative results by slope."""
         kernel = _depthwise_forward if self.depthwise else _forward_images
         args = (self._planes(x), self._matrix(w), self._planes(y), *self._tables())
         if self.depthwise:

@@ -22,13 +22,13 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 @jit
 def address(values: np.ndarray) -> int:
-    """Return where an array lies in memory, in a fifth of the time that NumPy takes to tell it."""
+    """Return the address of an array, five times as fast as NumPy's ``ctypes.data``."""
     return values.ctypes.data
 
 
 @jit
 def _varint(buffer, at, end):
-    """Return (value modulo 2**64 as int64, next byte), the latter -1 when malformed."""
+    """Return (value modulo 2**64 as int64, next byte); the next byte is -1 when it is malformed."""
     value = np.int64(0)
     shift = 0
     while at < end and shift < 70:
@@ -139,8 +139,8 @@ def copy_floats(buffer: np.ndarray, start: int, size: int, out: np.ndarray) -> N
 def add_datums(buffer: np.ndarray, table: np.ndarray, begin: int, total: np.ndarray) -> int:
     """Add the byte images of Datums from number ``begin`` on to ``total``, flat float32.
 
-    Image after image in single precision, as Caffe does it.  Returns the number of the first Datum
-    that is encoded or does not hold ``total.size`` bytes, or n.
+    Images are added one after the other in single precision, as in Caffe.  Returns the number of
+    the first Datum that is encoded or does not hold ``total.size`` bytes, or n.
     """
     size = total.size
     for i in range(begin, len(table)):

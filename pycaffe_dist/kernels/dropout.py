@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of a key and the element's index, so that none is stored."""
+"""Dropout without a stored mask: the mask is a function of a key and the element's index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _dropout(begin, end, x, y, key, threshold, scale, zero):
     factors = np.empty(BLOCK, x.dtype)
     for start in range(begin, end, BLOCK):
         stop = min(start + BLOCK, end)
-        # Element numbers beyond 2³² change the key instead of wrapping round.
+        # The upper 32 bits of an element's number change the key.
         block_key = np.uint32(high + np.uint32(start >> 32))
         for i in range(stop - start):
             number = np.uint32(np.uint32(start) + np.uint32(i))

@@ -1,7 +1,7 @@
 """Dry runs: find out which kernels some code needs, without compiling or running any.
 
-In a dry run `parallel_for` and `address_of` only note what they are asked for.  Arrays keep the
-zeros that they began with; nobody touches them, so they take no memory.
+In a dry run `parallel_for` and `address_of` only note the request. Nobody touches the arrays, whose
+pages are still zero, so they take no memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Needs:
             self._asking.append((found, key))
 
     def name_layer(self, name: str) -> None:
-        """Say which layer asked for what is new since the last call."""
+        """Name the layer that asked for all kernels noted since the last call."""
         for found, key in self._asking:
             found[key] = name
         self._asking.clear()
@@ -59,13 +59,13 @@ _state = _State()
 
 
 def active() -> Needs | None:
-    """Return the needs that the calling thread is finding out, None outside of a dry run."""
+    """Return the needs of the calling thread's dry run, or None outside of one."""
     return _state.needs
 
 
 @contextmanager
 def noting(needs: Needs) -> Iterator[None]:
-    """Make what the calling thread runs a dry run."""
+    """Make the calling thread's work a dry run."""
     before, _state.needs = _state.needs, needs
     try:
         with instead_of_running(needs.add_loop):
@@ -75,7 +75,7 @@ def noting(needs: Needs) -> Iterator[None]:
 
 
 def cached(maxsize: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a decorator like `functools.lru_cache`, which keeps nothing of a dry run."""
+    """Make a decorator like `functools.lru_cache` that keeps no results of a dry run."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         kept = functools.lru_cache(maxsize)(function)

@@ -15,7 +15,7 @@ BLOCK = 8192
 
 
 def _blocks(begin: int, end: int, size: int, function: Callable[..., Any], arrays: list) -> None:
-    # An infinite or undefined result is for the loss to show, as in Caffe, not for a warning.
+    # No warning for infinite or undefined results: the loss shows them, as in Caffe.
     with np.errstate(all="ignore"):
         for start in range(begin * BLOCK, min(end * BLOCK, size), BLOCK):
             function(*[array[start : min(start + BLOCK, size)] for array in arrays])

@@ -1,5 +1,5 @@
-// Sums, products and maxima of arrays of one size; of four at a time, those behind the first may be
-// left out.
+// Sums, products and maxima of arrays of one size; a kernel takes four at a time, of which all but
+// the first may be missing.
 
 template <typename V> struct Values { V a, b, c, d; };
 
@@ -27,7 +27,7 @@ __global__ void product(T* y, const T* a, const T* b, const T* c, const T* d, in
   }
 }
 
-// The winner between two, and between it and a later one.
+// The winner of the first two, and of that winner and a later value.
 template <typename T>
 __global__ void maximum(T* y, int* winner, const T* a, const T* b, int n) {
   for EACH(i, n) {

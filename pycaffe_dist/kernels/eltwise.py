@@ -12,7 +12,7 @@ from pycaffe_dist.kernels.elementwise import blockwise
 from pycaffe_dist.threads import parallel_for
 
 _GRAIN = 16384
-# Values that are summed in one pass.
+# Arrays that are summed in one pass.
 _MOST = 4
 
 
@@ -51,7 +51,7 @@ def weighted_sum(
 ) -> None:
     """Set y to the sum of the values, each times its coefficient; y may be the first value.
 
-    With a ``slope``, multiply what is not positive by it.
+    With a ``slope``, multiply results that are not positive by it.
     """
     cast = y.dtype.type
     arrays, factors = list(values), list(coefficients)
@@ -60,7 +60,7 @@ def weighted_sum(
     while True:
         last = len(arrays) <= _MOST
         count = min(_MOST, len(arrays))
-        # What is not there is not read, but has a type.
+        # Missing arrays are not read, but the compiler needs their types.
         flat = [array.reshape(-1) for array in (*arrays[:count], *[y] * (_MOST - count))]
         scalars = tuple(cast(factor) for factor in (*factors[:count], *[0] * (_MOST - count)))
         ends = cast(1 if slope is None or not last else slope), cast(1)
@@ -80,7 +80,7 @@ def product(y: np.ndarray, values: Sequence[np.ndarray]) -> None:
 def maximum(y: np.ndarray, winner: np.ndarray, values: Sequence[np.ndarray]) -> None:
     """Set y to the maximum of two and more values, and winner (int32) to the index of its origin.
 
-    As in Caffe, the second wins against an equal first, later ones must be larger.
+    As in Caffe, the second value wins against an equal first one; later ones must be larger.
     """
     blockwise(_maximum, y, winner, *values)
 

@@ -146,7 +146,7 @@ def gemm(
 
 @dry_run.cached(maxsize=64)
 def _plan(turned: bool, unit: Target, m: int, n: int, k: int, thread: int) -> Any:
-    # A plan has scratch memory, so every thread that calls has its own.
+    # Plans have scratch memory, so every calling thread has plans of its own.
     kind = TransposedProduct if turned else FlatProduct
     return kind(unit, m, n, k)
 
@@ -165,7 +165,7 @@ def _specialised(unit, a, b, c, trans_a, trans_b, alpha, beta) -> None:
 
 @plan
 class FixedProduct:
-    """Products of many matrices (M, K) with one (K, N), which is laid out for them beforehand.
+    """Products of many matrices (M, K) with one (K, N), which is rearranged once beforehand.
 
     `hold` it first.  All are C-contiguous and of ``dtype``.
     """
@@ -176,7 +176,7 @@ class FixedProduct:
         self._b: np.ndarray | None = None
 
     def hold(self, b: np.ndarray, transposed: bool = False) -> None:
-        """Take b (K, N), or (N, K) if ``transposed``; it must be held anew when it has changed."""
+        """Take b (K, N), or (N, K) if ``transposed``; call it again when b has changed."""
         if self._product is not None:
             self._product.lay_out(b, transposed)
         else:

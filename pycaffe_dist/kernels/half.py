@@ -1,8 +1,8 @@
 """Numbers of 16 bits for the wire: float32 to float16 or bfloat16 and back, to nearest even.
 
-What travels is one array of 16-bit words: a head of ``HEAD`` words and one word per value.  Values
-of float16 are multiplied by a power of two that brings the largest to 2^14 or above, so that they
-neither overflow nor vanish; the head's first word says by which.
+A message is one array of 16-bit words: a head of ``HEAD`` words, then one word per value. Values of
+float16 are multiplied by a power of two that brings the largest to 2^14 or above, so that they
+neither overflow nor vanish; the head's first word holds its exponent.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.elementwise import blockwise
 from pycaffe_dist.threads import parallel_for
 
-# 32 bytes, so that the values behind it are as aligned as the array.
+# 32 bytes, so that the values after it are as well aligned as the array.
 HEAD = 16
 # The head holds the exponent of the power of two plus this.
 _BIAS = 256
-# Where the largest value goes: 2^14, and with all its bits below 2^15.
+# The largest value becomes at least 2^14, and less than 2^15.
 _TOP_EXPONENT = 14
 _BLOCK = 1 << 14
 _GRAIN = 4  # blocks
@@ -77,7 +77,7 @@ def _from_brain(brain):
 
 @jit
 def _rest(value, sent):
-    """Return what was not sent; nothing when either is not finite."""
+    """Return the rounding error; 0 when either value is not finite."""
     rest = value - sent
     return rest if abs(rest) <= np.float32(3.4e38) else np.float32(0)
 
@@ -91,7 +91,7 @@ def _encode_half(begin, end, values, words, factor):
 
 @jit
 def _encode_half_rest(begin, end, residual, words, factor, inverse):
-    """Encode ``residual``, to which the values have been added, and keep what that loses."""
+    """Encode ``residual``, which includes the values, and keep the rounding errors in it."""
     r, w = residual[begin * _BLOCK : end * _BLOCK], words[begin * _BLOCK : end * _BLOCK]
     for i in range(r.size):
         half = _to_half(r[i] * factor)
@@ -140,7 +140,7 @@ def _blocks(values: np.ndarray) -> int:
 
 
 def _exponent(largest: int) -> int:
-    """Return the power of two that brings a magnitude, given by its bits, to the top."""
+    """Return the exponent that scales a magnitude, given by its bits, to 2^14 or above."""
     if largest == 0 or largest >= 0x7F800000:  # an infinity must stay one
         return 0
     return min(127, 127 + _TOP_EXPONENT - (largest >> 23))
@@ -154,7 +154,7 @@ def _power(exponent: int) -> np.float32:
 def encode_float16(values: np.ndarray, residual: np.ndarray | None, wire: np.ndarray) -> None:
     """Set ``wire`` (uint16, ``HEAD`` longer) to ``values`` (float32, one axis), rounded.
 
-    With a ``residual`` (like ``values``), that is added first, and then keeps what rounding lost.
+    A ``residual`` (like ``values``) is added first, and then set to the rounding errors.
     """
     if residual is not None:
         blockwise(_add, residual, values)
@@ -182,7 +182,7 @@ def decode_float16(wire: np.ndarray, values: np.ndarray) -> None:
 def encode_bfloat16(values: np.ndarray, residual: np.ndarray | None, wire: np.ndarray) -> None:
     """Set ``wire`` (uint16, ``HEAD`` longer) to ``values`` (float32, one axis), rounded.
 
-    With a ``residual`` (like ``values``), that is added first, and then keeps what rounding lost.
+    A ``residual`` (like ``values``) is added first, and then set to the rounding errors.
     """
     wire[:HEAD] = 0
     if residual is None:

@@ -1,13 +1,13 @@
 // Unfolding of images into columns and back, for any number of axes.
 //
-// All axes but the last are one here, of rows: `starts` (taps, output rows) gives where the input
-// row begins that a kernel row lies on, or -1 in the padding; `sources` (taps, input rows) gives the
-// output row whose kernel row lies on an input row, or -1; `last` (kernel, columns) gives that for
-// output columns.  An element of columns lies at (channel·taps + tap)·row + image·step + pixel, so
-// that images may follow each other, or lie side by side in one matrix.
+// All axes but the last are joined to one, of rows: `starts` (taps, output rows) has the beginning
+// of the input row under a kernel row, or -1 in the padding; `sources` (taps, input rows) has the
+// output row whose kernel row lies on an input row, or -1; `last` (kernel, columns) has the same
+// for output columns.  An element of columns lies at (channel·taps + tap)·row + image·step + pixel,
+// so that images may follow each other, or lie side by side in one matrix.
 
 // A thread for each channel, image and output pixel, for all taps; divisions by pixels, images and
-// count are products.
+// count are done as products.
 template <typename T>
 __global__ void im2col(const T* __restrict__ x, T* __restrict__ columns, const int* starts,
                        unsigned int pixels_factor, int pixels_bits, unsigned int images_factor,
@@ -34,7 +34,7 @@ __global__ void im2col(const T* __restrict__ x, T* __restrict__ columns, const i
   }
 }
 
-// The sum of all columns that a pixel went to; a thread for each pixel.
+// The sum of all columns that a pixel was copied to; a thread for each pixel.
 template <typename T>
 __global__ void col2im(const T* columns, T* x, const int* sources, const int* last, int first,
                        int images, int channels, int height, int width, int rows, int count,

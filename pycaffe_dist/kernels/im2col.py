@@ -27,7 +27,8 @@ class ConvolutionGeometry:
     def output_shape(self, spatial: tuple[int, ...]) -> tuple[int, ...]:
         """Return the output's spatial shape; raises NetError when the kernel does not fit.
 
-        As in Caffe, whose division drops the remainder, it may stand out by less than a stride.
+        As in Caffe, whose division drops the remainder, a kernel may be too large by less than a
+        stride.
         """
         shape = tuple(
             int((size + 2 * pad - (dilation * (kernel - 1) + 1)) / stride) + 1

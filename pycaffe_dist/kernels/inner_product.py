@@ -27,8 +27,8 @@ class InnerProduct:
         self.transposed = transposed
         self._target = target() if np.dtype(dtype) == np.float32 else None
 
-    # A product with the weights as they lie, and one with their transpose, serve forward and
-    # backward_data in one order or the other.
+    # Forward and backward_data are a product with the weights and a product with their transpose;
+    # ``transposed`` says which is which.
     @functools.cached_property
     def _plain(self) -> FlatProduct:
         m, n, k = self.shape

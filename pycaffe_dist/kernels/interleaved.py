@@ -1,6 +1,6 @@
-"""The transformation of decoded color images: from pixels side by side to planes of floats.
+"""The transformation of decoded color images, from interleaved pixels to planes of floats.
 
-As `kernels.transform`, in eight lanes at a time, which the compiler does not find by itself.
+It does what `kernels.transform` does, eight pixels at a time, which the compiler does not find.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pycaffe_dist.kernels.transform import crop_place
 
 CHANNELS = 3
 LANES = 8
-# From this size on an image is written past the caches: it would not stay there until the net
-# comes to it, and memory that is not read before it is written costs half.
+# Images of at least this size are written past the caches: they would not stay there until the net
+# reads them, and a write costs half when the memory is not read before.
 STREAMED_BYTES = 1 << 18
 
 CACHE_LINE = 64
@@ -45,7 +45,7 @@ def _splat(builder: Any, value: Any) -> Any:
 def _numbers(context: Any, builder: Any, kind: Any, given: list[Any], mirrored: bool) -> Any:
     """Return ``(pixels[3 * i] - mean[i]) * scale`` of 8 pixels, given their and the mean's address.
 
-    And the scale, of Numba's type ``kind``; in reverse order where ``mirrored``.
+    The scale is of Numba's type ``kind``; the order is reversed where ``mirrored``.
     """
 
     def load(address: Any, kind: ir.Type, align: int) -> Any:
@@ -80,7 +80,7 @@ def _store(builder: Any, vector: Any, address: Any, size: int, streamed: bool) -
 def _lanes(mirrored: bool, streamed: bool) -> Any:
     """Return a function that writes one channel of 8 neighbouring pixels, by addresses.
 
-    Where it is ``streamed``, past the caches, ``to`` must be aligned to 8 numbers.
+    Where ``streamed``, it writes past the caches, and ``to`` must be aligned to 8 numbers.
     """
 
     @intrinsic
@@ -97,7 +97,7 @@ def _lanes(mirrored: bool, streamed: bool) -> Any:
 
 
 def _seam(mirrored: bool) -> Any:
-    """Return a function that streams 8 numbers of two lines, ``count`` of them of the first one."""
+    """Return a function that streams 8 numbers of two lines, ``count`` of the first line."""
 
     @intrinsic
     def seam(typing_context, pixels, mean, later_pixels, later_mean, scale, count, to):
@@ -134,7 +134,7 @@ def _finish_stream(typing_context):
 
 @jit
 def _write_lines(pixels, at, pitch, means, mean_at, mean_pitches, scale, mirrored, shape, to):
-    """Write all lines, of the three channels in turn while their pixels are at hand.
+    """Write all lines, each in all three channels, while its pixels are in the cache.
 
     Line h of the first channel begins at ``pixels[at + h * pitch]`` and, with h times the first of
     the pitches, at ``means[mean_at + …]``; the second pitch is from channel to channel.
@@ -162,10 +162,10 @@ def _write_lines(pixels, at, pitch, means, mean_at, mean_pitches, scale, mirrore
 
 @jit
 def _stream_seam(first, mean, pitch, mean_pitch, scale, size, mirrored, columns, waiting, place):
-    """Stream the cache line that has ``waiting`` numbers of the line before, and this one's first.
+    """Stream the cache line with the ``waiting`` last numbers of a line and the next one's first.
 
     The arguments are those of `_stream_lines`, with addresses of the line's first pixel, mean and
-    number.  Up to 16 pixels and means beside both lines are read, and not used.
+    number.  Up to 16 pixels and means beside both lines are read, but not used.
     """
     for k in range(0, CACHE_LINE // size, LANES):
         w = k - waiting
@@ -182,9 +182,9 @@ def _stream_seam(first, mean, pitch, mean_pitch, scale, size, mirrored, columns,
 def _stream_lines(pixels, at, pitch, means, mean_at, mean_pitches, scale, mirrored, shape, to):
     """Do what `_write_lines` does, past the caches.
 
-    A cache line that is written in part, or by other means too, costs several times as much: all
-    are whole but for a few at the channels' ends.  Nothing in these loops may count references, as
-    slices and calls with arrays do: atomic instructions wait for all that is streamed.
+    A cache line costs several times as much if it is written in part, or also by ordinary stores:
+    all are whole except a few at the channels' ends.  These loops must not count references, as
+    slices and calls with arrays do: atomic instructions wait for all streamed writes.
     """
     rows, columns = shape
     as_float, size = to.dtype.type, to.itemsize

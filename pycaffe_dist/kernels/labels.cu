@@ -1,6 +1,6 @@
-// Labels as class numbers, how often predictions hit them, and the totals of their losses.
+// Labels as class numbers, correct predictions, and total losses.
 
-// Position and value of something wrong as one number, of which the least is the first.
+// Position and value of a wrong label as one number; the least number is the first position.
 __device__ __forceinline__ unsigned long long wrong_code(int position, float value) {
   return (unsigned long long)(unsigned int)position << 32 | (unsigned int)__float_as_int(value);
 }
@@ -11,7 +11,7 @@ __global__ void class_numbers(const T* values, int limit, int ignore, bool whole
                               int n) {
   for EACH(i, n) {
     const Wide<T> value = load(values, i);
-    // What is no number, or too large, is no class.
+    // NaNs and values that are too large are no classes.
     const bool fits = value > -2147483520.0f && value < 2147483520.0f;
     const int number = fits ? int(value) : -1;
     const bool counts = !fits || number != ignore;
@@ -57,7 +57,7 @@ __global__ void label_hits_in_rows(const T* scores, const long long* numbers, co
   }
 }
 
-// A thread for each prediction, neighbours of which are neighbours in memory.
+// A thread for each prediction; neighbouring predictions are neighbours in memory.
 template <typename T>
 __global__ void label_hits(const T* scores, const long long* numbers, const bool* counted,
                            int top_k, bool* hits, unsigned int factor, int bits, int classes,

@@ -1,8 +1,8 @@
-"""Labels as class numbers, how often predictions hit them, and the totals of their losses.
+"""Labels as class numbers, correct predictions, and total losses.
 
-Labels are floats and cut to integers, as in Caffe.  What is wrong with them goes to ``wrong``, one
-unsigned 64-bit number that a GPU need not wait for: the least position in its upper half, the bits
-of the value there, as float32, in the lower one, or `NOTHING_WRONG`.
+Labels are floats and cut to integers, as in Caffe.  The first wrong label goes to ``wrong``, one
+unsigned 64-bit number for which a GPU need not wait: its upper half has the label's position, its
+lower half the bits of its value as float32; or it is `NOTHING_WRONG`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NOTHING_WRONG = 2**64 - 1
 
 
 def first_wrong(wrong: np.ndarray) -> tuple[int, float] | None:
-    """Return position and value of what ``wrong`` (1,) of the host holds, or None."""
+    """Return the position and value in ``wrong`` (1,), a host array, or None."""
     code = int(wrong[0])
     if code == NOTHING_WRONG:
         return None
@@ -40,10 +40,10 @@ def class_numbers(
     counted: np.ndarray,
     wrong: np.ndarray,
 ) -> None:
-    """Set numbers (int64) to the values cut to integers, 0 for ignored ones and wrong ones.
+    """Set numbers (int64) to the values cut to integers; ignored and wrong ones become 0.
 
-    Right are 0 to ``limit`` - 1, with ``whole`` only without a fraction.  ``counted`` (bool) tells
-    which are not equal to ``ignore``.
+    Labels from 0 to ``limit`` - 1 are right; with ``whole`` they must be whole numbers, too.
+    ``counted`` (bool) says which are not equal to ``ignore``.
     """
     with np.errstate(invalid="ignore"):
         np.copyto(numbers, values, casting="unsafe")
@@ -66,10 +66,11 @@ def total_loss(
     total: np.ndarray,
     wrong: np.ndarray,
 ) -> None:
-    """Set total (2,) to the sum of losses (outer) over a normalizer, and to that normalizer.
+    """Set total (2,) to the sum of losses (outer) divided by a normalizer, and to the normalizer.
 
-    It is ``divisor``, or where that is 0 the sum of ``valid`` (outer, int64), and at least 1.
-    ``wrong_at`` (outer, int64) is -1 or the inner index of a wrong one of labels (outer, inner).
+    The normalizer is ``divisor``, or, if that is 0, the sum of ``valid`` (outer, int64), but at
+    least 1.  ``wrong_at`` (outer, int64) is -1 or the inner index of a wrong label; labels are
+    (outer, inner).
     """
     total[1] = max(1, divisor or int(valid.sum()))
     total[0] = losses.sum() / total[1]
@@ -85,9 +86,10 @@ def total_loss(
 def label_hits(
     scores: np.ndarray, numbers: np.ndarray, counted: np.ndarray, top_k: int, hits: np.ndarray
 ) -> None:
-    """Set hits (outer, inner) to whether fewer than top_k other classes reach the label's score.
+    """Set hits (outer, inner) to 1 where fewer than top_k other classes reach the label's score.
 
-    Scores are (outer, classes, inner), ``numbers`` the labels; what is not counted is no hit.
+    Scores are (outer, classes, inner), ``numbers`` the labels; labels that do not count are no
+    hits.
     """
     own = np.take_along_axis(scores, numbers[:, None, :], axis=1)
     better = np.count_nonzero(scores >= own, axis=1) - 1

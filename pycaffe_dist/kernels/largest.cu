@@ -1,14 +1,14 @@
-// The places of the largest values along the middle axis of (outer, n, inner).
+// The indices of the largest values along the middle axis of (outer, n, inner).
 
-// Whether value a at place i comes before value b at place k: the larger first, of equal ones the
-// last, and what is not a number at the end.
+// Whether value a at index i comes before value b at index k: the larger first, of equal ones the
+// last, and NaNs at the end.
 template <typename V> __device__ __forceinline__ bool comes_first(V a, int i, V b, int k) {
   const bool a_is_nan = a != a, b_is_nan = b != b;
   if (a_is_nan || b_is_nan) return a_is_nan == b_is_nan ? i > k : b_is_nan;
   return a > b || (a == b && i > k);
 }
 
-// A block for each row.  Each round finds the first of those that come behind the one found before.
+// A block for each row.  Each round finds the first value after the one that the last round found.
 template <typename T>
 __global__ void largest(const T* x, long long* places, int n, int inner, int count, int rows) {
   __shared__ Wide<T> values[256];

@@ -1,4 +1,4 @@
-"""The places of the largest values along an axis."""
+"""The indices of the largest values along an axis."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pycaffe_dist.kernels import kernel
 
 @kernel
 def largest(x: np.ndarray, places: np.ndarray) -> None:
-    """Set places to where along the middle axis the largest values are, the largest first.
+    """Set places to the indices of the largest values along the middle axis, the largest first.
 
-    ``x`` is (outer, n, inner), ``places`` (outer, count, inner) of int64 with 0 < count <= n.  Of
-    equal values the last comes first, as in Caffe; what is not a number comes behind all that are.
+    ``x`` is (outer, n, inner), ``places`` (outer, count, inner) of int64 with 0 < count <= n. Of
+    equal values the last comes first, as in Caffe; NaNs come last.
     """
     n, count = x.shape[1], places.shape[1]
     order = np.argsort(-x[:, ::-1], axis=1, kind="stable")

@@ -8,7 +8,7 @@ from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.threads import parallel_for
 
-# Pixels that go through all channels together: their running sums stay in the first-level cache.
+# So many pixels pass through all channels together: their running sums fit the first-level cache.
 BLOCK = 512
 ELEMENTS_PER_CHUNK = 1 << 14
 
@@ -148,8 +148,8 @@ def _box_sums(values, framed, rows, shape, half):
         row = values[r * width : (r + 1) * width]
         for p in range(width):
             inner[p] = row[p]
-    # Along rows, whose ends reach into the next row's zeros and are used no more, then down them.
-    # Each pass reads what lies ahead only, and goes without a copy.
+    # First along the rows, then down the columns.  Values past a row's end come from the next row's
+    # zeros, and are not used.  Each pass reads only ahead of what it writes, so it needs no copy.
     count = rows.size
     for i in range(count):
         rows[i] = framed[i]

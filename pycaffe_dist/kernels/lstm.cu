@@ -4,7 +4,7 @@ template <typename F> __device__ __forceinline__ F logistic(F x) {
   return F(0.5) + F(0.5) * tanh(F(0.5) * x);
 }
 
-// The marks of where sequences go on may be wider than the data.
+// The markers of continued sequences may be wider than the data.
 template <typename T, typename P>
 __global__ void lstm_unit_forward(const T* c_old, const T* gates, const P* keep, T* activations,
                                   T* c, T* h, unsigned int factor, int bits, int hidden, int n) {
@@ -16,7 +16,7 @@ __global__ void lstm_unit_forward(const T* c_old, const T* gates, const P* keep,
     const Wide<T> f = goes_on * logistic(load(gates, first + hidden));
     const Wide<T> o = logistic(load(gates, first + 2 * hidden));
     const Wide<T> g = tanh(load(gates, first + 3 * hidden));
-    // What was not kept may not be a number.
+    // A state that is not kept may be NaN.
     const Wide<T> cell = goes_on == 0 ? i * g : f * load(c_old, at) + i * g;
     store(c, at, cell);
     store(h, at, o * tanh(cell));

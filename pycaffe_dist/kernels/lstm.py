@@ -1,4 +1,4 @@
-"""One time step of long short-term memory: what follows the products with the weights."""
+"""One time step of long short-term memory, after the products with the weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pycaffe_dist.threads import parallel_for
 ELEMENTS_PER_CHUNK = 1 << 9
 
 
-# Loops over one array, or over a few, are vectorised; one over all gates would not be.
+# Loops over one array or a few are vectorised; a loop over all gates would not be.
 
 
 @jit
@@ -44,7 +44,7 @@ def _forward(begin, end, c_old, gates, keep, activations, c, h):
         for d in range(hidden):
             cell[d] = i[d] * g[d]
         if keep[n] == 0:
-            # What was not kept may not be a number.
+            # A state that is not kept may be NaN.
             f[:] = 0
         else:
             for d in range(hidden):

@@ -1,4 +1,4 @@
-// What BatchNorm does with the statistics of its channels, which are doubles.
+// BatchNorm's work on the statistics of its channels, which are doubles.
 
 template <typename P>
 __global__ void add_to_running_sums(const double* mean, const double* variance, double keep,
@@ -40,7 +40,7 @@ __global__ void gradient_terms(const double* sum_dy, const double* sum_dyx, doub
   }
 }
 
-// All but the sums may be null.
+// All except the sums may be null.
 template <typename P>
 __global__ void add_affine_gradients(const double* sum_dy, const double* sum_dyx, const P* factor,
                                      P* bias, P* scale, int channels) {

@@ -1,4 +1,4 @@
-"""What BatchNorm does with the statistics of its channels: vectors, one value for each channel.
+"""BatchNorm's work on the statistics of its channels: vectors of one value for each channel.
 
 Statistics and sums are float64; running sums, shifts, scales and the gradient's terms are of the
 parameters' dtype.
@@ -23,7 +23,7 @@ def add_to_running_sums(
 ) -> None:
     """Multiply the running sums by ``keep`` and add a batch's statistics, of weight (1,) 1.
 
-    The variance is multiplied by ``unbiased`` before.
+    The batch's variance is first multiplied by ``unbiased``.
     """
     for total, addend in ((means, mean), (variances, variance * unbiased), (weight, 1.0)):
         total[...] = total * keep + addend
@@ -37,7 +37,7 @@ def running_statistics(
     mean: np.ndarray,
     variance: np.ndarray,
 ) -> None:
-    """Set mean and variance to the running sums divided by their weight (1,), or to 0 without."""
+    """Set mean and variance to the running sums over their weight (1,), or to 0 if that is 0."""
     factor = 1 / float(weight[0]) if weight[0] else 0.0
     np.multiply(means, factor, out=mean)
     np.multiply(variances, factor, out=variance)
@@ -62,7 +62,7 @@ def gradient_terms(
     offset: np.ndarray,
     slope: np.ndarray,
 ) -> None:
-    """Set what `channel_affine.normalize_gradient` takes off, from `gradient_sums`.
+    """Set the terms that `channel_affine.normalize_gradient` subtracts, from `gradient_sums`.
 
     Means over ``count`` elements; the slope is 0 unless the scale depends on x (``spread``).
     """
@@ -78,9 +78,9 @@ def add_affine_gradients(
     bias: np.ndarray | None,
     scale: np.ndarray | None,
 ) -> None:
-    """Add the sums of dy and dy·x, the latter times ``factor``, to gradients of bias and scale.
+    """Add the sums of dy, and of dy·x times ``factor``, to the gradients of bias and scale.
 
-    Any but the sums may be None.
+    All except the sums may be None.
     """
     if bias is not None:
         bias += sum_dy

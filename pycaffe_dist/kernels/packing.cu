@@ -1,6 +1,6 @@
 // Crop, mirror, mean subtraction and scaling of images whose pixels come as rows of bytes.
 
-// What a row begins with; its pixels follow from byte 16 on, as planes or side by side.
+// The head of a row; its pixels follow from byte 16 on, as planes or interleaved.
 struct Place {
   int top, left, mirrored, interleaved;
 };

@@ -1,8 +1,8 @@
-"""Images as rows of bytes: cropped, but otherwise as they were read, for a GPU to transform.
+"""Images as rows of bytes, cropped and otherwise unchanged; a GPU transforms them.
 
 A row has four 32-bit numbers (the crop's top and left edge, whether to mirror it, and whether the
-channels of a pixel lie side by side), the crop's pixels, and nothing up to a multiple of 16 bytes.
-Like `kernels.transform`, these run in reader threads, each in one thread.
+channels are interleaved), the crop's pixels, and padding to a multiple of 16 bytes.  Like
+`kernels.transform`, these run in reader threads, each in one thread.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def pack_image(
     shape: tuple[int, int, int],
     row: np.ndarray,
 ) -> None:
-    """Write a crop of shape (C, h, w) to a row, drawn as `kernels.transform.transform_image` does.
+    """Write a crop (C, h, w) to a row; it is drawn as in `kernels.transform.transform_image`.
 
-    ``pixels`` are (C, H, W) of any strides, or with ``interleaved`` (1, H, W * C), and stay as they
-    are.
+    ``pixels`` are (C, H, W) of any strides, or (1, H, W * C) with ``interleaved``; they are not
+    changed.
     """
     channels, height, width = shape
     step = channels if interleaved else 1
@@ -86,11 +86,11 @@ def pack_datums(
     rows: np.ndarray,
     labels: np.ndarray,
 ) -> int:
-    """Pack parsed Datums; return the first one it cannot do, or n.
+    """Pack parsed Datums; return the index of the first one that it cannot pack, or n.
 
-    It can do those that hold a (C, *size) image of bytes, which is not encoded; the crops have
-    ``shape``.  ``table`` is that of `parse_datums`; Datum i has index ``indices[0] + i *
-    indices[1]``; ``labels`` (n,) may have size 0.
+    It packs Datums that hold a (C, *size) image of bytes, not encoded; the crops have ``shape``.
+    ``table`` is filled by `parse_datums`; Datum i has index ``indices[0] + i * indices[1]``;
+    ``labels`` (n,) may have size 0.
     """
     channels = shape[0]
     count = channels * size[0] * size[1]

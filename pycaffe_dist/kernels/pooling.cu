@@ -1,7 +1,7 @@
-// Pooling of planes (height, width) into (rows, columns): a thread for each element of the result,
-// forward for each window and backward for each pixel, which gathers what its windows give it.
+// Pooling of planes (height, width) into (rows, columns): a thread for each element of the result.
+// Forward that is a window; backward it is a pixel, which adds the gradients of its windows.
 
-// Where the windows on one axis lie.
+// The positions of the windows on one axis.
 struct Windows {
   int kernel, stride, pad, size, count;
 
@@ -15,7 +15,7 @@ struct Windows {
   }
   __device__ int last(int i) const { return min(count, divided(i + pad) + 1); }
 
-  // A window's size inside the padded image, as Caffe's divisor has it.
+  // A window's size inside the padded image, which is Caffe's divisor.
   __device__ int extent(int o) const {
     const int start = o * stride - pad;
     return max(1, min(start + kernel, size + pad) - start);
@@ -26,15 +26,15 @@ struct Windows {
   }
 };
 
-// What a thread works on: element (row, column) of a plane of the result, which begins at `from` in
-// the other array, and the rows and columns there that belong to it.
+// A thread's work: element (row, column) of a plane of the result, the beginning `from` of that
+// plane in the other array, and the rows and columns there that belong to the element.
 struct Place {
   int row, column;
   long long from, target;
   int top, bottom, left, right;
 };
 
-// Calls `each` for the windows whose lines are shared out, with the pixels that they see.
+// Calls `each` for this thread's windows, with the pixels that they cover.
 template <typename Each>
 __device__ void each_window(Windows down, Windows across, int lines, int shift, const Each& each) {
   for EACH_ROW(line, lines, shift) {
@@ -49,7 +49,7 @@ __device__ void each_window(Windows down, Windows across, int lines, int shift, 
   }
 }
 
-// Calls `each` for the pixels whose lines are shared out, with the windows that see them.
+// Calls `each` for this thread's pixels, with the windows that cover them.
 template <typename Each>
 __device__ void each_pixel(Windows down, Windows across, int lines, int shift, const Each& each) {
   for EACH_ROW(line, lines, shift) {
@@ -64,7 +64,7 @@ __device__ void each_pixel(Windows down, Windows across, int lines, int shift, c
   }
 }
 
-// The sum over a window of what `value` makes of its elements.
+// The sum of `value` of each element of a window.
 template <typename T, typename Value>
 __device__ Wide<T> sum_over(const T* x, const Place& at, int width, const Value& value) {
   const T* plane = x + at.from;
@@ -82,7 +82,7 @@ template <typename T> struct Square {
   __device__ T operator()(T value) const { return value * value; }
 };
 
-// Of equal maxima the first counts, a NaN beats everything, an empty window gives -inf and -1.
+// Of equal maxima the first wins, a NaN wins against all, an empty window gives -inf and -1.
 template <typename T, typename I>
 __global__ void max_pool_forward(const T* x, T* y, I* mask, int height, int width, int rows,
                                  int columns, int kernel_h, int kernel_w, int stride_h,
@@ -183,7 +183,7 @@ __global__ void stochastic_pool_forward(const T* x, const Wide<T>* random, T* y,
   });
 }
 
-// The expectation of that: the sum of squares over the sum.
+// The mean of these picks: the sum of squares over the sum.
 template <typename T>
 __global__ void stochastic_pool_mean(const T* x, T* y, int height, int width, int rows,
                                      int columns, int kernel_h, int kernel_w, int stride_h,

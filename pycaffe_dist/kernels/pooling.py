@@ -1,7 +1,7 @@
 """Pooling of the two last axes: maximum, average and stochastic, with Caffe's border rules.
 
-Every kernel works row by row: first the rows of a window are combined, which are contiguous, then
-the columns, so that both steps run in vector registers.
+Every kernel first combines the rows of a window, which are contiguous, then its columns; so both
+steps run in vector registers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pycaffe_dist.kernels.jit.codegen.target import target
 from pycaffe_dist.kernels.jit.pooling_windows import NOWHERE, AverageKernel, MaximumKernel
 from pycaffe_dist.threads import parallel_for
 
-# A chunk of planes should be worth a thread's waking up.
+# A chunk of planes must be worth waking a thread.
 ELEMENTS_PER_CHUNK = 1 << 14
 # Window columns are unrolled in machine code.
 WIDEST_WINDOW = 32
@@ -37,7 +37,7 @@ WIDEST_WINDOW = 32
 
 @dataclass(frozen=True)
 class PoolingGeometry:
-    """Kernel, stride and pad as (height, width); ``ceil`` rounds the output size up, as Caffe."""
+    """Kernel, stride and pad as (height, width); ``ceil`` rounds the output up, as in Caffe."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -92,7 +92,7 @@ def _column_maxima(plane, top, bottom, best, where):
     for h in range(top + 1, bottom):
         row, base = plane[h], np.int32(h * width)
         for x in range(width):
-            # A NaN is taken, so that it reaches the output.
+            # A NaN wins, so that it reaches the output.
             take = (row[x] > best[x]) | (row[x] != row[x])
             best[x] = row[x] if take else best[x]
             where[x] = base + np.int32(x) if take else where[x]
@@ -119,7 +119,7 @@ def _max_pool(begin, end, x, y, mask, geometry):
                     column = o * stride_w + k - pad_w
                     value, place = best[column], where[column]
                     old, old_place = out[o], index[o]
-                    # Of equal maxima the first in row-major order counts, as in Caffe.
+                    # Of equal maxima the first in row-major order wins, as in Caffe.
                     take = (
                         (value > old)
                         | (value != value)
@@ -137,7 +137,7 @@ def _max_pool_rows(begin, end, x, y, mask, geometry, kernel, margin):
     best = np.full(width + 2 * margin, -np.inf, np.float32)
     where = np.full(width + 2 * margin, NOWHERE, np.int32)
     plane_x, plane_y = 4 * height * width, 4 * y.shape[1] * count
-    # Windows that start beyond the image, which only a stride larger than the kernel brings about.
+    # Windows that start beyond the image; they occur only if the stride is larger than the kernel.
     inside = min(count, (width + pad_w + stride_w - 1) // stride_w)
     for i in range(begin, end):
         for oy in range(y.shape[1]):
@@ -207,7 +207,7 @@ def _scatter_by_mask(begin, end, dy, mask, dx, geometry):
         for o in range(i * count, (i + 1) * count):
             place = np.int64(places[o])
             if place >= 0:
-                # Unsigned, because a signed index is checked for counting from the end.
+                # Unsigned, because Numba tests a signed index for being negative.
                 target[np.uint64(i * size + place)] += values[np.uint64(o)]
 
 
@@ -215,7 +215,7 @@ def _scatter_by_mask(begin, end, dy, mask, dx, geometry):
 def max_pool_backward(
     dy: np.ndarray, mask: np.ndarray, dx: np.ndarray, geometry: PoolingGeometry
 ) -> None:
-    """Set dx to dy, each value at the element of dx that its mask names; zero elsewhere."""
+    """Set each element of dx that the mask names to its value of dy, and the others to 0."""
     _over_planes(_scatter_by_mask, (dy, mask, dx), geometry)
 
 
@@ -278,7 +278,7 @@ def _stochastic_pool(begin, end, x, random, y, mask, geometry):
 def stochastic_pool_forward(
     x: np.ndarray, random: np.ndarray, y: np.ndarray, mask: np.ndarray, geometry: PoolingGeometry
 ) -> None:
-    """Training: pick from each window of x >= 0 an element with probability proportional to it.
+    """Pick from each window of x >= 0 an element with a probability proportional to it (training).
 
     ``random`` has y's shape and holds uniform numbers in [0, 1).  mask gets the flat index, for
     `max_pool_backward`.  (Zeiler and Fergus, Stochastic Pooling, 2013.)
@@ -306,5 +306,5 @@ def _stochastic_mean(begin, end, x, y, geometry):
 
 @kernel
 def stochastic_pool_mean(x: np.ndarray, y: np.ndarray, geometry: PoolingGeometry) -> None:
-    """Testing: set y to the expectation of `stochastic_pool_forward`, Σx² / Σx of each window."""
+    """Set y to the mean of `stochastic_pool_forward`, Σx² / Σx of each window (testing)."""
     _over_planes(_stochastic_mean, (x, y), geometry)

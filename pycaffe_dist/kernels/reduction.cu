@@ -1,4 +1,4 @@
-// Sums along the rows of a matrix: of its elements (what is 0), their magnitudes (1), or their
+// Sums along the rows of a matrix: of its elements (`what` is 0), their magnitudes (1), or their
 // squares (2).
 
 // One block for each of `parts` stretches of each row.
@@ -9,7 +9,7 @@ __global__ void sum_stretches(const T* x, int what, double* sums, int rows, int 
     const int row = block / parts, part = block - row * parts;
     const int end = min(columns, (part + 1) * stretch);
     Wide<T> sum = 0;
-    // Several loads on their way, as in four_at_a_time.
+    // Several loads at a time, as in four_at_a_time.
 #pragma unroll 4
     for (int i = part * stretch + threadIdx.x; i < end; i += blockDim.x) {
       const Wide<T> value = load(x, (long long)row * columns + i);

@@ -6,7 +6,7 @@ import numpy as np
 
 from pycaffe_dist.kernels import kernel
 
-# What of each element is added up.
+# The function of each element that is summed.
 PLAIN, MAGNITUDE, SQUARE = range(3)
 
 

@@ -1,4 +1,4 @@
-// Rows looked up in a table, and sums of rows that go to the same place.
+// Lookups of rows in a table, and sums of rows by index.
 
 template <typename T, typename P>
 __global__ void gather(const P* table, const long long* indices, T* rows, unsigned int factor,
@@ -9,8 +9,8 @@ __global__ void gather(const P* table, const long long* indices, T* rows, unsign
   }
 }
 
-// One block for each row of the total, so that every sum has the order of the indices: it looks
-// through them, a stretch of one index for each thread at a time.
+// One block for each row of the total, so that every sum has the order of the indices.  A block
+// looks through all indices, one for each thread at a time.
 template <typename T, typename P>
 __global__ void scatter_add(const T* rows, const long long* indices, P* total, int count,
                             int columns, int places) {

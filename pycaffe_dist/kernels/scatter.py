@@ -1,4 +1,4 @@
-"""Rows looked up in a table, and sums of rows that go to the same place."""
+"""Lookups of rows in a table (gather), and sums of rows by index (scatter-add)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def _scatter_add(begin, end, rows, indices, total):
 @kernel
 def scatter_add(rows: np.ndarray, indices: np.ndarray, total: np.ndarray) -> None:
     """Add row i of ``rows`` to row ``indices[i]`` of ``total``, for each i; both are matrices."""
-    # Threads share the columns, so that every sum has one order whatever their number.
+    # Threads share the columns, so that their number does not change the order of a sum.
     parallel_for(_scatter_add, rows.shape[1], rows, indices, total, grain=_COLUMNS_PER_CHUNK)
 
 
 @kernel
 def gather(table: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> None:
     """Set row i of ``rows`` to row ``indices[i]`` of ``table``; indices are in range."""
-    # The default mode would check the indices once more, and buffer the output to do so.
+    # The default mode would check the indices again, and would buffer the output for that.
     np.take(table, indices, axis=0, out=rows, mode="clip")

@@ -1,9 +1,9 @@
 // Softmax over the middle axis of (outer, classes, inner), and its multinomial logistic loss.
 //
-// A thread with a softmax of its own finds maximum and sum of exponentials in one pass: the sum so far
-// is scaled down whenever a larger maximum turns up.
+// A thread that computes a whole softmax finds the maximum and the sum of exponentials in one pass:
+// it scales the sum so far down whenever it finds a larger maximum.
 
-// A thread for each place of (outer, inner), or a block for each row where inner is 1.
+// A thread for each element of (outer, inner), or a block for each row if inner is 1.
 template <typename T>
 __global__ void softmax_planes(const T* x, T* y, int classes, int inner, int n) {
   for EACH(i, n) {
@@ -17,7 +17,7 @@ __global__ void softmax_planes(const T* x, T* y, int classes, int inner, int n) 
         total = total * exp(largest - value) + 1;
         largest = value;
       } else {
-        // Not e^(-∞ + ∞), where the first values are all -∞.
+        // This avoids e^(-∞ + ∞) if the first values are all -∞.
         total += value == largest ? Wide<T>(1) : exp(value - largest);
       }
     }
@@ -74,8 +74,8 @@ __global__ void gradient_rows(const T* y, const T* dy, T* dx, int classes, int r
   }
 }
 
-// The sum of -log(probability of the label) of a sample, how many of its labels count, and the first
-// that is no class, or -1.  A block for each sample.
+// The sum of -log(probability of the label) of a sample, the number of its labels that count, and
+// the first label that is no class, or -1.  A block for each sample.
 template <typename T, typename L>
 __global__ void label_loss(const T* probability, const L* label, double* loss, long long* valid,
                            long long* wrong, int ignore, double smallest, int outer, int classes,
@@ -106,7 +106,7 @@ __global__ void label_loss(const T* probability, const L* label, double* loss, l
   }
 }
 
-// The same with a thread for each sample, where that has one label.
+// The same with a thread for each sample, if samples have one label.
 template <typename T, typename L>
 __global__ void single_label_loss(const T* probability, const L* label, double* loss,
                                   long long* valid, long long* wrong, int ignore, double smallest,

@@ -137,7 +137,7 @@ def label_loss(
     valid: np.ndarray,
     wrong: np.ndarray,
 ) -> None:
-    """Set, for each n, the sum of -log(probability of the label), and how many labels counted.
+    """Set each sample's sum of -log(probability of the label), and its number of labels that count.
 
     Label is (outer, inner); labels equal to ``ignore`` do not count.  ``wrong`` (outer) gets the
     inner index of a label that is no class, or -1.

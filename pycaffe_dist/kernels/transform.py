@@ -1,6 +1,6 @@
 """Crop, mirror, mean subtraction and scaling of images, in one pass from bytes to floats.
 
-These run in reader threads, next to the training threads, and therefore each in one thread.
+Each runs in one thread, because reader threads call it beside the training threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pycaffe_dist.kernels.datum import (
     copy_floats,
 )
 
-# What is drawn for an image.
+# The purposes of the random numbers of an image.
 _MIRROR, _ROW, _COLUMN = np.uint64(0), np.uint64(1), np.uint64(2)
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
@@ -30,10 +30,10 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 
 @jit
 def _draw(key, index, purpose, n):
-    """Return a number in [0, n) that depends on nothing but the other arguments.
+    """Return a number in [0, n) that depends on the arguments alone.
 
-    SplitMix64 (Steele, Lea, Flood 2014) as a counter-based generator: the key selects the
-    sequence, the image's index and the purpose the place in it.
+    SplitMix64 (Steele, Lea, Flood 2014) as a counter-based generator: the key selects the sequence;
+    the image's index and the purpose select the place in it.
     """
     z = key + (np.uint64(index) * np.uint64(4) + purpose + np.uint64(1)) * _WEYL
     z = (z ^ (z >> np.uint64(30))) * _MIX1
@@ -46,7 +46,7 @@ def _draw(key, index, purpose, n):
 def crop_place(size, crop, key, index, train, mirror) -> tuple[int, int, bool]:
     """Return the top and left edge of a ``crop`` (h, w) in an image of ``size`` (height, width).
 
-    And whether to mirror it.
+    The third value says whether to mirror it.
     """
     top, left = size[0] - crop[0], size[1] - crop[1]
     if train:
@@ -101,9 +101,9 @@ def transform_image(
     """Write (pixel - mean) * scale of a crop of ``pixels`` to ``out``.
 
     ``pixels``: (C, H, W), any strides; ``out``: (C, h, w) with h <= H and w <= W; ``mean``: like
-    the pixels, or of size 0, and then ``mean_values`` has one value per channel; mean and scale
-    are of the dtype of ``out``.  The crop is random where ``train`` is set and central otherwise;
-    with ``mirror`` every other image is mirrored.  Drawn from ``key`` and the image's ``index``.
+    the pixels, or of size 0, and then ``mean_values`` has one value per channel; mean and scale are
+    of the dtype of ``out``.  With ``train`` the crop is random, otherwise central; with ``mirror``
+    about every other image is mirrored.  Both are drawn from ``key`` and the image's ``index``.
     """
     channels, height, width = out.shape
     as_float = out.dtype.type
@@ -127,7 +127,7 @@ def transform_image(
 
 @jit
 def _transform_whole(pixels, channels, mean, mean_values, scale, out):
-    """Do what `transform_image` does where all of an image stays: a channel is one long line.
+    """Do what `transform_image` does without a crop: a channel is one long line.
 
     ``pixels`` and ``out`` are flat.
     """
@@ -176,11 +176,12 @@ def transform_datums(
     out: np.ndarray,
     labels: np.ndarray,
 ) -> int:
-    """Transform parsed Datums from number ``begin`` on; returns the first one it cannot do, or n.
+    """Transform parsed Datums from number ``begin`` on; return the first that it cannot do, or n.
 
-    It can do those that are not encoded and hold a (C, height, width) image, C as in ``out``
-    (n, C, h, w).  ``table`` and ``values`` are those of `parse_datums`; Datum i has index
-    ``indices[0] + i * indices[1]``; ``labels`` (n,) may have size 0.  The rest: `transform_image`.
+    It transforms Datums that are not encoded and hold a (C, height, width) image, C as in ``out``
+    (n, C, h, w).  ``table`` and ``values`` are filled by `parse_datums`; Datum i has index
+    ``indices[0] + i * indices[1]``; ``labels`` (n,) may have size 0.  For the other arguments see
+    `transform_image`.
     """
     channels = out.shape[1]
     size = channels * height * width

@@ -1,4 +1,4 @@
-// Uniform random numbers, each a function of a key and of where it stands: those of uniform.py.
+// Uniform random numbers, each a function of a key and its index: the same as in uniform.py.
 
 // The finaliser of splitmix64 (Steele, Lea and Flood, 2014).
 __device__ __forceinline__ unsigned long long mix(unsigned long long value) {

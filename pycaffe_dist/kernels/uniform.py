@@ -1,4 +1,4 @@
-"""Uniform random numbers, each a function of a key and of where it stands."""
+"""Uniform random numbers, each a function of a key and its index."""
 
 from __future__ import annotations
 

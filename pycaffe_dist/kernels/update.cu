@@ -1,6 +1,6 @@
 // Solver updates: each method is one pass over weight, gradient and history.
 
-// How the raw gradient becomes one, and the learning rate.
+// The scale and regularization of the raw gradient, and the learning rate.
 template <typename P> struct Settings { P scale, l2, l1, rate; };
 
 template <typename P> __device__ __forceinline__ P gradient(P d, P w, const Settings<P>& s) {
@@ -8,7 +8,7 @@ template <typename P> __device__ __forceinline__ P gradient(P d, P w, const Sett
   return w > 0 ? g + s.l1 : w < 0 ? g - s.l1 : g;
 }
 
-// What each method does with one element.
+// Each method's update of one element.
 template <typename P>
 __device__ __forceinline__ void sgd(P& w, P& d, P& h, const Settings<P>& s, P momentum) {
   const P step = momentum * h + s.rate * gradient(d, w, s);
@@ -110,10 +110,10 @@ __global__ void adam_update(P* w, P* d, P* m, P* v, P scale, P l2, P l1, P rate,
   }
 }
 
-// Many parameters, cut into pieces of at most `length` elements: a block for each.  `pieces` holds a
-// parameter's number and where the piece begins in it; `arrays`, for each parameter, its size and
-// the addresses of weights, gradient and up to two histories; `settings` its l2, l1 and what the
-// common rate is multiplied by.
+// Many parameters, cut into pieces of at most `length` elements: a block for each.  `pieces` has a
+// parameter's number and the beginning of the piece in it; `arrays` has each parameter's size and
+// the addresses of its weights, gradient and up to two histories; `settings` has its l2, l1 and the
+// factor of the common rate.
 template <typename P, typename Update>
 __device__ __forceinline__ void each_piece(const int* pieces, const long long* arrays,
                                            const P* settings, P scale, P rate, int length,

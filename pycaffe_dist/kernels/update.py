@@ -141,11 +141,11 @@ def adam_update(w, diff, mean, variance, regularization, rate, beta1, beta2, del
 
 @plan
 class UpdateOfMany:
-    """The update of several parameters with one of the functions above, ``update``.
+    """The update of several parameters by ``update``, one of the functions above.
 
-    ``arrays`` are each parameter's, as that function takes them; ``settings`` each one's l2, l1 and
-    what the common rate is multiplied by.  On a GPU it is a single launch, which is why there is a
-    plan; a host that runs a kernel at once has nothing to gain.
+    ``arrays`` has each parameter's arrays, as ``update`` takes them; ``settings`` has each
+    parameter's l2, l1 and the factor of the common rate.  On a GPU this is a single launch; the CPU
+    gains nothing.
     """
 
     def __init__(
@@ -157,6 +157,6 @@ class UpdateOfMany:
         self._update, self._arrays, self._settings = update, arrays, settings
 
     def run(self, scale: float, rate: float, scalars: tuple[float, ...]) -> None:
-        """Update all parameters; ``scalars`` follow the rate among the function's arguments."""
+        """Update all parameters; ``scalars`` are the arguments of ``update`` after the rate."""
         for arrays, (l2, l1, factor) in zip(self._arrays, self._settings):
             self._update(*arrays, (scale, l2, l1), rate * factor, *scalars)

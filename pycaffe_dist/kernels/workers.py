@@ -1,7 +1,7 @@
-"""Processes that compile kernels: LLVM's code generator may end the process that it runs in.
+"""Worker processes that compile kernels, because LLVM's code generator may end its process.
 
-A worker gets functions and arguments by a pipe, and answers with results.  It ends when its pipe
-is closed, or by itself when nobody has asked it for a while.
+A worker gets functions and arguments through a pipe, and answers with results.  It ends when its
+pipe is closed, or after some time without work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-# A worker without work ends after so many seconds.
+# A worker ends after so many seconds without work.
 IDLE_SECONDS = 10.0
 _PROGRAM = """
 import sys
@@ -46,7 +46,7 @@ class Worker:
         """Return ``function(*args)``, run in the worker.
 
         ``function`` is importable; ``args`` and the result are picklable.  Raises what the function
-        raises, and WorkerDied.  Where no process can be started, the function runs in this one.
+        raises, and WorkerDied.  If no process can be started, the function runs in this one.
         """
         with self._lock:
             try:
@@ -81,7 +81,7 @@ class Worker:
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-            # -I and the given path: nothing of the current folder is imported by accident.
+            # -I and the given path: so nothing is imported from the current folder by accident.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _PROGRAM, *sys.path],
                 stdin=subprocess.PIPE,
@@ -130,7 +130,7 @@ def run_all(
                     error: Exception | None = None
                     try:
                         task(worker)
-                    except Exception as raised:  # told to the caller
+                    except Exception as raised:  # passed to the caller
                         error = raised
                     with telling:
                         finished(error)
@@ -148,9 +148,9 @@ def run_all(
 
 
 def host_cores() -> int:
-    """Return how many cores a worker may use: those of the host, whatever this process is bound to.
+    """Return how many cores a worker may use: all of the host, whatever this process is bound to.
 
-    The other ranks of the host, whose cores these may be, wait for what is being compiled.
+    Some may belong to other ranks of the host, but those wait for the same kernels.
     """
     found = []
     thread = threading.Thread(target=lambda: found.append(_unbind()))
@@ -160,7 +160,7 @@ def host_cores() -> int:
 
 
 def _unbind() -> int:
-    """Let the calling thread run on all cores that it may ask for; return their number."""
+    """Let the calling thread run on all cores that it is allowed to use; return their number."""
     if not hasattr(os, "sched_setaffinity"):
         return os.cpu_count() or 1
     with contextlib.suppress(OSError):
@@ -172,7 +172,7 @@ def serve() -> None:
     """Be a worker: run what standard input brings, write the results to standard output."""
     _unbind()
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not come between answers
+    os.dup2(2, 1)  # a library's output must not mix with the answers
     while select.select([requests], [], [], IDLE_SECONDS)[0]:
         try:
             function, args = pickle.load(requests)
@@ -180,7 +180,7 @@ def serve() -> None:
             return
         try:
             answer = True, function(*args)
-        except Exception as error:  # told to the process that asked
+        except Exception as error:  # passed to the process that asked
             answer = False, error
         pickle.dump(answer, answers)
         answers.flush()

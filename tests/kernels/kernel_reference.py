@@ -13,9 +13,9 @@ from pycaffe_dist.kernels.jit.codegen.target import host_levels
 # What float32 kernels can be made for, and float64; a test skips what the machine cannot execute.
 UNITS = ("avx512", "avx2", "sse", "none", "float64")
 
-# How much more minimal filtering may round, by the size of its tiles: it adds up inputs before it
-# multiplies them.
-FILTERING_LOSS = {2: 2, 4: 6}
+# How much more Winograd may round, by the size of its tiles: it adds inputs before it multiplies
+# them.
+WINOGRAD_LOSS = {2: 2, 4: 6}
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "layers"
 

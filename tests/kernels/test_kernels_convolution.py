@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kernel_reference import (
-    FILTERING_LOSS,
+    WINOGRAD_LOSS,
     close,
     convolution,
     convolution_backward,
@@ -122,7 +122,7 @@ def check(x_shape, outputs, case, dtype):
         shapes = target(), x.shape, w.shape, case, direction
         is_filtered = plan.generic_reason is None
         tile = is_filtered and (best_tile(*shapes) or best_phase_tile(*shapes))
-        loss = FILTERING_LOSS[tile] if tile else 1
+        loss = WINOGRAD_LOSS[tile] if tile else 1
         close(found, expected, dtype, count, loss)
 
 

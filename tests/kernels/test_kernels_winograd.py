@@ -1,10 +1,10 @@
-"""Convolution by minimal filtering against a slow float64 reference, and when it is chosen."""
+"""Winograd convolutions against a slow float64 reference, and when they are chosen."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_reference import FILTERING_LOSS, close, convolution, convolution_backward, use_unit
+from kernel_reference import WINOGRAD_LOSS, close, convolution, convolution_backward, use_unit
 
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
 from pycaffe_dist.kernels.jit.codegen.target import target
@@ -68,7 +68,7 @@ def guarded(shape):
 
 
 def is_close(found, expected, terms, tile=2):
-    close(found, expected, terms=terms, loss=FILTERING_LOSS[tile])
+    close(found, expected, terms=terms, loss=WINOGRAD_LOSS[tile])
 
 
 @pytest.mark.parametrize("tile", TILES)

@@ -1,4 +1,4 @@
-"""The GPU sides of the compute primitives, and what they are written with."""
+"""The GPU sides of the compute primitives, and their tools."""
 
 from __future__ import annotations
 

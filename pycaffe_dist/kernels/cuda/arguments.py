@@ -26,7 +26,7 @@ _CODES[POINTER] = "P"
 
 
 class Arguments:
-    """Room for the values of a kernel's parameters; ``address`` is that of pointers to them.
+    """Memory for a kernel's arguments; at ``address`` are the pointers to them.
 
     ``types`` are NumPy's names of the parameters' types, POINTER for arrays.  One thread may use
     it at a time.

@@ -31,7 +31,7 @@ def bias_gradient(dy: Any, db: Any) -> None:
     if dy.size == 0:
         return
     if pixels == 1:
-        # A thread for each sum: of these, too, there should be enough for all multiprocessors.
+        # One thread for each sum: these, too, should keep all multiprocessors busy.
         parts = splits(-(-images // 32), -(-channels // THREADS) * 8)
 
         def sums(out: Any, add: bool) -> None:
@@ -52,7 +52,7 @@ def bias_gradient(dy: Any, db: Any) -> None:
 def sum_in_parts(sums: Callable[[Any, bool], None], parts: int, total: Any) -> None:
     """Add to ``total`` what ``sums(out, add)`` computes in some parts, in a fixed order.
 
-    It gets an array of (parts, *total.shape) to set, or ``total`` to add to.
+    ``out`` is an array (parts, *total.shape) to set, or ``total`` to add to.
     """
     if parts == 1:
         sums(total, True)

@@ -11,7 +11,7 @@ from pycaffe_dist.kernels.cuda.division import division
 
 _cu = kernels("channel_affine")
 
-# A block sums at least this many elements, and there are no more blocks than keep a GPU busy.
+# A block sums at least so many elements, and there are at most so many blocks as keep a GPU busy.
 _ELEMENTS_PER_BLOCK = 4096
 _BLOCKS = 2048
 _ROWS_PER_BLOCK = 256
@@ -91,7 +91,7 @@ def _layout(x: Any) -> tuple[int, ...]:
 
 
 def _parts(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return into how many stretches a channel's elements are divided, and their length."""
+    """Return the number of parts of a channel's elements, and their length."""
     outer, channels, inner = shape
     count = outer * inner
     if inner == 1:

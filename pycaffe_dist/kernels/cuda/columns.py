@@ -1,4 +1,4 @@
-"""Copies between matrices and stretches of the columns of wider ones on a GPU."""
+"""Copies between a matrix and a range of columns of a wider matrix on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pycaffe_dist.kernels.cuda import kernels
 from pycaffe_dist.kernels.cuda.division import division
 
 _cu = kernels("columns")
-# Elements that lie well are copied several at a time, as integers of this size.
+# Aligned elements are copied several at a time, as integers of this size.
 _UNIT = np.dtype(np.uint64)
 
 

@@ -1,5 +1,5 @@
-// What every kernel source may use: put in front of it by kernels/cuda/source.py, for CUDA and for
-// the emulation alike.
+// Definitions for every kernel source: kernels/cuda/source.py prepends them, for CUDA and for the
+// emulation.
 #pragma once
 
 #ifdef __CUDACC__
@@ -14,19 +14,19 @@
   type* name = reinterpret_cast<type*>(dynamic_shared_)
 #endif
 
-// A loop over all indices below n, whatever the grid.  Arrays stay below 2^31 elements.
+// A loop over all indices below n, for any grid.  Arrays stay below 2^31 elements.
 #define EACH(i, n) \
   (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += gridDim.x * blockDim.x)
 
-// A loop over n pieces of work of which each takes a whole block.
+// A loop over n units of work, one for a whole block each.
 #define EACH_BLOCK(i, n) (int i = blockIdx.x; i < (n); i += gridDim.x)
 
 // A loop of the threads of a block over n elements.
 #define EACH_THREAD(i, n) (int i = threadIdx.x; i < (n); i += blockDim.x)
 
-// A loop over rows, each of which 1 << shift neighbouring threads (at most a block of them) share,
-// and their loop over its n elements: where a row is too short for a block, and to find a row's
-// place once for many elements.
+// A loop over rows that 1 << shift neighbouring threads (at most a block) share, and their loop
+// over a row's n elements: for rows too short for a block, and to compute a row's place once for
+// many elements.
 #define EACH_ROW(row, rows, shift)                                           \
   (int row = (blockIdx.x * blockDim.x + threadIdx.x) >> (shift); row < (rows); \
    row += (gridDim.x * blockDim.x) >> (shift))
@@ -66,10 +66,10 @@ __device__ __forceinline__ int floor_power_of_two(int n) {
   return power;
 }
 
-// For i, i + step, … below n: store(i, make(i)).  Four elements are made before any is stored.  As an
-// output may lie where an input does, the compiler keeps loads behind the stores before them, and
-// one load of each thread on its way leaves half of a large GPU's memory idle.  `store` must write at
-// its own index only, and `make` read nothing that is written at another one.
+// For i, i + step, … below n: store(i, make(i)).  Four elements are made before any is stored.  The
+// output may be the input, so the compiler moves no load before a store, and one load at a time for
+// each thread uses only half of a large GPU's memory bandwidth. `store` must write at its own index
+// only, and `make` must not read what is written at another index.
 template <typename Make, typename Store>
 __device__ __forceinline__ void four_at_a_time(int i, int step, int n, const Make& make,
                                                const Store& store) {
@@ -82,13 +82,13 @@ __device__ __forceinline__ void four_at_a_time(int i, int step, int n, const Mak
   for (; i < n; i += step) store(i, make(i));
 }
 
-// The same for all indices below n, whatever the grid.
+// The same for all indices below n, for any grid.
 template <typename Make, typename Store>
 __device__ __forceinline__ void each_of_four(int n, const Make& make, const Store& store) {
   four_at_a_time(blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x, n, make, store);
 }
 
-// And where there is one array to store to.
+// The same with one array to store to.
 template <typename T, typename Make>
 __device__ __forceinline__ void set_each(T* y, int n, const Make& make) {
   each_of_four(n, make, [=](int i, Wide<T> value) { store(y, i, value); });
@@ -99,12 +99,12 @@ __device__ __forceinline__ int divide(int n, unsigned int factor, int bits) {
   return int((unsigned long long)(unsigned int)n * factor >> bits);
 }
 
-// The sum of `value` over the threads of a block, which all must call it; all get the sum.  The
-// order of the additions depends on the block's size alone.
+// The sum of `value` over a block.  All its threads must call this, and all get the sum.  The order
+// of the additions depends on the block's size alone.
 template <typename T> __device__ T block_sum(T value) {
   __shared__ T parts[1024];
   const int t = threadIdx.x, n = blockDim.x;
-  __syncthreads();  // the parts of an earlier call have been read
+  __syncthreads();  // the parts of an earlier call are read
   parts[t] = value;
   __syncthreads();
   for (int half = floor_power_of_two(n - 1 > 0 ? n - 1 : 1); half > 0; half /= 2) {
@@ -114,7 +114,7 @@ template <typename T> __device__ T block_sum(T value) {
   return parts[0];
 }
 
-// The maximum of `value` over the threads of a block, which all must call it; all get it.
+// The maximum of `value` over a block.  All its threads must call this, and all get the maximum.
 template <typename T> __device__ T block_max(T value) {
   __shared__ T parts[1024];
   const int t = threadIdx.x, n = blockDim.x;

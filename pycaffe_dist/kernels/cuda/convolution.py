@@ -1,4 +1,4 @@
-"""Convolutions on a GPU: columns and cuBLAS, or direct kernels where matrices would be thin."""
+"""Convolutions on a GPU: columns and cuBLAS, or direct kernels if the matrices would be thin."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 
 _cu = kernels("convolution")
 
-# The columns of so many images are made at a time, at least of one.
+# Columns take at most so many bytes at a time, or the bytes of one image.
 WORKSPACE_BYTES = 1 << 28
 # Images of fewer output pixels lie side by side in one matrix, so that they fill cuBLAS's tiles.
 MANY_PIXELS = 256
-# Direct kernels read each input about so often as it has taps: more is better left to cuBLAS.
+# Direct kernels read each input once for each tap: cuBLAS is better for more taps.
 MOST_DIRECT = 512
 
 
@@ -76,9 +76,9 @@ class Convolution:
 
 
 class LibraryConvolution(Convolution):
-    """See `pycaffe_dist.kernels.convolution.LibraryConvolution`: what needs columns goes to cuDNN.
+    """See `pycaffe_dist.kernels.convolution.LibraryConvolution`: cuDNN replaces columns.
 
-    That is, where cuDNN is installed; what it cannot do stays here.
+    Without cuDNN, or where it cannot do an operation, our kernels run.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class _ByColumns:
             yield range(len(x) * part // count, len(x) * (part + 1) // count)
 
     def _steps(self, images: range, side_by_side: bool) -> tuple[int, int]:
-        """Return the distances in columns between rows and between images."""
+        """Return the distances between rows and between images of the columns."""
         if side_by_side:
             return len(images) * self._pixels, self._pixels
         return self._pixels, self._depth * self._pixels
@@ -208,8 +208,8 @@ class _Pointwise(_ByColumns):
         gemm(self._weights(w, dy), self._planes(dy), self._planes(dx), trans_a=True)
 
     def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
-        # Either each image gives a matrix, and they are added up; or the images of x and dy are
-        # copied side by side.  What moves fewer elements is taken.
+        # Either each image gives a matrix, and these are summed; or the images of x and dy are
+        # copied side by side.  Choose the one that moves fewer elements.
         if self._outputs * self._depth > 2 * self._pixels * (self._outputs + self._depth):
             super().backward_weights(x, dy, dw)
             return

@@ -1,7 +1,7 @@
-"""Convolutions through cuDNN's Python front end, where that is installed.
+"""Convolutions through cuDNN's Python front end, if it is installed.
 
-Everything that pcaffe asks of cuDNN is here: graphs of one convolution each, on plain NCHW arrays.
-What a graph cannot do, and every GPU without cuDNN, is left to our own kernels; the log says so.
+This is all that pcaffe uses of cuDNN: graphs of one convolution each, on plain NCHW arrays. Our own
+kernels do what a graph cannot do, and run on every GPU without cuDNN; the log says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Library:
 
 @functools.cache
 def library(gpu: Any) -> Library | None:
-    """Return cuDNN for a GPU, or None where there is none; the log tells which, once for a GPU."""
+    """Return cuDNN for a GPU, or None if there is none; log which, once for a GPU."""
     if gpu.cuda_stream() is None:
         return None
     try:
@@ -58,8 +58,8 @@ class Operation:
     """A graph of one operation, built for some shapes.
 
     ``make`` is the name of the front end's function; ``inputs`` are its arguments' names with the
-    shapes, ``output`` is the shape of the result; all arrays are contiguous.  Raises what the front
-    end does, when cuDNN has no way.
+    shapes, ``output`` is the shape of the result; all arrays are contiguous.  Raises the front
+    end's exceptions when cuDNN cannot do it.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Operation:
         self._graph = graph
 
     def _unwanted(self, dtype: np.dtype) -> list[Any]:
-        """Return what no plan may do: give other bits each time, round without being asked to."""
+        """Return the properties that no plan may have: varying results, unwanted rounding."""
         notes = self._library.module.numerical_note
         unwanted = [notes.NONDETERMINISTIC]
         if dtype == np.float32 and not self._library.gpu.use_tf32:
@@ -105,7 +105,7 @@ class Operation:
         return unwanted
 
     def run(self, output: Any, **inputs: Any) -> None:
-        """Enqueue it on the current stream."""
+        """Enqueue the operation on the current stream."""
         gpu, module = self._library.gpu, self._library.module
         workspace = gpu.empty(max(1, self._graph.get_workspace_size()), np.uint8)
         module.set_stream(handle=self._library.handle, stream=gpu.cuda_stream())
@@ -115,7 +115,7 @@ class Operation:
 
 
 class LibraryWays:
-    """A convolution by cuDNN, each direction built at its first use, or by ``ours``.
+    """A convolution by cuDNN, or by ``ours``; each direction is built at its first use.
 
     ``ours`` has the same methods.
     """
@@ -131,7 +131,7 @@ class LibraryWays:
         y_shape = (x_shape[0], w_shape[0], *geometry.output_shape(x_shape[2:]))
         self._library, self._ours = library, ours
         self._x, self._w, self._y = map(_with_two_axes, (x_shape, w_shape, y_shape))
-        # An axis that was put in has a kernel of 1.
+        # An inserted axis has a kernel of 1.
         one = (1,) * (len(self._x) - len(x_shape))
         zero = (0,) * len(one)
         self._options = {
@@ -196,12 +196,12 @@ class LibraryWays:
 
 
 def can_do(x_shape: Shape, dtype: Any) -> bool:
-    """Tell whether to ask cuDNN at all: for one to three spatial axes, but not of float64."""
+    """Tell whether cuDNN may do it: one to three spatial axes, but not float64."""
     return len(x_shape) <= 5 and np.dtype(dtype) != np.float64
 
 
 def _with_two_axes(shape: Shape) -> Shape:
-    """Return the shape with an axis of 1 put in, if it has a single spatial axis."""
+    """Return the shape; insert an axis of 1 if it has a single spatial axis."""
     return shape if len(shape) > 3 else (*shape[:2], 1, *shape[2:])
 
 

@@ -7,5 +7,5 @@ from typing import Any
 
 
 def blockwise(function: Callable[..., Any], *arrays: Any) -> None:
-    """See `pycaffe_dist.kernels.elementwise.blockwise`: here all is one block."""
+    """See `pycaffe_dist.kernels.elementwise.blockwise`; here the whole array is one block."""
     function(*[array.reshape(-1) for array in arrays])

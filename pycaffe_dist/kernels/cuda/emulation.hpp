@@ -1,7 +1,7 @@
-// CUDA C in C++: a source that includes this file compiles with a host compiler, and its kernels run
-// block by block.  Threads of a block that never wait for each other run one after the other; those
-// of kernels with __syncthreads are fibers that take turns from barrier to barrier.  Compiled for each
-// source again, it includes nothing of C++'s library, and goes by C++14, whose math.h is half as long.
+// CUDA C in C++: a source that includes this file compiles with a host compiler, and its kernels
+// run block by block. The threads of a block run one after the other; in kernels with __syncthreads
+// they are fibers that take turns from barrier to barrier.  It is compiled again for each source;
+// therefore it includes nothing of C++'s library, and keeps to C++14, whose math.h is half as long.
 #pragma once
 
 #include <math.h>
@@ -29,11 +29,11 @@ static thread_local dim3 blockDim, gridDim;
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 
-// What one launch asks for; `error` is set when a kernel breaks the rules.
+// One launch; `error` is set when a kernel breaks the rules.
 struct Launch {
   unsigned int grid[3], block[3];
   unsigned int shared_bytes;
-  int reverse;  // blocks and threads in the opposite order: what differs then is a race
+  int reverse;  // blocks and threads in the opposite order: a different result shows a race
   int error;
 };
 
@@ -151,12 +151,12 @@ class Fibers {
         waiting += fibers_[t].running;
       }
       more = waiting > 0;
-      // On a device a barrier that some threads never reach has no defined effect.
+      // On a GPU a barrier that some threads never reach is undefined behaviour.
       if (more && waiting != threads) launch.error = DIVERGED;
     }
   }
 
-  // Called in a fiber: wait until all others have come as far.
+  // Called in a fiber: wait until all others are here, too.
   void wait() {
     if (current_ < 0) {
       launch_error(UNEXPECTED_BARRIER);
@@ -234,7 +234,7 @@ template <typename Body> static void emulate(Launch& launch, bool waits, const B
     blockIdx.x = b % gridDim.x;
     blockIdx.y = b / gridDim.x % gridDim.y;
     blockIdx.z = b / gridDim.x / gridDim.y;
-    // What an earlier block left in shared memory must not be mistaken for one's own.
+    // A block must not take an earlier block's shared memory for its own.
     memset(shared, 0xff, size);
     if (waits) {
       fibers.run(body, threads, launch);

@@ -23,14 +23,14 @@ def gemm(
 
 
 class FixedProduct:
-    """See `pycaffe_dist.kernels.gemm.FixedProduct`; cuBLAS takes the matrix as it lies."""
+    """See `pycaffe_dist.kernels.gemm.FixedProduct`; cuBLAS uses the matrix in place."""
 
     def __init__(self, m: int, n: int, k: int, dtype: Any = np.float32):
         self._b: Any = None
         self._transposed = False
 
     def hold(self, b: Any, transposed: bool = False) -> None:
-        """Take b (K, N), or (N, K) if ``transposed``; it must be held anew when it has changed."""
+        """Take b (K, N), or (N, K) if ``transposed``; call it again when b has changed."""
         self._b, self._transposed = b, transposed
 
     def run(self, a: Any, y: Any, add: bool = False) -> None:

@@ -17,7 +17,7 @@ _cu = kernels("im2col")
 
 
 class Im2colPlan:
-    """See `pycaffe_dist.kernels.im2col.Im2colPlan`; the tables are those of im2col.cu."""
+    """See `pycaffe_dist.kernels.im2col.Im2colPlan`; im2col.cu describes the tables."""
 
     def __init__(self, spatial: tuple[int, ...], geometry: ConvolutionGeometry):
         self.output = geometry.output_shape(spatial)
@@ -54,19 +54,19 @@ class Im2colPlan:
 
 
 class _Axis:
-    """Where windows lie on one axis."""
+    """The positions of windows on one axis."""
 
     def __init__(self, kernel: int, stride: int, pad: int, dilation: int, size: int, count: int):
         self._offsets = np.arange(kernel)[:, None] * dilation - pad
         self._stride, self._size, self._count = stride, size, count
 
     def inputs(self) -> np.ndarray:
-        """Return (taps, outputs): the place on the input, or -1."""
+        """Return (taps, outputs): the index on the input, or -1."""
         places = np.arange(self._count) * self._stride + self._offsets
         return np.where((places >= 0) & (places < self._size), places, -1)
 
     def outputs(self) -> np.ndarray:
-        """Return (taps, inputs): the window of which this tap lies on an input, or -1."""
+        """Return (taps, inputs): the window whose tap lies on the input, or -1."""
         windows, rest = np.divmod(np.arange(self._size) - self._offsets, self._stride)
         return np.where((rest == 0) & (windows >= 0) & (windows < self._count), windows, -1)
 

@@ -39,5 +39,5 @@ class InnerProduct:
 
 
 def like(w: Any, x: Any) -> Any:
-    """Return parameters with elements as those of x: a copy where data has 16 bits."""
+    """Return parameters with the dtype of x: a copy if data has 16 bits."""
     return w if w.dtype == x.dtype else w.astype(x.dtype)

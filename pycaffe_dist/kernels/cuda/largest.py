@@ -1,4 +1,4 @@
-"""The places of the largest values along an axis on a GPU."""
+"""The indices of the largest values along an axis on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What BatchNorm does with the statistics of its channels on a GPU."""
+"""BatchNorm's work on the statistics of its channels on a GPU."""
 
 from __future__ import annotations
 

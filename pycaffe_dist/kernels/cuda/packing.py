@@ -1,4 +1,4 @@
-"""Images that come as rows of bytes, transformed on a GPU."""
+"""Images from rows of bytes, transformed on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def unpack_images(rows: Any, mean: Any, scale: float, out: Any) -> None:
     """Write (pixel - mean) * scale of the images in ``rows`` to ``out`` (n, C, h, w).
 
     ``rows``: (n, bytes), as `pycaffe_dist.kernels.packing` makes them; ``mean``: an image of the
-    whole images' shape, or one value per channel.
+    uncropped images' shape, or one value per channel.
     """
     channels, height, width = out.shape[1:]
     mean_size = mean.shape[1:] if mean.ndim == 3 else (0, 0)

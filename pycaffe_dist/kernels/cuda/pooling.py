@@ -47,7 +47,7 @@ def stochastic_pool_mean(x: Any, y: Any, geometry: PoolingGeometry) -> None:
 def _launch(
     kernel: Kernel, arrays: tuple, x: Any, y: Any, geometry: PoolingGeometry, result: Any
 ) -> None:
-    """Launch a kernel over the rows of ``result``, which is x or y or has the shape of one."""
+    """Launch a kernel over the rows of ``result``, which is x or y or an array of such a shape."""
     columns = result.shape[-1]
     lines, shift = result.size // max(1, columns), row_shift(columns)
     sizes = *x.shape[-2:], *y.shape[-2:], *geometry.kernel, *geometry.stride, *geometry.pad

@@ -1,4 +1,4 @@
-"""How kernels share out rows among threads, and sums among blocks."""
+"""How kernels divide rows among threads, and sums among blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from pycaffe_dist.kernels.cuda.source import THREADS
 
-# Blocks that a sum is split into, so that every multiprocessor of a large GPU has some.
+# A sum is split into so many blocks that every multiprocessor of a large GPU has some.
 BLOCKS = 1024
 WARP = 32
 
@@ -25,7 +25,7 @@ def block_size(n: int) -> int:
 
 
 def splits(pieces: int, sums: int) -> int:
-    """Return into how many parts each of ``sums`` sums over ``pieces`` is split, at least 1."""
+    """Return the number of parts, at least 1, of each of ``sums`` sums over ``pieces``."""
     return max(1, min(pieces, BLOCKS // max(1, sums)))
 
 

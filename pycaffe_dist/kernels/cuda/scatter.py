@@ -1,4 +1,4 @@
-"""Rows looked up in a table and added to one on a GPU."""
+"""Lookups of rows in a table, and sums of rows by index, on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel sources: the ``.cu`` of a family, its kernels' signatures, and calls of them by name.
+"""Kernel sources: the ``.cu`` of a family, the signatures of its kernels, and their calls by name.
 
 A kernel is a function template over the types of its arrays, ``T``, ``P`` and so on.  A call finds
 them from its arguments, as C++ does, checks every argument against its parameter, and launches the
@@ -24,10 +24,10 @@ from pycaffe_dist.kernels.cuda.arguments import POINTER, Arguments
 from pycaffe_dist.precision import wide
 
 THREADS = 256
-# Indices are ints, and a loop over a grid may step once beyond the last of them.
+# Indices are ints, and a loop over a grid may step once beyond the last one.
 MOST_ELEMENTS = 2**31 - 2**24
 
-# The types of C++ by those of NumPy, and the other way round.
+# C++'s types by NumPy's, and the reverse.
 C_TYPES = {
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
@@ -76,7 +76,7 @@ class Signature:
 
 
 def c_type(name: str, binding: Mapping[str, np.dtype]) -> str:
-    """Return a parameter's type with the template's types put in."""
+    """Return a parameter's type with the template's types inserted."""
     if name.startswith("Wide<"):
         return C_TYPES[wide(binding[name[5:-1].strip()]).name]
     return C_TYPES[binding[name].name] if name in binding else name
@@ -103,12 +103,12 @@ class Source:
 
 @functools.cache
 def common() -> str:
-    """Return what stands in front of every source."""
+    """Return the text in front of every source."""
     return (Path(__file__).parent / "common.cuh").read_text()
 
 
 def parse(path: Path) -> Source:
-    """Read a source; raises DeviceError for a kernel that is declared in no known way."""
+    """Read a source; raises DeviceError for a kernel that is not declared as a template."""
     text = path.read_text()
     bare = _COMMENT.sub(" ", text)
     waiting = _waiting_functions(_COMMENT.sub(" ", common()) + bare)
@@ -144,7 +144,7 @@ def _parameter(path: Path, kernel: str, words: str) -> Parameter:
 
 
 def _waiting_functions(text: str) -> set[str]:
-    """Return the names of the functions that lead to a barrier."""
+    """Return the names of the functions that call a barrier, directly or not."""
     waiting = {"__syncthreads"}
     bodies = dict(_functions(text))
     while True:
@@ -166,7 +166,7 @@ def _functions(text: str):
 
 
 class Kernel:
-    """A kernel of a source, called like the function that it is."""
+    """A kernel of a source, called like a function."""
 
     def __init__(self, source: Source, signature: Signature):
         self._source, self._signature = source, signature
@@ -199,8 +199,8 @@ class Kernel:
         self._launch(device.current_gpu(), (*grid, *ones)[:3], (*block, *ones)[:3], shared, args)
 
     def _launch(self, gpu: Any, grid: Any, block: Any, shared: int, args: tuple) -> None:
-        # Small nets spend their time here: what can be checked once for some types is checked once.
-        # Every thread has its own room for the arguments.
+        # Small nets spend their time here, so checks that depend on types alone are made once for
+        # each.  Every thread has its own memory for the arguments.
         if len(args) != len(self._signature.parameters):
             raise DeviceError(
                 f"{self._signature.name} takes {len(self._signature.parameters)} arguments, "
@@ -245,7 +245,7 @@ class Kernel:
                         f"{signature.name}: {parameter.name} has elements of {arg.dtype}, other "
                         f"arrays of its type {parameter.type} have {found}"
                     )
-        # What the arrays leave open: parameters are of the type that data is computed in.
+        # Types that the arrays leave open: parameters have the type that data is computed in.
         first = next(iter(binding.values()), np.dtype(np.float32))
         for name in self._source.types:
             binding.setdefault(name, wide(binding.get("T", first)))
@@ -270,7 +270,7 @@ class Kernels:
         self._path = Path(__file__).parents[1] / f"{stem}.cu"
 
     def __getattr__(self, name: str) -> Kernel:
-        # Called for attributes that are not there: before the first use, and for wrong names.
+        # Called for missing attributes: before the first use, and for wrong names.
         if name.startswith("_"):
             raise AttributeError(name)
         source = parse(self._path)

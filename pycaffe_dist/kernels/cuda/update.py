@@ -49,7 +49,7 @@ def adam_update(w, diff, mean, variance, regularization, rate, beta1, beta2, del
 
 
 class UpdateOfMany:
-    """See `pycaffe_dist.kernels.update.UpdateOfMany`; the tables are those of update.cu."""
+    """See `pycaffe_dist.kernels.update.UpdateOfMany`; update.cu describes the tables."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class UpdateOfMany:
         arrays: Sequence[tuple[Any, ...]],
         settings: Sequence[tuple[float, float, float]],
     ):
-        # A launch cannot check what it finds in a table.
+        # A launch cannot check the arrays in a table.
         kinds = {(array.dtype, array.size) for own in arrays for array in own}
         if len({dtype for dtype, _ in kinds}) > 1 or len(kinds) > len({a[0].size for a in arrays}):
             raise DeviceError(f"{update.__name__}: arrays of other types or sizes than the weights")

@@ -1,6 +1,6 @@
-"""Shape-specialised machine code: specifications become LLVM IR, objects, and addresses to call.
+"""Shape-specialised machine code: specifications become LLVM IR, object files and addresses.
 
 A specification (`RowKernel`, `OuterKernel`, `FlatKernel`, `TransposeKernel`) is a frozen dataclass
-that says which loop nest it wants; `address_of` compiles it for the host's vector units, keeps the
-object file in a per-user cache, and returns the address that Numba drivers call.
+that describes a loop nest.  `address_of` compiles it for the host's vector units, keeps the object
+file in a per-user cache, and returns the address for Numba functions to call.
 """

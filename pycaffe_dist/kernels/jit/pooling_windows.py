@@ -1,8 +1,8 @@
 """Microkernels of pooling: one output row from the input rows that its windows cover.
 
 Each first combines the rows, which are contiguous, into one row of scratch memory, and then the
-columns of that row.  The scratch row has room for padding on both sides, which the caller fills
-with values that change nothing; so no window needs a border case.
+columns of that row.  The caller fills the scratch row's padding on both sides with neutral values,
+so no window needs a special case at the border.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from pycaffe_dist.kernels.jit.codegen.emitter import INT32, Emitter
 from pycaffe_dist.kernels.jit.codegen.objects import ENTRY
 from pycaffe_dist.kernels.jit.codegen.target import Target
 
-# A place that loses against every real one.
+# An index that loses against every real one.
 NOWHERE = 2**31 - 1
 
 
 def _vector_loop(e: Emitter, width: ir.Value, body) -> None:
     """Run ``body(byte offset, mask)`` over a row of ``width`` floats.
 
-    The last vector ends with the row, and the mask is None; only a row that is shorter than a
-    vector needs one.
+    The last vector ends with the row, so the mask is None, except for a row shorter than a vector.
     """
     build = e.builder
     wide, narrow, go = (e.function.append_basic_block() for _ in range(3))
@@ -88,7 +87,7 @@ class MaximumKernel:
             top, top_place = self._column(e, best, where, offset, 0)
             for k in range(1, self.columns):
                 value, place = self._column(e, best, where, offset, k)
-                # Of equal maxima the first in row-major order counts.
+                # Of equal maxima the first in row-major order wins.
                 equal = build.fcmp_ordered("==", value, top)
                 earlier = build.and_(equal, build.icmp_signed("<", place, top_place))
                 take = build.or_(self._beats(e, value, top), earlier)
@@ -105,7 +104,7 @@ class MaximumKernel:
         return e.module
 
     def _combine_rows(self, e: Emitter, x, x_row, rows, width, index, best, where) -> None:
-        """Write the maxima of the columns of ``rows`` rows, and their places, to scratch rows."""
+        """Write the maxima of the columns of ``rows`` rows, and their indices, to scratch rows."""
         build = e.builder
         nothing = ir.Constant(e.vector, [float("-inf")] * e.lanes)
         nowhere = ir.Constant(e.indices, [NOWHERE] * e.lanes)
@@ -155,7 +154,7 @@ class MaximumKernel:
 
     @staticmethod
     def _beats(e: Emitter, value: ir.Value, top: ir.Value) -> ir.Value:
-        # A NaN is taken, so that it reaches the output.
+        # A NaN wins, so that it reaches the output.
         nan = e.builder.fcmp_unordered("uno", value, value)
         return e.builder.or_(e.builder.fcmp_ordered(">", value, top), nan)
 

@@ -1,4 +1,4 @@
-"""Scratch memory that belongs to no kernel: one piece serves all layers in turn."""
+"""Scratch memory for all kernels: the layers use one block in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALIGNMENT = 64
 
 
 class Workspace:
-    """Lends memory; keeps the largest piece that came back, for the next who asks."""
+    """Lends memory; keeps the largest block that came back for the next request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,12 +20,12 @@ class Workspace:
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept while nobody uses it."""
+        """The bytes that are kept while nobody uses them."""
         return self._free.nbytes
 
     @contextmanager
     def lend(self, floats: int) -> Iterator[np.ndarray]:
-        """Give the context an aligned float32 array of undefined contents."""
+        """Return a context with an aligned float32 array of undefined contents."""
         wanted = 4 * floats + ALIGNMENT
         with self._lock:
             memory, self._free = self._free, np.empty(0, np.uint8)

@@ -50,7 +50,7 @@ class Emitter:
         return self.builder.load(self.place(address, offset, INT64))
 
     def load(self, address: ir.Value, offset: ir.Value | int = 0, mask=None) -> ir.Value:
-        """Load a vector; lanes outside ``mask`` are neither read nor defined but zero."""
+        """Load a vector; lanes outside ``mask`` are not read, and are zero."""
         pointer = self.place(address, offset, self.vector)
         if mask is not None:
             kinds = [pointer.type, INT32, self.bits, self.vector]
@@ -71,14 +71,14 @@ class Emitter:
         self.builder.store(value, pointer).align = 4
 
     def store_first(self, value: ir.Value, count: int, address: ir.Value, offset=0) -> None:
-        """Store the first ``count`` lanes, a number known now."""
+        """Store the first ``count`` lanes, a constant."""
         if count == self.lanes:
             self.store(value, address, offset)
         elif self.target.level == "avx512":
             mask = ir.Constant(self.bits, [int(i < count) for i in range(self.lanes)])
             self.store(value, address, offset, mask)
         else:
-            # Masked stores are slow on AVX2 and do not exist below: halves, quarters, elements.
+            # Masked stores are slow on AVX2 and missing below it: store halves, quarters, elements.
             start, piece = 0, self.lanes // 2
             offset = self.int(offset) if isinstance(offset, int) else offset
             while piece:
@@ -94,7 +94,7 @@ class Emitter:
                 piece //= 2
 
     def store_some(self, value: ir.Value, count: ir.Value, address: ir.Value) -> None:
-        """Store the first ``count`` lanes, fewer than there are; a masked store may be slow."""
+        """Store the first ``count`` lanes, not all of them; a masked store may be slow."""
         build, piece = self.builder, self.lanes // 2
         while piece:
             lanes = ir.Constant(ir.VectorType(INT32, piece), list(range(piece)))
@@ -120,7 +120,7 @@ class Emitter:
         return self.builder.shuffle_vector(single, self.undefined, lanes)
 
     def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """Return a·b + c, fused where the hardware does that."""
+        """Return a·b + c, fused where the hardware can."""
         if not self.target.fused:
             return self.builder.fadd(self.builder.fmul(a, b), c)
         function = self._intrinsic("llvm.fma", self.vector, [self.vector] * 3)
@@ -152,7 +152,7 @@ class Emitter:
         state: list[ir.Value],
         body: Callable[[list[ir.Value]], list[ir.Value]],
     ) -> list[ir.Value]:
-        """Run ``body`` ``count`` >= 1 times on ``state``, from value to value; return the last."""
+        """Run ``state = body(state)`` ``count`` >= 1 times; return the last state."""
         build = self.builder
         before, start = build.block, self.function.append_basic_block()
         build.branch(start)
@@ -175,8 +175,8 @@ class Emitter:
     def transpose(self, rows: list[ir.Value]) -> list[ir.Value]:
         """Transpose a square of vectors; missing rows are zero.
 
-        Undefined ones would be cheaper, but LLVM's AVX-512 code generator stops the process at
-        some of the shuffles that they lead to ("Illegal shuffle mask").
+        Undefined rows would be cheaper, but lead to shuffles at which LLVM's AVX-512 code generator
+        ends the process ("Illegal shuffle mask").
         """
         rows = rows + [self.zero] * (self.lanes - len(rows))
         width = self.lanes // 2
@@ -192,7 +192,7 @@ class Emitter:
         return rows
 
     def interleave(self, parts: list[ir.Value]) -> list[ir.Value]:
-        """Return the elements of one or two vectors in turn, as as many vectors."""
+        """Return one or two vectors with their elements interleaved, as equally many vectors."""
         if len(parts) == 1:
             return parts
         turns = [i // 2 + i % 2 * self.lanes for i in range(2 * self.lanes)]
@@ -202,7 +202,7 @@ class Emitter:
         ]
 
     def shuffle(self, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
-        """Return the elements of a and b, one behind the other, of the given indices."""
+        """Return the elements of a and b, concatenated, at the given indices."""
         return self.builder.shuffle_vector(a, b, ir.Constant(self.indices, lanes))
 
     def _intrinsic(self, name: str, result: ir.Type, arguments: list, suffix: str = ""):

@@ -23,12 +23,12 @@ from pycaffe_dist.kernels.workers import Worker, WorkerDied
 from pycaffe_dist.log import logger
 
 ENTRY = "kernel"
-# A test's way to end workers: the name of a kind of specification.
+# For tests: the name of a kind of specification at which workers end.
 ABORT = "PCAFFE_ABORT_COMPILING"
 
 
 class Specification(Protocol):
-    """What `address_of` compiles; equal specifications are one kernel."""
+    """A kernel for `address_of` to compile; equal specifications are one kernel."""
 
     def build(self, target: Target) -> ir.Module:
         """Return a module with one function called ``kernel``."""
@@ -73,13 +73,14 @@ class _Loader:
 
 
 _loader = _Loader()
-_told: set[str] = set()  # the layers of which a warning has told that LLVM failed
+_told: set[str] = set()  # the layers that a warning has named
 
 
 def address_of(spec: Specification, target: Target) -> int:
     """Return the address of the machine code of ``spec``, compiling it when it is new.
 
-    In a dry run, what is new gives 0.  Raises DeviceError when LLVM fails in every way.
+    In a dry run a new kernel has address 0.  Raises DeviceError when LLVM fails at plainer code,
+    too.
     """
     return _loader.address_of(spec, target)
 
@@ -120,7 +121,7 @@ def compile_module(module: ir.Module, target: Target) -> bytes:
 
 
 def compile_here(spec: Specification, target: Target, code_for: Target) -> bytes:
-    """Return the object file of ``spec``, cut for ``target`` and translated for ``code_for``.
+    """Return the object file of ``spec``, with tiles for ``target`` and code for ``code_for``.
 
     LLVM may end the process.
     """
@@ -137,7 +138,7 @@ def _generator() -> str:
 
 
 def _paths(spec: Specification, target: Target) -> tuple[Path, Path]:
-    """Return the files for the code of ``spec``, and for plainer code where LLVM fails."""
+    """Return the files for the code of ``spec``, and for the plainer code if LLVM fails."""
     words = f"{_generator()}\n{target}\n{spec}"
     key = hashlib.sha256(words.encode()).hexdigest()[:40]
     folder = caching.cache_directory()
@@ -149,7 +150,7 @@ def _object_code(spec: Specification, target: Target) -> bytes:
     code = _kept(spec, paths)
     if code is not None:
         return code
-    # A few locks for all kernels: processes of a host may compile different ones at a time.
+    # A few locks for all kernels, so that processes of a host can compile different ones at a time.
     with caching.exclusive(path.parent / f"lock-{path.name[0]}", path.exists):
         code = _kept(spec, paths)  # another process may have compiled it meanwhile
         if code is None:
@@ -176,7 +177,7 @@ def _compile(
     paths: tuple[Path, Path],
     wanted_by: str = "",
 ) -> bytes:
-    """Return the code that ``worker`` makes, and keep it: where LLVM fails, plainer code."""
+    """Return the code that ``worker`` makes, and keep it; if LLVM fails, plainer code."""
     reason = ""
     for code_for in (target, *target.plainer()):
         try:
@@ -220,7 +221,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, code: bytes) -> None:
-    # A cache that cannot be written costs time at the next start, nothing else.
+    # A cache that cannot be written costs time at the next start, and nothing else.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")

@@ -17,8 +17,8 @@ VARIABLE = "PCAFFE_SIMD"
 class Target:
     """A vector unit: float32 lanes, registers, whether it fuses multiply-adds, and LLVM's names.
 
-    ``triple`` is LLVM's name of another kind of machine than this one; ``optimize`` is LLVM's level
-    of optimization, 0 to 3.
+    ``triple`` is LLVM's name of a machine, if it is not this one; ``optimize`` is LLVM's level of
+    optimization, 0 to 3.
     """
 
     level: str
@@ -31,15 +31,15 @@ class Target:
     optimize: int = 3
 
     def plainer(self) -> list[Target]:
-        """Return what else makes code that this unit can run, the fastest first.
+        """Return other targets whose code this unit can run, the fastest first.
 
-        The same specification, cut for this unit's lanes, goes other ways through LLVM then.
+        With them a specification with tiles for this unit takes other paths through LLVM.
         """
         narrower = [replace(self, cpu="haswell", features="")] if self.level == "avx512" else []
         return [*narrower, replace(self, optimize=0)]
 
     def tile_rows(self, vectors: int) -> int:
-        """Return how many rows of ``vectors`` sums fit, beside one operand row and a broadcast."""
+        """Return how many rows of ``vectors`` sums fit beside one operand row and a broadcast."""
         sums = 28 if self.registers == 32 else 12
         return min(sums, self.registers - 1 - vectors) // vectors
 
@@ -47,8 +47,8 @@ class Target:
 def step_cycles(rows: float, vectors: int) -> float:
     """Return the cycles of one step of a tile of ``rows`` times ``vectors`` multiply-adds.
 
-    It is bound by two of them a cycle, by operand loads (1.6 a cycle were seen), or by too few sums
-    to hide the latency of an addition; the loop around them takes about half a cycle more.
+    The bounds are two multiply-adds a cycle, 1.6 operand loads a cycle (measured), and, with few
+    sums, the latency of an addition.  The loop itself adds about half a cycle.
     """
     return max(rows * vectors / 2, (rows + vectors) / 1.6, 4.3) + 0.5
 

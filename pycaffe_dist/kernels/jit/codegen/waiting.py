@@ -1,4 +1,4 @@
-"""Waiting for another thread awake: to sleep and be woken takes longer than a small kernel."""
+"""Waits for another thread without sleeping: waking up takes longer than a small kernel."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pycaffe_dist.kernels.jit.codegen.target import Target, host_target
 
 @dataclass(frozen=True)
 class SwapKernel:
-    """Tells one thread something, and waits a while for another to say something.
+    """Stores a value for one thread, and waits a while for a value of another thread.
 
-    Stores ``value`` at ``to``, then looks at ``watch`` up to ``spins`` times until it holds at
-    least ``wanted``; when it does, pauses ``delay`` times more.  Arguments: to, value, watch,
-    wanted, spins, delay.
+    Stores ``value`` at ``to``, then reads ``watch`` up to ``spins`` times until it is at least
+    ``wanted``; then it pauses ``delay`` times more.  Arguments: to, value, watch, wanted, spins,
+    delay.
     """
 
     machine: str
@@ -67,11 +67,11 @@ class SwapKernel:
 
 
 def swap_kernel() -> tuple[SwapKernel, Target]:
-    """Return the specification of this machine's `swap_function`, and what to compile it for."""
+    """Return the specification of this machine's `swap_function`, and its target."""
     return SwapKernel(platform.machine()), host_target()
 
 
 def swap_function() -> Callable[[int, int, int, int, int, int], None]:
-    """Return `SwapKernel` as a Python function that lets go of the interpreter lock."""
+    """Return `SwapKernel` as a Python function that releases the interpreter lock."""
     address = address_of(*swap_kernel())
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(address)

@@ -1,1 +1,1 @@
-"""Convolutions on microkernels: by rows, by phases of a stride, 1×1 with a stride, depthwise."""
+"""Convolutions on microkernels: by rows, 1×1 with a stride, depthwise, and weight gradients."""

@@ -23,14 +23,14 @@ from pycaffe_dist.kernels.jit.convolution.planes import (
 )
 from pycaffe_dist.threads import parallel_for
 
-# Channels of an image, which lie side by side, that are gone through before the next image.
+# So many neighbouring channels of an image are computed before the next image.
 CHANNELS = 32
-# A chunk of planes should be worth a thread's waking up.
+# A chunk of planes must be worth waking a thread.
 ELEMENTS_PER_CHUNK = 1 << 14
 
 
 def has_microkernels(geometry: ConvolutionGeometry) -> bool:
-    """Return whether there is machine code for a depthwise convolution of this geometry."""
+    """Tell whether there is machine code for a depthwise convolution of this geometry."""
     return geometry.stride[-1] in STRIDES and math.prod(geometry.kernel) <= MOST_TAPS
 
 
@@ -59,13 +59,13 @@ class DepthwiseConvolution:
 
     @functools.cached_property
     def _rows(self) -> np.ndarray:
-        """The offset of the row of x for each row of y and kernel row."""
+        """Return the offset of the row of x for each row of y and kernel row."""
         rows = np.ascontiguousarray(self._table.rows.T)
         return np.where(rows < 0, -1, 4 * rows)
 
     @functools.cached_property
     def _rows_back(self) -> np.ndarray:
-        """The offsets of the rows of dy for each row of dx, and of their weights."""
+        """Return the offsets of the rows of dy for each row of dx, and of their weights."""
         width, width_y = self._row.inputs, self._row.outputs
         pairs: list[list[tuple[int, int]]] = [[] for _ in range(self._table.pixels_in // width)]
         for t, starts in enumerate(self._table.rows.tolist()):
@@ -84,7 +84,7 @@ class DepthwiseConvolution:
     def forward(
         self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, y: np.ndarray, slope: float
     ) -> None:
-        """Set y to the convolution of x with w, plus b, its negatives times slope."""
+        """Set y to the convolution of x with w, plus b; multiply negative results by slope."""
         bias = np.zeros(self._channels, np.float32) if b is None else b.reshape(-1)
         kernel = address_of(FilterKernel(self._row, self._lines), self._target)
         args = self._rows, self._zeros, self._weights(w), bias, np.full(1, slope, np.float32)

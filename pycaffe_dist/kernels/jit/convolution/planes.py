@@ -1,9 +1,9 @@
-"""Microkernels of filters that take one plane to one plane: depthwise convolutions, and the like.
+"""Microkernels of filters from one plane to one plane, such as depthwise convolutions.
 
-Lanes are neighbouring pixels of a row.  Rows are read and written where they lie; which of a
-vector's pixels lie beside the row is fixed in the code, so that they are not read.  A table says
-where the rows are that each row of results is made from; an offset below 0 stands for a row of
-padding, in place of which the caller's row of zeros is read.
+Lanes are neighbouring pixels of a row.  Rows are read and written in place.  The code itself fixes
+which pixels of a vector lie beside the row; these are not read.  A table has the offsets of the
+input rows of each output row; an offset below 0 is a row of padding, for which the caller's row of
+zeros is read.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pycaffe_dist.kernels.jit.codegen.emitter import Emitter
 from pycaffe_dist.kernels.jit.codegen.objects import ENTRY
 from pycaffe_dist.kernels.jit.codegen.target import Target
 
-# Steps along a row that the microkernels are made for.
+# The strides along a row that have microkernels.
 STRIDES = (1, 2)
-# Taps are unrolled in machine code; beyond so many their weights or sums crowd the registers.
+# Taps are unrolled in machine code; the weights or sums of more taps do not fit the registers.
 MOST_TAPS = 25
-# As many vectors of equal code as are worth a loop.
+# So many vectors with equal code are worth a loop.
 LOOPED = 3
 
 
 @dataclass(frozen=True)
 class Row:
-    """One axis of a filter: ``taps`` of it, and the sizes of its input and of its output."""
+    """One axis of a filter: its taps, and the sizes of its input and output."""
 
     taps: int
     stride: int
@@ -52,10 +52,10 @@ def _over_vectors(
     state: list[ir.Value],
     body: Callable[[int | None, ir.Value, list[ir.Value]], list[ir.Value]],
 ) -> list[ir.Value]:
-    """Run ``body(start, index, state)`` for every vector of a row, from value to value of state.
+    """Run ``body(start, index, state)`` for every vector of a row; it returns the next state.
 
-    ``index`` is the element that a vector starts with.  Plain vectors, which look the same wherever
-    they are, come from a loop where there are many, and their start is None then.
+    ``index`` is the first element of the vector.  Many vectors away from the row's ends have the
+    same code: they run in a loop, with None as their start.
     """
     groups = itertools.groupby(starts, lambda start: start % e.lanes == 0 and is_plain(start))
     for plain, group in groups:
@@ -96,14 +96,14 @@ def _read(
 
 
 def _lies_inside(row: Row, start: int, lanes: int) -> bool:
-    """Return whether all that a vector of outputs reads lies in the row."""
+    """Tell whether a vector of outputs reads only elements inside the row."""
     first = start * row.stride - row.pad
     last = (start + lanes) * row.stride - 1 + (row.taps - 1) * row.dilation - row.pad
     return first >= 0 and last < row.inputs
 
 
 def _line(e: Emitter, source: ir.Value, rows: ir.Value, at: int, zeros: ir.Value) -> ir.Value:
-    """Return the address of a row of ``source`` whose offset is in a table, or of the zeros."""
+    """Return the address of the row of ``source`` at an offset from a table, or of the zeros."""
     offset = e.load_int(rows, at)
     absent = e.builder.icmp_signed("<", offset, e.int(0))
     return e.builder.select(absent, zeros, e.add(source, offset))
@@ -178,7 +178,7 @@ class SpreadKernel:
         e = Emitter(target, ENTRY, 6)
         dy, rows, height, zeros, w, dx = e.arguments
         row, stride = self.row, self.row.stride
-        # dy is read without steps, once for each remainder of the columns of dx.
+        # dy is read without a stride, once for each remainder of the columns of dx.
         read = Row(row.taps, 1, 0, 1, row.outputs, 0)
         taps = [
             [
@@ -255,7 +255,7 @@ class CorrelationKernel:
         whole = row.outputs // e.lanes * e.lanes
 
         def gradient(start: int | None, at: ir.Value) -> ir.Value:
-            """Load dy, without what the vector before the last one had already."""
+            """Load dy; elements that an earlier vector has already read become zero."""
             if start is None:
                 return e.load(at)
             fresh = [start % e.lanes == 0 or start + lane >= whole for lane in range(e.lanes)]

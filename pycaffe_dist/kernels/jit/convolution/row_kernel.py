@@ -22,8 +22,8 @@ Taps = tuple[tuple[tuple[int, int], ...], ...]
 class RowKernel:
     """A tile of one output row: ``pixels`` neighbours times ``vectors`` of output channels.
 
-    Lanes are output channels; activations are broadcast from where they lie.  Which pixels each
-    kernel column reaches is fixed here, so padding costs nothing::
+    Lanes are output channels; activations are broadcast in place.  The pixels that each kernel
+    column reaches are fixed here, so padding costs nothing::
 
         sum[i] = bias
         for t < taps: for c < channels: for k: for (i, d) in self.taps[k]:
@@ -44,8 +44,8 @@ class RowKernel:
         """Return the IR of the loop nest."""
         e = Emitter(target, ENTRY, 13)
         x, channel_step, rows, taps, channels, columns, w, row_step, bias, *output = e.arguments
-        # Constant column offsets would let LLVM keep broadcasts that neighbouring columns share
-        # alive from one to the next, and spill sums for it.
+        # With constant column offsets LLVM would keep the broadcasts that neighbouring columns
+        # share in registers, and spill sums.
         offsets = {k: e.load_int(columns, 8 * k) for k, pairs in enumerate(self.taps) if pairs}
         vector_bytes = 4 * e.lanes
         per_channel = vector_bytes * self.vectors * len(self.taps)
@@ -85,8 +85,8 @@ class RowKernel:
                     e.rectify(sums[i * self.vectors + j], slope)
                     for i in range(first, first + count)
                 ]
-                # Lanes beyond the last channel are written to its row, and then overwritten by
-                # it, because it comes after them.
+                # Lanes beyond the last channel are written to that channel's row, which is stored
+                # last and overwrites them.
                 for lane, row in reversed(list(enumerate(e.transpose(tile)))):
                     channel = e.minimum(j * e.lanes + lane, last)
                     where = e.add(e.builder.mul(channel, plane), 4 * first)

@@ -32,9 +32,9 @@ def split_vectors(count: int, width: int, target: Target) -> list[int]:
 
 
 def split_pixels(width: int, most: int, multiple: int) -> list[tuple[int, int]]:
-    """Split a row into (first pixel, pixels) tiles of at most ``most``, as even as can be.
+    """Split a row into (first pixel, pixels) tiles of at most ``most``, as equal as possible.
 
-    Tiles start at multiples of ``multiple``, so that few different tap patterns arise.
+    Tiles start at multiples of ``multiple``, so that there are few tap patterns.
     """
     most = max(multiple, most // multiple * multiple)
     tiles = -(-width // most)
@@ -46,7 +46,7 @@ def split_pixels(width: int, most: int, multiple: int) -> list[tuple[int, int]]:
 class RowConvolution:
     """One direction of one convolution: ``backward`` False is forward, True the data gradient.
 
-    Input and output below are those of the direction: the data gradient reads dy and writes dx.
+    Input and output are relative to the direction: the data gradient reads dy and writes dx.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class RowConvolution:
         out: np.ndarray,
         slope: float = 1.0,
     ) -> None:
-        """Set out to the convolution of source, plus b, its negatives times slope."""
+        """Set out to the convolution of source, plus b; multiply negative results by slope."""
         self._bias[:, : self._outputs] = 0 if b is None else b.reshape(self.group, -1)
         self._slope[0] = slope
         shaped = w.reshape(w.shape[0], w.shape[1], self._taps, self._columns)
@@ -214,7 +214,7 @@ def _pack_for_data(begin, end, w, packed, bands):
 
 @jit
 def _fill_row(out, start, width, plane, channels, bias, slope):
-    """A row that no tap reaches holds the bias only."""
+    """Set a row that no tap reaches to the bias."""
     for channel in range(channels):
         value = bias[channel]
         if value < 0:

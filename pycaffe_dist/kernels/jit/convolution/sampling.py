@@ -1,4 +1,4 @@
-"""The pixels of planes at multiples of a stride: all that strided 1×1 kernels touch."""
+"""The pixels of planes at multiples of a stride, which are the inputs of strided 1×1 kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.threads import parallel_for
 
-# Planes of small images are too little work for a thread to take one at a time.
+# One plane of a small image is too little work for a thread.
 PIXELS_PER_CHUNK = 1 << 14
 
 

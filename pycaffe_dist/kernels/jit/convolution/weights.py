@@ -1,8 +1,8 @@
 """The weight gradient of convolutions, on `OuterKernel`.
 
-Lanes are output channels of dy, which is transposed piece by piece; x is broadcast from where it
-lies.  A tile of sums belongs to some input channels at one kernel position, or, where there are few
-channels, to some kernel columns of one kernel row, read from a copy of x with padded rows.
+Lanes are output channels of dy, which is transposed piece by piece; x is broadcast in place. A tile
+of sums belongs to some input channels at one kernel position.  With few channels it belongs to some
+kernel columns of one kernel row, and x is read from a copy with padded rows.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
 from pycaffe_dist.kernels.jit.gemm.kernels import OuterKernel, TransposeKernel
 from pycaffe_dist.kernels.jit.gemm.tiles import lane_tiles, rows_per_tile
-from pycaffe_dist.threads import parallel_for, threads
+from pycaffe_dist.threads import parallel_for, thread_count
 
 # Pixels whose transposed dy stays in the first-level cache while all tiles use it.
 PIXELS_PER_PIECE = 256
 FEW_CHANNELS = 6
 UNITS_PER_THREAD = 3
-# Where there are few channels, the images are cut into so many parts, which are summed in the end:
-# whatever the threads, because the order of sums shows in the result.
+# With few channels the images are cut into so many parts, whose sums are added in the end.  The
+# number of threads does not matter: the order of additions shows in the result.
 PARTS = 12
 
 
@@ -55,10 +55,10 @@ class WeightGradient:
         self._padding = geometry.pad[-1]
         self._width_y, self._taps = plan.output[-1], len(plan.rows)
         self._rows_x, self._rows_y = plan.pixels_in // self._width, plan.rows.shape[1]
-        # Sums of kernel columns need no column limits, because the copy's rows are padded.
+        # Sums by kernel columns need no column limits, because the copy's rows are padded.
         self.by_columns = self.channels < FEW_CHANNELS and self._columns > 1
         self._row_pitch = self._width
-        # The few tiles of few channels leave dy's transposition nothing to share between threads.
+        # With few channels there are few tiles, and threads cannot share the transposition of dy.
         self.parts = min(PARTS, self.images) if self.by_columns else 1
         if self.by_columns:
             self._row_pitch += 2 * self._padding
@@ -132,7 +132,7 @@ class WeightGradient:
         pixels = self._rows_y * self._width_y
         self._piece_images = max(1, min(self.images, PIXELS_PER_PIECE // pixels))
         rows = -(-PIXELS_PER_PIECE // self._width_y)
-        # Half a piece more is better than a small last one.
+        # A piece that is half as large again is better than a small last one.
         whole = self._piece_images > 1 or self._rows_y < 1.5 * rows
         self._piece_rows = self._rows_y if whole else rows
         self._stride = geometry.stride[-1]
@@ -141,9 +141,9 @@ class WeightGradient:
         """Add the gradient to dw."""
         lane_units = self.group * len(self._bands)
         most = int(self._bands[:, 4].min())
-        # Each block of input tiles transposes dy for itself: no more blocks than threads need.
-        blocks = max(1, min(-(-UNITS_PER_THREAD * threads() // lane_units), most))
-        if threads() == 1 or self.parts > 1:
+        # Each block of input tiles transposes dy again: no more blocks than threads need.
+        blocks = max(1, min(-(-UNITS_PER_THREAD * thread_count() // lane_units), most))
+        if thread_count() == 1 or self.parts > 1:
             blocks = 1
         sizes = (
             *(self.images, self.group, self.channels, self.outputs, self._rows_x, self._width),
@@ -203,7 +203,7 @@ def _add_sums(sums, dw, base, per_output, band, tiles, passes, places, outputs):
     """dw += sums, whose shape is (tile, pass, row, lane)."""
     channel, rows, lanes, count = band[1], band[3], sums.shape[3], len(passes)
     flat, most = sums.reshape(-1), min(tiles[1] * rows, len(places))
-    # Sums stay in a cache of their own; so it is dw that is gone through in order.
+    # The sums stay in the cache, so the loops follow the order of dw.
     for lane in range(min(lanes, outputs - channel)):
         first = base + (channel + lane) * per_output
         of_output = dw[first : first + per_output]
@@ -258,7 +258,7 @@ def _add_piece(x, steps, dy_t, y_range, band, tiles, offsets, runs, run_starts, 
 def _gradient_units(
     begin, end, x, dy, parts, bands, offsets, runs, run_starts, passes, places, sizes
 ):
-    """Add the sums over a part of the images to ``parts``, gradients for each part."""
+    """Add the sums over parts of the images to ``parts``, a gradient for each part."""
     images, group, channels, outputs, rows_x, width = sizes[:6]
     rows_y, width_y, pitch, padding, row_step = sizes[6:11]
     stride, piece_images, piece_rows, by_columns, lanes, transpose, blocks = sizes[11:18]

@@ -88,7 +88,7 @@ class FlatKernel:
         a, b, b_row, depth, bias, slope, y, y_row, valid, add, lanes = e.arguments
         masks = [None] * (self.vectors - 1) + [e.mask_below(lanes) if self.masked else None]
         vector_bytes = 4 * e.lanes
-        # Rows beyond the last valid one are read from and written to it; it is written last.
+        # Rows beyond the last valid one use that row's memory; it is written last.
         last = e.builder.sub(valid, e.int(1))
         rows = [e.add(y, e.builder.mul(e.minimum(i, last), y_row)) for i in range(self.rows)]
 
@@ -179,7 +179,7 @@ class TransposeKernel:
 
 @dataclass(frozen=True)
 class PanelKernel:
-    """Copies rows of a matrix into panels of ``vectors``, side by side in it, one behind the other.
+    """Copies neighbouring column blocks of a matrix, ``vectors`` wide, into panels in a row.
 
     panel[p][r] = from[r·from_row + p·vector bytes·vectors …] for p < panels, r < rows.  With
     ``masked`` the last vector has only ``lanes`` valid lanes, the others become zeros.  Arguments:

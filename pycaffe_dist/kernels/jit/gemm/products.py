@@ -1,7 +1,7 @@
 """Matrix products in float32 on `FlatKernel` and `OuterKernel`, without packing the large operand.
 
-`flat_product` wants B as (K, N): lanes are columns of B.  `transposed_product` wants B as (N, K), a
-layer's weights: lanes are rows of A, and B's rows are broadcast from where they lie.
+`FlatProduct` takes B as (K, N): lanes are columns of B. `TransposedProduct` takes B as (N, K), a
+layer's weights: lanes are rows of A, and B's rows are broadcast in place.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pycaffe_dist.threads import parallel_for
 VECTORS = 3
 # Steps of k whose operands stay in the first- and second-level cache.
 DEPTH = 256
-# A unit of work of a flat product: so many row tiles, fewer where that leaves few units, and as
-# many columns as make up panels of this size (half a second-level cache).
+# A unit of work of a flat product has so many row tiles, or fewer if there would be too few units,
+# and so many column tiles that its panels have this size (half a second-level cache).
 ROW_TILES, FEWEST_ROW_TILES, ENOUGH_UNITS = 64, 16, 32
 PANEL_BYTES = 1 << 17
-# How B is read: where it lies, from copies that each unit of work makes, or laid out beforehand.
+# How B is read: in place, from copies that each unit of work makes, or from one rearranged copy.
 DIRECT, PANELLED, LAID_OUT = 0, 1, 2
 # Up to this depth a flat product is bound by the memory traffic of y.
 SHALLOW = 128
-# A unit of work of a transposed product: at most so many tiles of B's rows.
+# A unit of work of a transposed product has at most so many tiles of B's rows.
 OUTPUT_TILES = 8
 
 
@@ -69,7 +69,7 @@ def _flat_kernels(target: Target, rows: int, vectors: int) -> np.ndarray:
 
 
 def _flat_rows(target: Target, rows: int, vectors: int) -> int:
-    """Return how many of ``rows`` rows make a tile: few idle ones in the last tile."""
+    """Return how many of ``rows`` rows make a tile, so that the last one has few idle rows."""
     most = target.tile_rows(vectors)
     return min(range(max(1, most - 2), most + 1), key=lambda n: (-(-rows // n) * (n + 1), -n))
 
@@ -79,7 +79,7 @@ def _pack_four(a, first, row_step, k_step, depth, scale, target):
     """target[k, i] = scale · a[first + i·row_step + k·k_step] for four rows i."""
     one, two, three, four = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
     row, step, at = np.uint64(row_step), np.uint64(k_step), np.uint64(first)
-    # Written out, and with unsigned indices, this becomes vector code.
+    # Unrolled, and with unsigned indices, this becomes vector code.
     for k in indices(0, depth):
         source, to = at + k * step, four * k
         target[to] = scale * a[source]
@@ -162,8 +162,8 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, add, kernels, sizes):
                     panels, source, columns, k, steps, first_column, wide, width, lanes, kernels
                 )
             for i in range(high * wide):
-                # Few steps: a row tile passes over all columns, so that y is written in order.
-                # Many: a column tile stays in the first-level cache while all rows use it.
+                # With few steps a row tile passes over all columns, so that y is written in order.
+                # With many a column tile stays in the first-level cache while all rows use it.
                 tile = first_row + (i // wide if depth <= SHALLOW else i % high)
                 column_tile = first_column + (i % wide if depth <= SHALLOW else i // high)
                 column, row = column_tile * width, tile * rows
@@ -190,7 +190,7 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, add, kernels, sizes):
                     add if k == 0 else 1,
                     last,
                 )
-    scratch[0] = 0  # a later use keeps what ``panels`` points to from being freed
+    scratch[0] = 0  # used after the loop, so that the memory of ``panels`` is not freed before
 
 
 class FlatProduct:
@@ -208,7 +208,7 @@ class FlatProduct:
         width = VECTORS * target.lanes
         column_tiles = -(-n // width)
         wide = min(column_tiles, max(2, PANEL_BYTES // (4 * width * min(k, DEPTH))))
-        # Panels cost a copy, which several row tiles must share.
+        # Panels cost a copy, which pays if several row tiles share it.
         reading = PANELLED if self._tiles >= 4 else DIRECT
         column_units, high = images * group * -(-column_tiles // wide), ROW_TILES
         while high > FEWEST_ROW_TILES and column_units * -(-self._tiles // high) < ENOUGH_UNITS:
@@ -225,9 +225,9 @@ class FlatProduct:
         return self._packed.nbytes + self._bias.nbytes + self._laid_out.nbytes
 
     def lay_out(self, b: np.ndarray, transposed: bool = False) -> None:
-        """Copy b (K, N), or (N, K) if ``transposed``, to be the b of every `run` from now on.
+        """Copy b (K, N), or (N, K) if ``transposed``, for every later `run` without a b.
 
-        For a plan of one product.
+        The plan must have one product.
         """
         depth, columns = self._k, self._n
         lanes, width = self._target.lanes, VECTORS * self._target.lanes
@@ -269,8 +269,8 @@ class FlatProduct:
     ) -> None:
         """Set y to scale·A·b + bias per row, rectified with ``slope``; with ``add``, add to y.
 
-        a holds (group, M, K), or (group, K, M) if ``transposed``; b (images·group, K, N), or None
-        for what is laid out.
+        a holds (group, M, K), or (group, K, M) if ``transposed``; b is (images·group, K, N), or
+        None for the copy of `lay_out`.
         """
         row_step, k_step = (1, self._m) if transposed else (self._k, 1)
         flat, part = a.reshape(-1), self._packed.size // self._group

@@ -4,7 +4,7 @@ from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
 
 
 def lane_tiles(count: int) -> list[int]:
-    """Split ``count`` vectors of lanes into tiles of two, with one or three where they are left."""
+    """Split ``count`` vectors of lanes into tiles of two, and one of three if the count is odd."""
     if count == 1:
         return [1]
     return [2] * (count // 2) if count % 2 == 0 else [2] * (count // 2 - 1) + [3]

@@ -1,1 +1,1 @@
-"""Winograd's minimal filtering: transforms of tiles, products, and when they are worth it."""
+"""Winograd convolutions: transforms of tiles, products, and when they are worth it."""

@@ -1,12 +1,13 @@
-"""Convolution by minimal filtering: fewer multiplications for square kernels of stride 1.
+"""Winograd convolution: fewer multiplications for square kernels of stride 1.
 
-Tiles of outputs are computed from transformed tiles of inputs and transformed weights, in which
-each value meets one other: for 3×3 weights and 4×4 outputs with 36 multiplications in place of 144,
-for 5×5 with 64 in place of 400.  Over input channels that makes as many matrix products.  Where the
-weights are few, they are transformed first, and each unit of work then does all of some images, in
-its core's cache.  Otherwise the inputs of some images are transformed first, and each unit then
-transforms the weights of some output channels, multiplies, and transforms the products.  A tile's
-result depends on its inputs and the weights alone, whatever the threads and the other images.
+Tiles of inputs and the weights are transformed and multiplied element by element, and the products
+are transformed into tiles of outputs. For 3×3 weights and 4×4 outputs that takes 36 multiplications
+instead of 144, for 5×5 weights 64 instead of 400. The sum over input channels makes each element of
+a tile a matrix product. If there are few weights, they are transformed first, and each unit of work
+then computes some images completely, in its core's cache.  Otherwise the inputs of some images are
+transformed first, and each unit then transforms the weights of some output channels, multiplies,
+and transforms the products. A tile's result depends on its inputs and the weights alone, not on the
+number of threads or the other images.
 """
 
 from __future__ import annotations
@@ -40,26 +41,26 @@ from pycaffe_dist.threads import parallel_for, thread_count
 
 # Input channels whose weights stay in the first-level cache.
 DEPTH = 256
-# Output channels of a unit of work, and the products that wait for being transformed: half a
-# second-level cache.
+# Output channels of a unit of work, and bytes of its products before their transform (half a
+# second-level cache).
 UNIT_LANES = 48
 PRODUCT_BYTES = 1 << 19
 FEWEST_TILES, MOST_TILES = 24, 96
-# Transformed inputs that are kept at a time.
+# Bytes of transformed inputs at a time.
 INPUT_BYTES = 1 << 22
-# Transformed weights that are few enough to be kept, too, and what a block's transformed inputs and
-# products may then take.
+# Up to so many bytes, all transformed weights are kept; a block's transformed inputs and products
+# may then have so many.
 FILTER_BYTES, BLOCK_BYTES = 1 << 21, 1 << 19
 UNITS_PER_THREAD = 4
-# At least what a product's tile of sums is high: rows that it may compute in vain.
+# At least the height of a product's tile of sums, whose last rows may be unused.
 SURPLUS_TILES = 16
 
 
 class Sizes(NamedTuple):
-    """The numbers of a plan; `pitch` floats lie from tile to tile of the transformed inputs.
+    """The numbers of a plan; tiles of the transformed inputs are `pitch` floats apart.
 
-    From position to position in the tiles lie `panel` floats of inputs, `filter` of weights and
-    `product` of products.  A unit of work has `bands` bands and `block` pieces at a time.
+    Neighbouring positions in a tile are `panel` floats apart in the inputs, `filter` in the weights
+    and `product` in the products.  A unit of work has `bands` bands and `block` pieces at a time.
     """
 
     group: int
@@ -133,10 +134,10 @@ class WinogradConvolution:
         self._kernels = np.array([address_of(spec, target) for spec in specs], np.int64)
 
     def _make_bands(self, target: Target, vectors: int, together: int) -> int:
-        """Fill the table of bands of output channels; return the most lanes of a unit of them.
+        """Fill the table of bands of output channels; return the most lanes of a unit.
 
-        A band has the addresses of two products, the first one and the one that adds, the rows of
-        their tiles, its first channel, its vectors, and its first lane in the unit.
+        A band has the addresses of two products (one sets, one adds), the rows of their tiles, its
+        first channel, its vectors, and its first lane in the unit.
         """
         bands, channel, lane, most = [], 0, 0, 0
         for i, count in enumerate(threes(vectors)):
@@ -151,7 +152,7 @@ class WinogradConvolution:
         return most
 
     def _pieces_together(self, piece_bytes: int, block: int) -> int:
-        """Return how many pieces are transformed at a time: whole blocks, in even chunks."""
+        """Return how many pieces are transformed at a time: whole blocks, in equal chunks."""
         blocks = -(-self._pieces // block)
         most = max(1, INPUT_BYTES // (piece_bytes * block))
         return -(-blocks // -(-blocks // most)) * block
@@ -169,7 +170,7 @@ class WinogradConvolution:
         out: np.ndarray,
         slope: float = 1.0,
     ) -> None:
-        """Set out to the convolution of source, plus b, its negatives times slope."""
+        """Set out to the convolution of source, plus b; multiply negative results by slope."""
         z, grids = self._sizes, self._in
         self._bias[:, : z.outputs] = 0 if b is None else b.reshape(z.group, -1)
         self._slope[0] = slope
@@ -187,7 +188,7 @@ class WinogradConvolution:
                         *(self._bands, self._pieces, tables, grids, self._out, z),
                     )
             return
-        # Each part of the tiles transforms the weights for itself: no more than threads need.
+        # Each part of the tiles transforms the weights again: no more parts than threads need.
         wanted = 1 if thread_count() == 1 else -(-UNITS_PER_THREAD * thread_count() // units)
         with workspace.shared.lend(z.size**2 * z.panel) as panels:
             for g in range(z.group):
@@ -231,7 +232,7 @@ def _transform_inputs(begin, end, panels, x, place, kernels, grids, sizes):
 def _transform_filters(w, g, bands, filters, gathered, kernels, sizes):
     """filters[position][band][input, lane] = G·w·Gᵀ."""
     z, vector, taps = sizes, 4 * sizes.lanes, sizes.taps * sizes.taps
-    # The other way round, the kernel is turned by half a turn.
+    # Backward, the kernel is rotated by 180 degrees.
     turn = -1 if z.backward else 1
     source = gathered.ctypes.data + (vector * (taps - 1) if z.backward else 0)
     for _, _, _, channel, vectors, lane in bands:
@@ -365,7 +366,7 @@ def _transform_all_filters(begin, end, w, g, bands, filters, kernels, sizes):
 def _convolve_blocks(
     begin, end, x, filters, bias, slope, y, g, bands, pieces, kernels, grids_x, grids, sizes
 ):
-    """Transform the inputs of blocks, multiply them with weights, and transform that into y."""
+    """Transform the inputs of blocks, multiply with weights, and transform the products into y."""
     z = sizes
     panels = np.empty(z.size * z.size * z.panel, np.float32)
     products = np.empty(z.size * z.size * z.product, np.float32)

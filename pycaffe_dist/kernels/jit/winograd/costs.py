@@ -1,4 +1,4 @@
-"""When minimal filtering is worth its transforms, and with which tiles: a model of the cycles."""
+"""When Winograd is worth its transforms, and with which tiles: a model of the cycles."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pycaffe_dist.kernels.jit.winograd.phases import phase_shapes
 
 Pass = Literal["forward", "data", "weights"]
 
-# Tiles of so many outputs, squared, and the kernels for which there are points to evaluate at.
+# Tiles have the square of so many outputs; the kernels are those that `toom_cook.POINTS` allows.
 TILES = (4, 2)
 KERNELS = (3, 5)
-# Cycles as measured, by the size of the transformed tiles, for a vector of channels of one tile:
-# what is kept until all of some images is transformed, with the traffic to and from the third-level
-# cache; inputs that are used at once, and outputs; and the weights of one input channel.
+# Measured cycles by the size of the transformed tiles, for a vector of channels of one tile: inputs
+# that are stored first, with the traffic to and from the third-level cache; inputs that are used at
+# once, and outputs; and the weights of one input channel.
 KEPT_CYCLES = {4: 250, 6: 550, 8: 950}
 INPUT_CYCLES = {4: 190, 6: 420, 8: 700}
 OUTPUT_CYCLES = {4: 160, 6: 320, 8: 500}
 WEIGHT_CYCLES = {4: 160, 6: 300, 8: 500}
-# Of the row kernel, cycles of packing one weight.
+# Cycles in which the row kernel packs one weight.
 PACKING_CYCLES = 4
-# The parts of the peak that products reach here, but for the first steps of each, and otherwise.
+# The fractions of the peak that products reach here, after the first steps of each, and elsewhere.
 EFFICIENCY, DIRECT_EFFICIENCY = 0.85, {"forward": 0.88, "data": 0.88, "weights": 0.85}
 STARTING_STEPS = 6
 LEAST_GAIN = 1.1
-# Of splitting strided inputs into phases, cycles of one value.
+# Cycles to split strided inputs into phases, for one value.
 SPLITTING_CYCLES = 2
-# Images over which the work on the weights is counted.  The real number must not matter: a rank
-# with a part of the batch is to compute what one process computes for the whole.
+# The model spreads the work on the weights over so many images.  The real number must not matter: a
+# rank with a part of the batch must compute the same as one process with the whole batch.
 NOMINAL_IMAGES = 16
 
 
@@ -42,7 +42,7 @@ def best_tile(
     geometry: ConvolutionGeometry,
     direction: Pass,
 ) -> int:
-    """Return the tiles with which minimal filtering is fastest, or 0 where it is not worth it."""
+    """Return the tiles with which Winograd is fastest, or 0 where it is not worth it."""
     kernel = geometry.kernel
     square = len(kernel) == 2 and kernel[0] == kernel[1] and kernel[0] in KERNELS
     if (
@@ -68,7 +68,7 @@ def best_phase_tile(
     geometry: ConvolutionGeometry,
     direction: Pass,
 ) -> int:
-    """Return the tiles for filtering the phases of a strided convolution, or 0; never of "data"."""
+    """Return the tiles for the phases of a strided convolution, or 0; always 0 for "data"."""
     phases = phase_shapes(x_shape, w_shape, geometry)
     if phases is None or direction == "data" or phases[1][-1] not in KERNELS:
         return 0

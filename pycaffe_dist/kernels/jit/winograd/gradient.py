@@ -1,9 +1,9 @@
-"""The weight gradient of convolutions by minimal filtering, with fewer multiplications.
+"""The weight gradient of convolutions by Winograd, with fewer multiplications.
 
-The gradient of the products of `winograd` with respect to the transformed weights is, at each
-position of the tiles, a matrix product over tiles: of transformed inputs with transformed gradients
-of outputs.  Its transform is the gradient of the weights.  Tiles are transformed some images at a
-time; then each unit of work multiplies for some input and output channels.
+At each position of the tiles, transformed inputs times transformed gradients of the outputs, summed
+over tiles, is the gradient of the transformed weights: a matrix product.  Its transform is the
+gradient of the weights.  The tiles of some images are transformed at a time; then each unit of work
+multiplies some input and output channels.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from pycaffe_dist.kernels.jit.winograd.grids import (
 from pycaffe_dist.kernels.jit.winograd.tiles import GatherKernel, GridKernel, ScatterKernel
 from pycaffe_dist.threads import parallel_for
 
-# Transformed tiles that are kept at a time, in bytes, and at least so many.
+# Bytes of transformed tiles at a time, and the fewest tiles.
 TILE_BYTES, FEWEST_TILES = 3 << 21, 96
-# Tiles of a piece of a plane, and those whose transforms stay in the first-level cache.
+# Tiles of a piece of a plane, and tiles whose transforms stay in the first-level cache.
 MOST_TILES, DEPTH = 64, 128
-# Input channels of a unit of work, and units that there should be.
+# Input channels of a unit of work, and the wanted number of units.
 UNIT_CHANNELS, UNITS = 48, 8
 
 
 class Sizes(NamedTuple):
     """The numbers of a plan.
 
-    From position to position in the tiles lie `panel_x` floats of inputs, `panel_y` of gradients
-    and `panel_w` of their products.  Inputs come in blocks of `channels`, each of `held` tiles.
+    Neighbouring positions in a tile are `panel_x` floats apart in the inputs, `panel_y` in the
+    gradients and `panel_w` in their products.  Inputs come in blocks of `channels`, each of `held`
+    tiles.
     """
 
     group: int
@@ -142,7 +143,7 @@ class WinogradGradient:
 
 @jit
 def _place_of_lane(lane, bands, lanes):
-    """Return the first lane of the band that output channel ``lane`` is in, and its width."""
+    """Return the first lane and the width of the band of output channel ``lane``."""
     for band in range(len(bands)):
         width = bands[band, 2] * lanes
         if lane < bands[band, 1] + width:

@@ -1,4 +1,4 @@
-"""How planes are cut into the tiles of minimal filtering."""
+"""How planes are cut into Winograd's tiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit.codegen.calling import call
 
-# Rows of a plane, with lanes for channels, that stay in the first-level cache.
+# Bytes of a plane's rows, with lanes for channels, that stay in the first-level cache.
 PADDED_BYTES = 1 << 15
 
 
@@ -60,7 +60,7 @@ def cut(
 
 @jit
 def padded_rows(grids: Grids) -> np.ndarray:
-    """Return zeros for a piece's padded rows, and for what the last vector writes beyond them."""
+    """Return zeros for a piece's padded rows, and for the last vector, which ends beyond them."""
     rows = (grids.piece - 1) * grids.step + grids.reach
     return np.zeros((rows * grids.pitch + grids.lanes) * grids.lanes, np.float32)
 
@@ -139,14 +139,14 @@ def transform_piece(
 
 
 def threes(count: int) -> list[int]:
-    """Split ``count`` vectors of lanes into tiles of three, with two or one where they are left."""
+    """Split ``count`` vectors of lanes into tiles of three; the rest into two or one."""
     if count % 3 == 1 and count > 1:
         return [3] * (count // 3 - 1) + [2, 2]
     return [3] * (count // 3) + [count % 3] * (count % 3 > 0)
 
 
 def odd_lines(floats: int) -> int:
-    """Return a size of at least ``floats`` with which neighbours do not share cache sets."""
+    """Return a size of at least ``floats`` whose multiples use different cache sets."""
     return (-(-floats // 16) | 1) * 16
 
 
@@ -167,7 +167,7 @@ class Direction(NamedTuple):
         geometry: ConvolutionGeometry,
         backward: bool,
     ) -> Direction:
-        """Return those of the data gradient if ``backward``, else of forward."""
+        """Return the shapes of the data gradient if ``backward``, else of forward."""
         inner, outer = x_shape[2:], geometry.output_shape(x_shape[2:])
         inputs, outputs = w_shape[1], w_shape[0] // geometry.group
         if not backward:
@@ -176,7 +176,7 @@ class Direction(NamedTuple):
         return cls(outputs, inputs, outer, inner, pads)
 
     def multiplications(self, taps: int, stride: int = 1) -> int:
-        """Return the products of one pair of channels in one image, but those with padding."""
+        """Return the products of one pair of channels in one image, without those with padding."""
         return math.prod(
             sum(0 <= y * stride + k - pad < extent for y in range(out) for k in range(taps))
             for extent, out, pad in zip(self.inner, self.outer, self.pads)

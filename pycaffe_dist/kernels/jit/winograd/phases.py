@@ -1,8 +1,9 @@
-"""Strided convolutions of few channels by minimal filtering of their phases.
+"""Strided convolutions of few channels by Winograd on their phases.
 
-With stride s, input rows and columns of equal remainder modulo s meet the same remainder of the
-kernel's.  Taken as s² channels for each, the convolution has stride 1 and a kernel ⌈k/s⌉ wide: an
-11×11 kernel of stride 4 becomes one of 3×3, which minimal filtering is fast at.
+With stride s, input rows and columns of one remainder modulo s are multiplied only with kernel rows
+and columns of one remainder.  With these phases as s² channels for each, the convolution has stride
+1 and a kernel ⌈k/s⌉ wide: an 11×11 kernel of stride 4 becomes one of 3×3, which Winograd computes
+fast.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
 from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
 from pycaffe_dist.threads import parallel_for
 
-# Phases of so many images are kept at a time.
+# So many images are split into phases at a time.
 IMAGES = 4
 
 Shapes = tuple[tuple[int, ...], tuple[int, ...], ConvolutionGeometry]
@@ -42,7 +43,7 @@ def phase_shapes(
 
 
 class _Phases:
-    """What both directions share: the phases of some images, and of the weights."""
+    """The base of both directions: the phases of some images, and of the weights."""
 
     def __init__(
         self, x_shape: tuple[int, ...], w_shape: tuple[int, ...], geometry: ConvolutionGeometry
@@ -93,7 +94,7 @@ class PhasedConvolution(_Phases):
         out: np.ndarray,
         slope: float = 1.0,
     ) -> None:
-        """Set out to the convolution of source, plus b, its negatives times slope."""
+        """Set out to the convolution of source, plus b; multiply negative results by slope."""
         for whole, part in _pairs(w, self._w, self._stride):
             part[...] = whole
         for n in range(0, source.shape[0], self._images):
@@ -120,7 +121,7 @@ class PhasedGradient(_Phases):
 
 
 def _pairs(w: np.ndarray, phases: np.ndarray, stride: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return views of the corresponding parts of weights and their phases."""
+    """Return pairs of views: a part of the weights, and the phase that equals it."""
     split = phases.reshape(*w.shape[:2], stride, stride, *phases.shape[2:])
     pairs = []
     for i in range(stride):

@@ -1,7 +1,6 @@
-"""Microkernels around the products of minimal filtering: grids of vectors in, grids of vectors out.
+"""Winograd's microkernels: transforms of grids of vectors, and the products between them.
 
-Lanes are channels.  A grid is a square of vectors: of pixels, or of the values that a tile of
-pixels is transformed into.
+Lanes are channels.  A grid is a square of vectors: a tile of pixels, or its transform.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pycaffe_dist.kernels.jit.codegen.objects import ENTRY
 from pycaffe_dist.kernels.jit.codegen.target import Target
 from pycaffe_dist.kernels.jit.winograd.toom_cook import Matrix, matrices
 
-# What is transformed: inputs, weights and their products; for the weight gradient, the gradients of
-# outputs, and their products with inputs.
+# The parts that are transformed: inputs, weights and their products; for the weight gradient, the
+# gradients of outputs, and their products with inputs.
 Part = Literal["inputs", "filters", "outputs", "gradients", "weights"]
 
 
@@ -51,7 +50,7 @@ def _sum(e: Emitter, terms: Sequence[tuple[float, ir.Value]]) -> ir.Value | None
 
 
 def _join_columns(e: Emitter, matrix: Matrix, values: Sequence[ir.Value]) -> tuple[Matrix, list]:
-    """Replace columns for opposite points by their sum and difference, which all rows share."""
+    """Replace columns of opposite points by their sum and difference, which all rows share."""
     columns: list[tuple] = []
     vectors: list[ir.Value] = []
     left = list(zip(zip(*matrix), values))
@@ -75,7 +74,8 @@ def transform(e: Emitter, matrix: Matrix, values: Sequence[ir.Value]) -> list[ir
     """Return the products of ``matrix`` with a column of vectors."""
     if len(matrix) < len(matrix[0]):
         matrix, values = _join_columns(e, matrix, values)
-    # Rows for opposite points differ in the signs of every other term only, and share both sums.
+    # The rows of two opposite points differ only in the sign of every other term, and share two
+    # sums.
     done: dict[int, ir.Value] = {}
     for i, row in enumerate(matrix):
         if i in done:
@@ -141,8 +141,8 @@ class GatherKernel:
 
         to[y·to_row + x·vector bytes][c] = from[min(c, channels - 1)·plane + y·row + 4·x]
 
-    ``narrow`` rows are shorter than a vector; zeros follow them then, to the length of one.
-    Arguments: from, plane, row, rows, width, channels, to, to_row.
+    ``narrow`` rows are shorter than a vector, and are filled with zeros to a vector.  Arguments:
+    from, plane, row, rows, width, channels, to, to_row.
     """
 
     narrow: bool
@@ -170,8 +170,8 @@ class GatherKernel:
 class ScatterKernel:
     """Makes rows of planes from vectors of channels: the inverse of `GatherKernel`.
 
-    ``narrow`` is the width of rows that are shorter than a vector, which are read to the length of
-    one, else 0.  Arguments: from, from_row, rows, width, channels, to, plane, row.
+    ``narrow`` is the width of rows that are shorter than a vector, else 0; a whole vector is read
+    of such a row.  Arguments: from, from_row, rows, width, channels, to, plane, row.
     """
 
     narrow: int
@@ -186,7 +186,8 @@ class ScatterKernel:
             at = e.add(addresses[0], e.builder.mul(pixel, e.int(4 * e.lanes)))
             out = e.add(addresses[1], e.builder.mul(pixel, e.int(4)))
             square = e.transpose([e.load(at, 4 * e.lanes * i) for i in range(e.lanes)])
-            # Lanes beyond the last channel are written to it, and then overwritten by it.
+            # Lanes beyond the last channel are written to that channel, which is stored last and
+            # overwrites them.
             for step, value in reversed(list(zip(planes, square))):
                 e.store_first(value, self.narrow or e.lanes, out, step)
 

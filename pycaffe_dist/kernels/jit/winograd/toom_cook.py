@@ -1,4 +1,4 @@
-"""The matrices of minimal filtering: m sums of r products each from m + r - 1 multiplications.
+"""Winograd's matrices: m sums of r products each from m + r - 1 multiplications.
 
 With Aᵀ, G and Bᵀ of `matrices`, the m outputs y[i] = Σ d[i + k]·g[k] are Aᵀ·((G·g) ∘ (Bᵀ·d)); in
 two dimensions each matrix is applied from both sides.  (Toom 1963, Cook 1966, Winograd 1980; for
@@ -12,8 +12,9 @@ from fractions import Fraction
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
-# Where the polynomials are evaluated, besides infinity, by the number of multiplications.  Those of
-# six and eight were chosen for small rounding errors; their powers are exact in binary.
+# The points at which the polynomials are evaluated, besides infinity, by the number of
+# multiplications.  The points for six and eight were chosen for small rounding errors; their powers
+# are exact in binary.
 POINTS = {
     4: (Fraction(0), Fraction(1), Fraction(-1)),
     6: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
