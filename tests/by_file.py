@@ -1,4 +1,4 @@
-"""How pytest's plugin xdist divides the tests among processes, also after one has died."""
+"""Divides the tests among the processes of pytest-xdist, also after a process has died."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from xdist.workermanage import WorkerController
 
 
 class ByFile(LoadScopeScheduling):
-    """Keeps the tests of a file together, and those of all files of one folder.
+    """Keeps the tests of a file in one process, and all tests of one folder.
 
     A test whose process dies has failed; the rest of its file goes on in another process.
-    LoadScopeScheduling would run that test again in each new process, and hands out finished files,
-    after which a process waits for ever.
+    LoadScopeScheduling would run that test again in each new process; it also hands out finished
+    files, for which a process then waits for ever.
     """
 
     def __init__(self, config: pytest.Config, log: Any, folder: str):
@@ -26,9 +26,9 @@ class ByFile(LoadScopeScheduling):
         return self._folder if nodeid.startswith(self._folder) else nodeid.partition("::")[0]
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Forget a worker; give its unfinished tests to others but for the one in which it died.
+        """Forget a worker; give its unfinished tests to others, except the test in which it died.
 
-        Returns that test; None where the worker has done all that it had to do.
+        Returns that test, or None if the worker has finished all its tests.
         """
         if self.collection is None:
             # The tests are divided when the worker that replaces this one has collected them.
@@ -51,7 +51,7 @@ class ByFile(LoadScopeScheduling):
         return died
 
     def _reschedule(self, node: WorkerController) -> None:
-        """Give a worker two tests, or the order to end: it begins a test when it knows the next."""
+        """Give a worker two tests, or let it end: it starts a test when it knows the next one."""
         if node not in self.registered_collections:
             return
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""What all tests share: their order, their division among processes, and fixtures."""
+"""For all tests: their order, their division among processes, and fixtures."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 PARALLEL = "tests/parallel/"
 PROCESS_DIED = pytest.StashKey[bool]()
 
-# A shell that runs the tests in the background has them, and all they start, ignore Ctrl-C.
+# A shell that runs the tests in the background makes them, and their processes, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def new_threads() -> Callable[[], list[str]]:
-    """A function that names the data layers' threads that were started since the test began.
+    """Return a function that names the data layers' threads started since the test began.
 
-    Tests before it may have left some that end when the collector has found their layers.
+    Earlier tests may have left threads that end when the collector has found their layers.
     """
     before = set(threading.enumerate())
 
@@ -51,6 +51,6 @@ def pytest_testnodedown(node: Any, error: object | None) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fail a run in which a process has died outside of any test: some may not have run."""
+    """Fail a run in which a process has died outside of a test: some tests may not have run."""
     if exitstatus == pytest.ExitCode.OK and session.config.stash.get(PROCESS_DIED, False):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

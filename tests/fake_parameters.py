@@ -10,7 +10,7 @@ from pycaffe_dist.blob import Blob
 
 
 class FakeLayer:
-    """A layer with blobs, of which some hold running statistics."""
+    """A layer with blobs; some hold running statistics."""
 
     def __init__(self, name: str):
         self.name = name
@@ -21,7 +21,7 @@ class FakeLayer:
 
 
 class FakeParameter:
-    """What the engine reads of a parameter; with ``factor_rows`` its layer has factors."""
+    """The part of a parameter that the engine reads; with ``factor_rows`` its layer has factors."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ def parameters(shapes: Sequence[tuple[int, ...]], dtype=np.float32) -> list[Fake
 def inner_products(
     shapes: Sequence[tuple[int, ...]], rows: int, dtype=np.float32
 ) -> list[FakeParameter]:
-    """Return the weights of one inner product per shape, over so many samples."""
+    """Return the weights of one inner product per shape, with so many samples."""
     return [
         FakeParameter(FakeLayer(f"ip{number}"), 0, shape, dtype, rows)
         for number, shape in enumerate(shapes)

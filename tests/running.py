@@ -29,7 +29,7 @@ def find_mpirun() -> str | None:
 
 @dataclass(frozen=True)
 class Finished:
-    """A job that has ended: exit status, everything that it printed, and how long it took."""
+    """A job that has ended: its exit status, its output, and its time."""
 
     status: int
     output: str

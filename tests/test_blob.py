@@ -1,4 +1,4 @@
-"""Blobs: memory that they share and take over."""
+"""Blobs: shared and adopted memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pycaffe_dist.storage import aligned_zeros
 FLOAT = np.dtype(np.float32)
 
 
-def test_adopted_values_are_not_copied_and_seen_by_blobs_that_share_them():
+def test_adopted_values_are_not_copied_and_are_shared():
     blob, split = Blob((2, 3)), Blob((2, 3))
     blob.data[...] = 1
     split.share_data(blob)
@@ -23,7 +23,7 @@ def test_adopted_values_are_not_copied_and_seen_by_blobs_that_share_them():
     assert values[0, 0] == 8 and blob.shares_data_with(split)
 
 
-def test_adopting_takes_the_shape_and_leaves_the_former_memory_alone():
+def test_adopting_takes_the_shape_and_leaves_the_old_memory_alone():
     blob = Blob((2, 3))
     first, second = aligned_zeros(6, FLOAT), aligned_zeros(32, FLOAT)
     blob.adopt(first)

@@ -47,7 +47,7 @@ def test_weights_with_a_number_that_is_too_large(tmp_path):
 
 @pytest.fixture
 def hollow(tmp_path):
-    """An HDF5 file with a data set of 4 TiB, of which nothing is stored."""
+    """Return an HDF5 file with a data set of 4 TiB without stored data."""
     path = tmp_path / "hollow.h5"
     with h5py.File(path, "w") as file:
         for name in ("data/ip/0", "x"):
@@ -56,12 +56,12 @@ def hollow(tmp_path):
     return path
 
 
-def test_weights_that_are_not_stored(hollow):
+def test_weights_without_stored_data(hollow):
     with pytest.raises(SnapshotError, match=f"/data/ip/0 has 4398046511104 bytes.*{LIFTED}"):
         load_weights(hollow)
 
 
-def test_rows_that_are_not_stored(hollow):
+def test_rows_without_stored_data(hollow):
     with pytest.raises(DataError, match=f"'x' has 4398046511104 bytes.*{LIFTED}"):
         HDF5Rows(str(hollow.parent / "list"), ["x"], False, 0)
 

@@ -17,7 +17,7 @@ import pytest
 from pycaffe_dist import log
 from pycaffe_dist.errors import DataError, UsageError
 
-# What Caffe's parse_log.py, extract_seconds.py and parse_log.sh read of a line.
+# The parts of a line that Caffe's parse_log.py, extract_seconds.py and parse_log.sh read.
 HEAD = re.compile(r"^([IWEF])(\d{4}) (\d\d:\d\d:\d\d\.\d{6}) +(\d+) (\S+\.py):(\d+)\] (.*)$", re.S)
 NET_OUTPUT = re.compile(r"(?:Train|Test) net output #(\d+): (\S+) = ([\.\deE+-]+)")
 LEARNING_RATE = re.compile(r"lr = ([-+]?[0-9]*\.?[0-9]+([eE]?[-+]?[0-9]+)?)")
@@ -31,7 +31,7 @@ for _ in range(200):
 
 @contextlib.contextmanager
 def full_disk(size):
-    """Let no file grow past a size, as a full disk does."""
+    """Limit the size of files, as a full disk does."""
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
@@ -129,7 +129,7 @@ def test_a_log_file_is_named_as_glog_names_it(stream, tmp_path):
 
 
 def test_names_of_log_files_are_unique(stream, tmp_path, monkeypatch):
-    """Also in containers, which may share host names and process numbers."""
+    """Also in containers, which may share host names and process ids."""
     moment = time.localtime()
     monkeypatch.setattr(log.time, "localtime", lambda *args: moment)
     for number in range(3):
@@ -150,7 +150,7 @@ def test_simultaneous_starts_share_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize("to_stream", [True, False])
-def test_a_full_disk_costs_lines_of_the_log_and_one_warning(stream, tmp_path, capsys, to_stream):
+def test_a_full_disk_loses_lines_of_the_log_with_one_warning(stream, tmp_path, capsys, to_stream):
     log.start(stream=stream if to_stream else None, log_dir=str(tmp_path), to_stream=to_stream)
     (file,) = tmp_path.glob("pcaffe.*.log.INFO.*")
     log.logger.info("before")

@@ -38,7 +38,7 @@ def test_every_index_runs_once(n, grain):
     assert (hits == 20).all()
 
 
-def test_more_threads_than_the_system_has_are_told_in_one_line(monkeypatch):
+def test_too_many_threads_for_the_system_give_a_one_line_error(monkeypatch):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
@@ -81,7 +81,7 @@ def test_several_threads_and_nested_loops_share_the_pool():
         caller.start()
     for caller in callers:
         caller.join()
-    # Increments of one element by several callers may race; every caller still ran them all.
+    # Several callers' increments of one element may race, but every caller ran all of them.
     assert hits.min() >= 10
 
 
@@ -96,7 +96,7 @@ def test_chunks_run_on_all_threads(thread_count):
     assert len(seen) == thread_count
 
 
-def test_a_forked_child_gets_threads_of_its_own():
+def test_a_forked_child_gets_its_own_threads():
     hits = np.zeros(10, int)
     parallel_for(count, 10, hits)
     child = os.fork()

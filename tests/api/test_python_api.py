@@ -66,7 +66,7 @@ def test_forward_with_arrays(net):
     np.testing.assert_allclose(out["prob"].sum(axis=1), 1, rtol=1e-5)
 
 
-def test_forward_refuses_what_does_not_fit(net):
+def test_forward_refuses_arrays_that_do_not_fit(net):
     with pytest.raises(UsageError, match=r"given for \['dta'\], the net's inputs are \['data'\]"):
         net.forward(dta=np.zeros((2, 3, 8, 8)))
     with pytest.raises(UsageError, match="not batch sized"):

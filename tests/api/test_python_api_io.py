@@ -30,7 +30,7 @@ layer { name: 'prob' type: 'InnerProduct' bottom: 'pool' top: 'prob'
 
 @pytest.fixture
 def deploy(tmp_path):
-    """Return a net's files: its output is each channel's mean."""
+    """Return the files of a net whose output is each channel's mean."""
     net, weights = tmp_path / "deploy.prototxt", tmp_path / "deploy.caffemodel"
     net.write_text(DEPLOY)
     made = caffe.Net(net, caffe.TEST)
@@ -92,7 +92,7 @@ def test_images(tmp_path):
 
 
 def test_resizing_areas():
-    """Three channels: what scikit-image's resize gives, with order 1 and mode constant."""
+    """With three channels, as scikit-image's resize with order 1 and mode constant."""
     image = np.stack([np.array([[0.0, 4.0], [8.0, 12.0]])] * 3, -1)
     found = caffe.io.resize_image(image, (4, 2))
     assert found.dtype == np.float32
@@ -106,7 +106,7 @@ def test_resizing_areas():
 
 
 def test_resizing_points():
-    """Other numbers of channels: what SciPy's zoom gives."""
+    """With other numbers of channels, as SciPy's zoom."""
     zoom = pytest.importorskip("scipy.ndimage").zoom
     image = np.random.default_rng(0).random((7, 9, 5)).astype(np.float32)
     for order in (0, 1):
@@ -159,7 +159,7 @@ def test_preprocessing_in_order(transformer):
     assert larger.shape == (3, 4, 5)
 
 
-def test_gray_images_go_there_and_back():
+def test_gray_images_survive_preprocessing_and_deprocessing():
     transformer = caffe.io.Transformer({"data": (1, 1, 4, 5)})
     image = np.random.default_rng(0).random((4, 5, 1))
     transformer.set_transpose("data", (2, 0, 1))
@@ -169,7 +169,7 @@ def test_gray_images_go_there_and_back():
         np.testing.assert_allclose(transformer.deprocess("data", made), image, rtol=1e-6)
 
 
-def test_means_of_other_sizes(transformer):
+def test_means_with_other_shapes_than_the_input(transformer):
     mean = np.random.default_rng(0).random((3, 9, 9)) * 100
     transformer.set_mean("data", mean)
     assert transformer.mean["data"].shape == (3, 4, 5)
@@ -179,7 +179,7 @@ def test_means_of_other_sizes(transformer):
     np.testing.assert_allclose(transformer.mean["data"], 3)
 
 
-def test_what_a_transformer_refuses(transformer):
+def test_a_transformer_refuses_bad_settings(transformer):
     for call, message in (
         (
             lambda: transformer.preprocess("dta", np.zeros((4, 5, 3))),
@@ -224,7 +224,7 @@ def test_detector(deploy, tmp_path):
 
 
 def test_windows_with_context(deploy):
-    """Surroundings come in; beyond the image lies the mean, in the image's own space."""
+    """The window includes its surroundings; outside of the image it has the mean."""
     detector = caffe.Detector(
         *deploy, mean=np.array([10.0, 20, 30]), raw_scale=10, channel_swap=(2, 1, 0), context_pad=1
     )

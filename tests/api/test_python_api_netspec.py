@@ -18,7 +18,7 @@ from pycaffe_dist.coord_map import (
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.net_spec import Function, param_name_dict
 
-# What pycaffe's to_proto gives for the net of `specification`, text format and all.
+# The text format of pycaffe's to_proto for the net of `specification`.
 EXPECTED = """\
 layer {
   name: "data"
@@ -240,7 +240,7 @@ def test_crop_moves_a_prediction_onto_its_image():
     assert (scale, shift) == (1, 0)
 
 
-def test_crops_that_cannot_be():
+def test_impossible_crops():
     for options in ({"up_pad": 10}, {"pool": 3}, {"kernel": 4}):
         n = segmentation(**options)
         with pytest.raises(AssertionError, match="cannot crop") as caught:
@@ -250,7 +250,7 @@ def test_crops_that_cannot_be():
         coord_map(L.Convolution(L.Input(), kernel_h=3, kernel_w=3).fn)
 
 
-def test_what_has_no_map():
+def test_layers_without_a_coordinate_map():
     n = segmentation()
     n.ip = L.InnerProduct(n.up, num_output=2)
     with pytest.raises(RuntimeError, match="no map between"):

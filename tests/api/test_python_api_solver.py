@@ -1,4 +1,4 @@
-"""Solvers and what counts for the whole process, through the Python API."""
+"""Solvers and process-wide settings through the Python API."""
 
 import gc
 import logging
@@ -26,11 +26,11 @@ def solver(monkeypatch):
 
 
 def test_a_solver_is_freed_with_its_last_reference(monkeypatch, tmp_path):
-    """As pycaffe's is: programs make solvers in loops."""
+    """As in pycaffe: programs make solvers in loops."""
     monkeypatch.chdir(GOLDEN)
     gc.disable()
     try:
-        for _ in range(2):  # compiling, at first, may keep frames for the collector
+        for _ in range(2):  # the first compilation may leave frames to the collector
             solver = caffe.get_solver("solver_sgd.prototxt")
             solver.add_callback(lambda: None, lambda: None)
             solver.step(2)
@@ -56,7 +56,7 @@ def test_every_method_has_its_class(monkeypatch):
 
 
 def test_iterations_by_hand_equal_step(solver, monkeypatch):
-    """What programs with a loop of their own do: forward, backward, apply_update."""
+    """Programs with their own loop call forward, backward and apply_update."""
     expected = np.load("expected_sgd.npz")["losses"]
     losses = []
     for _ in range(4):
@@ -208,7 +208,7 @@ def test_the_environment_sets_the_level(capfd, no_log, monkeypatch):
     assert not capfd.readouterr().err
 
 
-def test_caffes_log_is_shown_to_those_who_train():
+def test_the_log_starts_with_the_first_solver():
     program = (
         "import sys, pycaffe_dist as caffe; caffe.Net('net.prototxt', caffe.TRAIN); "
         "print('now a solver', file=sys.stderr); caffe.SGDSolver('solver_sgd.prototxt')"
@@ -222,6 +222,6 @@ def test_caffes_log_is_shown_to_those_who_train():
 
 
 def test_a_program_with_a_log_of_its_own_keeps_it(solver):
-    """The tests themselves run under handlers of pytest's."""
+    """The tests themselves run with pytest's handlers."""
     assert logging.getLogger().handlers
     assert not log.logger.handlers

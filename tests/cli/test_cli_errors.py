@@ -51,7 +51,7 @@ def write_lmdb(path: Path, labels: list[int], pixel: int | None = None) -> None:
 
 
 class Job:
-    """A training job in the current folder, with everything in order."""
+    """A valid training job in the current folder."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -65,7 +65,7 @@ class Job:
         (self.folder / "solver.prototxt").write_text(SOLVER.format(base_lr=base_lr))
 
     def files(self) -> dict[str, bytes]:
-        """Return what is in the folder of snapshots."""
+        """Return the files in the folder of snapshots."""
         return {path.name: path.read_bytes() for path in self.folder.glob("out/*")}
 
 
@@ -211,7 +211,7 @@ def test_a_mean_file_that_is_missing_or_of_another_size(job, fails):
     assert "big.binaryproto" in fails("train", "--solver=solver.prototxt")
 
 
-def test_a_label_that_is_out_of_range(job, fails):
+def test_a_label_out_of_range(job, fails):
     write_lmdb(job.folder / "labels_lmdb", [0, 1, 7, 2])
     job.write(source="labels_lmdb")
     message = fails("train", "--solver=solver.prototxt")

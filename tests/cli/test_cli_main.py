@@ -27,7 +27,7 @@ FATAL = re.compile(r"^F\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ (\S+\.py):\d+\] (.*)\n$"
 
 @pytest.fixture
 def command(monkeypatch):
-    """Make the returned object's ``run`` that of every command."""
+    """Replace every command's module by the returned object."""
 
     def add_flags(parser):
         add_flag(parser, "level", int, default=0, help="a level")
@@ -54,7 +54,7 @@ def test_help_lists_every_command(capsys):
 
 
 @pytest.mark.parametrize("args", [["-help"], ["help"], ["train", "--help"], ["help", "train"]])
-def test_help_in_other_words(capsys, args):
+def test_other_spellings_of_help(capsys, args):
     assert cli.main(args) == 0
     assert capsys.readouterr().out.startswith("usage: pcaffe ")
 
@@ -85,7 +85,7 @@ def test_without_a_command_the_usage_is_shown(capsys):
     assert "usage: pcaffe COMMAND" in capsys.readouterr().err
 
 
-def test_an_unknown_command_and_a_module_that_is_none(capsys):
+def test_an_unknown_command_and_a_module_without_a_command(capsys):
     assert cli.main(["trian"]) == WRONG_INPUT
     assert fatal_message(capsys) == "unknown command 'trian'; did you mean 'train'?"
     assert cli.main(["flags"]) == WRONG_INPUT

@@ -18,6 +18,6 @@ def test_warmup_runs_the_net_and_says_where_the_kernels_are(tmp_path, capfd):
     assert "kernels are kept in" in capfd.readouterr().err
 
 
-def test_without_a_model_warmup_compiles_what_usual_nets_need(capfd):
+def test_without_a_model_warmup_compiles_the_kernels_of_usual_nets(capfd):
     assert main(["warmup"]) == 0
     assert "Ready after" in capfd.readouterr().err

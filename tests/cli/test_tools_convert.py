@@ -103,7 +103,7 @@ def test_mean_of_floats_and_of_encoded_images(tmp_path):
     assert np.array_equal(_mean(tmp_path / "encoded", [image, image]), expected)
 
 
-def test_sums_are_rounded_as_caffes(tmp_path):
+def test_sums_are_rounded_as_in_caffe(tmp_path):
     # 2**24 + 1 is no float: a sum in single precision, image by image, stays where it is.
     values = [2.0**24, 1.0, 1.0, 1.0]
     datums = [caffe_pb2.Datum(channels=1, height=1, width=1, float_data=[v]) for v in values]

@@ -25,7 +25,7 @@ SCRIPTS = [
 
 @pytest.fixture
 def data(tmp_path) -> Path:
-    """Return the data folder of a copy that has only what is tracked."""
+    """Return the data folder of a copy that has only tracked files."""
     for script in [*SCRIPTS, "common.sh"]:
         target = tmp_path / "repository" / "data" / script
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""convert_imageset, partition_data, extract_features, resize_and_crop_images, siamese pairs."""
+"""convert_imageset, partition_data, extract_features, resize_and_crop_images and siamese pairs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_databases_equal_caffes(tmp_path, database, names, flags, backend):
     assert records_of(tmp_path / "db", backend) == records_of(GOLDEN / database)
 
 
-def test_images_that_are_encoded_anew(tmp_path):
+def test_images_that_are_encoded_again(tmp_path):
     args = [f"{GOLDEN}/", GOLDEN / "list_same.txt", tmp_path / "db", "--encode_type=png"]
     assert run(convert_imageset, *args, "--resize_height=9", "--resize_width=8") == 0
     for (_, value), name in zip(records_of(tmp_path / "db"), ("img_00.jpg", "img_03.png")):

@@ -71,7 +71,7 @@ def test_log_over_new_year_and_of_two_test_nets(tmp_path):
     assert np.isnan(rows[0]["loss"]) and rows[0]["loss#1"] == 0.002
 
 
-def test_logs_that_are_none(tmp_path, capsys):
+def test_files_that_are_no_logs(tmp_path, capsys):
     (tmp_path / "text").write_text("nothing\n")
     assert _run(parse_log, tmp_path / "text", tmp_path) == 1
     assert "no log of a training run" in capsys.readouterr().err

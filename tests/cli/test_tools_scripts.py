@@ -1,4 +1,4 @@
-"""The scripts that make data for the models without a download, and what trains on them."""
+"""The scripts that make data for the models without a download, and nets that train on it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_characters_can_be_learned(copy, tmp_path):
     assert losses[-1] < losses[0]
 
 
-def test_characters_are_followed_by_their_targets(tmp_path):
+def test_the_target_of_a_character_is_the_next_one(tmp_path):
     content = bytes(range(256)) * 4
     write_characters(content, str(tmp_path))
     with h5py.File(tmp_path / "train.h5") as file:

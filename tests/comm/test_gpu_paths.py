@@ -1,4 +1,4 @@
-"""What joins the ranks' GPUs, told from what every rank says of itself."""
+"""The paths between the ranks' GPUs, chosen from what every rank says of itself."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pycaffe_dist.errors import ClusterError
 
 
 class Request:
-    """A message that arrives when the test says so."""
+    """A message that arrives when the test marks it."""
 
     def __init__(self):
         self.arrived = False
@@ -68,7 +68,7 @@ def test_a_task_without_messages_ends_at_once(thread):
     assert thread.call(lambda: 4, "call").wait(5) == 4
 
 
-def test_a_tasks_exception_reaches_who_waits_and_nobody_else(thread):
+def test_a_tasks_exception_reaches_only_the_thread_that_waits_for_it(thread):
     def failing():
         yield Step([])
         raise ValueError("no sum")
@@ -83,7 +83,7 @@ def test_a_tasks_exception_reaches_who_waits_and_nobody_else(thread):
     assert other.wait(5) == 1
 
 
-def test_an_error_of_mpi_reaches_who_waits():
+def test_an_error_of_mpi_reaches_the_waiting_thread():
     def broken(requests):
         raise RuntimeError("truncated")
 
@@ -93,7 +93,7 @@ def test_an_error_of_mpi_reaches_who_waits():
     thread.close(5)
 
 
-def test_when_the_thread_itself_fails_everybody_hears_of_it(thread, monkeypatch):
+def test_when_the_thread_itself_fails_all_callers_get_the_error(thread, monkeypatch):
     request = Request()
     handle = thread.submit(waiting_for(request), "before")
 
@@ -143,7 +143,7 @@ def test_small_tasks_do_not_wait_for_others(thread):
 
 
 def test_the_lowest_order_starts_even_when_higher_ones_fill_the_thread(thread):
-    """Two ranks whose gradients come in different orders must not wait for each other."""
+    """Two ranks with different orders of gradients must not wait for each other."""
     large = communication.MOST_LIVE_BYTES
     requests = [Request() for _ in range(8)]
     for order in range(1, 6):
@@ -153,14 +153,14 @@ def test_the_lowest_order_starts_even_when_higher_ones_fill_the_thread(thread):
     assert started.wait(5)
     requests[0].arrived = True
     lowest.wait(5)
-    # Orders may begin anew for the next net.
+    # Orders may start again for the next net.
     for request in requests:
         request.arrived = True
     thread.restart_order()
     assert thread.submit(waiting_for(result="again"), "task", order=0).wait(5) == "again"
 
 
-def test_the_most_urgent_of_those_that_wait_starts_first(thread):
+def test_the_most_urgent_waiting_task_starts_first(thread):
     large = communication.MOST_LIVE_BYTES
     requests = [Request() for _ in range(7)]
     began: list[int] = []
@@ -179,7 +179,7 @@ def test_the_most_urgent_of_those_that_wait_starts_first(thread):
     assert eventually(lambda: began == [0, 1, 2, 4])
     requests[2].arrived = True
     assert eventually(lambda: began == [0, 1, 2, 4, 6])
-    # Once all before it have ended, the lowest order starts, urgent or not.
+    # When all earlier ones have ended, the lowest order starts, urgent or not.
     requests[0].arrived = True
     assert eventually(lambda: 3 in began)
     for request in requests:
@@ -208,7 +208,7 @@ def test_a_small_urgent_task_does_not_wait_for_large_ones(thread):
         request.arrived = True
 
 
-def test_the_time_with_exchanges_under_way_is_counted_once(thread):
+def test_overlapping_exchanges_are_timed_once(thread):
     ended = []
     thread.on_exchange = lambda name, since, until: ended.append((name, since, until))
     requests = [Request(), Request()]
@@ -264,11 +264,11 @@ def test_an_idle_thread_takes_no_time(thread):
     time.sleep(0.05)
     before = time.clock_gettime(clock)
     time.sleep(0.3)
-    # Testing messages every now and then would take ten times as long.
+    # Polling the messages now and then would take ten times as long.
     assert time.clock_gettime(clock) - before < 1e-3
 
 
-def test_closing_ends_the_tasks_first_and_takes_no_new_ones(thread):
+def test_closing_first_finishes_the_tasks_and_refuses_new_ones(thread):
     request = Request()
     handle = thread.submit(waiting_for(request, result="done"), "task")
     threading.Timer(0.05, lambda: setattr(request, "arrived", True)).start()

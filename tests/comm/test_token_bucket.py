@@ -1,4 +1,4 @@
-"""The limit of what a rank sends, and what goes first under it."""
+"""The limit of a rank's sending rate, and the order of sending under it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pycaffe_dist.comm.token_bucket import Pace
 
 
 @pytest.mark.parametrize("nbytes", [10, 1000, 50_000])
-def test_the_mean_is_kept_whatever_the_size_of_messages(nbytes):
+def test_the_mean_rate_does_not_depend_on_the_size_of_messages(nbytes):
     pace = Pace(10_000)
     sent, ticks = 0, 100_000
     for tick in range(ticks):
@@ -21,7 +21,7 @@ def test_the_mean_is_kept_whatever_the_size_of_messages(nbytes):
     assert sent == pytest.approx(ticks * 1e-3 * 10_000, rel=0.06)
 
 
-def test_a_pause_is_not_made_up_for():
+def test_no_burst_follows_a_pause():
     pace = Pace(10_000)
     pace.allows(0.0)
     sent = 0
@@ -38,8 +38,8 @@ def test_without_a_limit_everything_may_start():
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_what_waits_goes_by_priority(ordered):
-    """With an order, the first one goes first: other ranks may wait for it."""
+def test_waiting_messages_are_sent_by_priority(ordered):
+    """The lowest order still goes first: other ranks may wait for it."""
     thread = CommunicationThread(lambda requests: True, pace=Pace(100_000))
     started: list[int] = []
 
@@ -70,7 +70,7 @@ def test_what_waits_goes_by_priority(ordered):
         assert started == [0, 4, 5, 2, 3, 1]
 
 
-def test_a_watch_runs_until_it_is_ended():
+def test_a_watch_runs_until_it_ends():
     looks: list[float] = []
     thread = CommunicationThread(lambda requests: True)
 
@@ -88,7 +88,7 @@ def test_a_watch_runs_until_it_is_ended():
     thread.close(5)
 
 
-def test_what_goes_wrong_in_a_watch_is_heard_of():
+def test_an_error_in_a_watch_reaches_the_caller():
     thread = CommunicationThread(lambda requests: True)
 
     def look(now: float) -> bool:

@@ -1,4 +1,4 @@
-"""What the operating system shows of a process's transports."""
+"""A process's transports, as the operating system shows them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAPS = """7f0000000000-7f0000001000 rw-s 00000000 00:19 7 {}
         ),
     ],
 )
-def test_transports_are_told_from_maps_and_files(segment, files, found):
+def test_transports_are_found_from_maps_and_files(segment, files, found):
     maps = MAPS.format(segment)
     assert transports.in_use(maps, files) == found
     assert transports.libraries(maps) == ["UCX"]
@@ -61,12 +61,12 @@ def _mpich(kind: int, answer) -> int:
         ({}, "0", None),
     ],
 )
-def test_mpi_is_cuda_aware_if_it_says_so_or_was_told_to(monkeypatch, functions, switch, aware):
+def test_mpi_is_cuda_aware_if_it_or_its_settings_say_so(monkeypatch, functions, switch, aware):
     monkeypatch.setenv("MPICH_GPU_SUPPORT_ENABLED", switch)
     assert transports.cuda_aware(SimpleNamespace(**functions)) is aware
 
 
-def test_a_connection_within_the_host_is_not_tcp_to_another():
+def test_a_connection_inside_the_host_is_not_tcp_to_another_host():
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as connection,

@@ -1,7 +1,7 @@
-"""Small whole files of every kind that pcaffe reads, and how each is read.
+"""Small valid files of every kind that pcaffe reads, and how each is read.
 
-A kind is a function of the same name in `WRITERS` and `READERS`: one writes a whole file, or a
-folder of files, the other reads it as a command would.
+A kind is a function of the same name in `WRITERS` and `READERS`: one writes a valid file, or a
+folder of files; the other reads it as a command would.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-# What numbers in files may become, as little and as big endian.
+# New values for numbers in files, in little and in big endian.
 _NUMBERS = (0, 1, 0x7F, 0xFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 _WORDS = [b'"', b"{", b"}", b"[", b":", b"\\000", b"\0", b"\n", b"#", b"true", b"a" * 300, b"\xe4"]
 _NUMBER, _STRING = re.compile(rb"-?\d[\d.]*"), re.compile(rb'"[^"\n]*"')

@@ -1,9 +1,8 @@
 """Usage: read_damaged.py FOLDER SEED FIRST COUNT KIND…: reads damaged files, and reports on each.
 
-There are COUNT cases of each kind; FIRST is the number of the first one to run.  The file of a
-case depends on SEED, KIND and its number within the kind alone.  Before a case its number is
-printed, and after it what came of it, in JSON.  A case that takes too long ends the process by
-SIGALRM.
+There are COUNT cases of each kind; FIRST is the number of the first one to run.  The file of a case
+depends only on SEED, KIND and its number within the kind. The program prints a case's number before
+it, and its result, in JSON, after it.  A case that takes too long ends the process by SIGALRM.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pycaffe_dist.errors import PcaffeError
 
 SECONDS = 10
 MOST_ADDRESSES = 1000 << 20
-# What a case may take of memory beyond what it gives back.
+# Bytes of memory that a case may need in addition.
 MOST_GROWTH = 400 << 20
 
 
@@ -64,7 +63,7 @@ def _outcome(kind: str, path: Path) -> str:
 
 
 def _prepare(folder: Path, kind: str) -> Path:
-    """Write a whole file, and limit the memory to somewhat more than reading it takes."""
+    """Write a valid file, and limit the memory to somewhat more than reading it takes."""
     whole = folder / f"whole-{kind}"
     if not whole.exists():
         WRITERS[kind](whole)

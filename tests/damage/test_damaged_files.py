@@ -1,7 +1,7 @@
 """Damaged files of every kind: a result, or one line that names the file.
 
-Never another exception, an abort, a hang, or memory without measure.  Cases are drawn from a seed;
-a failure prints how to repeat it.
+Never another exception, an abort, a hang, or unlimited memory.  Cases are drawn from a seed; a
+failure prints how to repeat it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FEW, MANY = 12, 300
 
 
 def _failures(folder: Path, seed: int, count: int, *kinds: str) -> list[str]:
-    """Return what is wrong with cases; one that ends the process is followed by the next."""
+    """Return the failures of cases; after a case that ends the process the next one runs."""
     outcomes: dict[int, str] = {}
     while len(outcomes) < count * len(kinds):
         numbers = map(str, (seed, len(outcomes), count))

@@ -1,4 +1,4 @@
-"""Databases in memory: the same batches, one reader per node, limits, and nothing left behind."""
+"""Databases in memory: the same batches, one reader per node, limits, and no leftovers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _own_notes(tmp_path, monkeypatch):
 
 
 def _database(path: Path, backend: str = "lmdb", bad: int = -1) -> Path:
-    """Write 11 records: images as they are and, from number 5 on, encoded ones."""
+    """Write 11 records: raw images, and encoded ones from number 5 on."""
     rng = np.random.default_rng(0)
     with create_database(str(path), backend) as writer:
         for i in range(11):
@@ -74,7 +74,7 @@ def test_batches_are_the_same(tmp_path, caplog, cache, shuffle, backend):
     set_options(ReadingOptions(cache=cache))
     found = _batches(path, backend=backend, shuffle=shuffle)
     assert all(np.array_equal(*pair) for pair in zip(expected, found, strict=True))
-    # Also where a layer goes on elsewhere, the database is read but once.
+    # The database is read only once, also by a layer that resumes at another record.
     assert sum("Cached" in record.message for record in caplog.records) == 1
 
 
@@ -90,7 +90,7 @@ def test_bad_images_are_named_and_skipped_as_without_a_cache(tmp_path, cache):
     assert all(map(np.array_equal, expected, _batches(path)))
 
 
-def test_database_that_does_not_fit(tmp_path):
+def test_database_larger_than_the_cache(tmp_path):
     path = _database(tmp_path / "db")
     set_options(ReadingOptions(cache="records", cache_limit=1000 / 2**30))
     with pytest.raises(DataError, match=r"layer 'd' .*--cache_limit\): 4 of its 11 records do"):
@@ -130,14 +130,14 @@ def test_one_process_fills_and_may_be_killed(tmp_path):
     filler = processes.pop(lines.index("filled\n"))
     filler.send_signal(signal.SIGKILL)
     filler.communicate()
-    late = _process(tmp_path)  # finds the note of a process that is no more
+    late = _process(tmp_path)  # finds the note of a process that has ended
     assert late.stdout.readline() == "filled\n"
     for process in [*processes, late]:
         process.communicate()
         assert process.returncode == 0
 
 
-def test_next_process_tries_where_one_has_failed(tmp_path):
+def test_the_next_process_tries_again_after_a_failure(tmp_path):
     processes = [_process(tmp_path, fails=True), _process(tmp_path)]
     output = [process.communicate()[0] for process in processes]
     assert output[0] in ("filled\n", "5000\n") and output[1].endswith("5000\n")
@@ -155,7 +155,7 @@ def test_notes_of_killed_processes_are_removed(tmp_path, monkeypatch):
     second.close()
 
 
-def test_memory_is_gone_with_its_last_user():
+def test_memory_is_freed_with_its_last_user():
     def fill(file):
         file.write(b"abc")
 
@@ -192,7 +192,7 @@ def test_notes_of_other_users_are_not_trusted(tmp_path, kind):
         NodeMemory("x", lambda file: None)
 
 
-def test_notes_are_in_a_folder_of_the_users_own(tmp_path):
+def test_notes_are_in_the_users_own_folder(tmp_path):
     memory = NodeMemory("x", lambda file: file.write(b"abc") and None)
     folder = tmp_path / f"pcaffe-{os.geteuid()}"
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -50,7 +50,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize("fields", MESSAGES)
-def test_fields_are_those_that_protobuf_finds(fields):
+def test_fields_are_the_same_as_protobufs(fields):
     _check(caffe_pb2.Datum(**fields).SerializeToString())
 
 
@@ -91,7 +91,7 @@ def test_malformed_messages(message):
     assert _parse([message])[0] == 0
 
 
-def test_first_bad_message_is_told():
+def test_the_first_bad_message_is_reported():
     good = caffe_pb2.Datum(label=3).SerializeToString()
     assert _parse([good, good, b"\x0c", good])[0] == 2
 

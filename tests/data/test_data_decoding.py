@@ -27,14 +27,14 @@ def _jpeg(shape=(33, 50, 3), quality=90, sampling="420", progressive=0, restart=
 
 
 def _with_segment(file: np.ndarray, marker: int, payload: bytes) -> np.ndarray:
-    """Put a segment behind the first one."""
+    """Insert a segment after the first one."""
     at = 4 + int.from_bytes(file[4:6].tobytes(), "big")
     segment = struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload
     return np.concatenate([file[:at], np.frombuffer(segment, np.uint8), file[at:]])
 
 
 def _turned(file: np.ndarray, orientation: int) -> np.ndarray:
-    """Add Exif data that say how the camera was held."""
+    """Add Exif data with an orientation."""
     entry = struct.pack("<HHIHH", 0x0112, 3, 1, orientation, 0)
     tiff = b"II*\0" + struct.pack("<IH", 8, 1) + entry + bytes(4)
     return _with_segment(file, 0xE1, b"Exif\0\0" + tiff)
@@ -58,7 +58,7 @@ def test_plain_jpegs(sampling, shape):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_cameras_that_were_turned(orientation):
+def test_exif_orientations(orientation):
     file = _turned(_jpeg(), orientation)
     shape = cv2.imdecode(file, cv2.IMREAD_COLOR).shape
     assert shape == ((50, 33, 3) if orientation > 4 else (33, 50, 3))
@@ -67,7 +67,7 @@ def test_cameras_that_were_turned(orientation):
         assert plain_jpeg_channels(file, color is not None) == (3 if color is None else 0)
 
 
-def test_what_else_a_head_may_hold():
+def test_other_segments_in_a_head():
     file = _jpeg()
     for marker, payload in ((0xE2, b"ICC_PROFILE\0" + bytes(9)), (0xFE, b"made by hand")):
         _same(_with_segment(file, marker, payload), True)
@@ -97,7 +97,7 @@ def test_damaged_files_are_left_to_opencv():
         assert found is None or np.array_equal(found, expected)
 
 
-def test_heads_that_are_not_plain():
+def test_unusual_heads():
     file = _jpeg()
     frame = int(np.flatnonzero((file[:-1] == 0xFF) & (file[1:] == 0xC0))[0])
     for at, value in ((frame + 1, 0xC3), (frame + 1, 0xC9), (frame + 4, 12), (frame + 9, 4)):
@@ -126,7 +126,7 @@ def test_images_that_are_too_large():
         resize(np.zeros((3, 2, 2), np.uint8), 1_000_000, 1_000_000)
 
 
-def test_plain_files_do_not_take_the_slow_way(monkeypatch):
+def test_plain_files_do_not_use_opencv(monkeypatch):
     decoder.cache_clear()
     monkeypatch.setattr(cv2, "imdecode", lambda *args: pytest.fail("OpenCV was asked"))
     try:

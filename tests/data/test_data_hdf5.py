@@ -1,4 +1,4 @@
-"""Rows of HDF5 files: those that cannot be used are told in one line."""
+"""Rows of HDF5 files: one line names rows that cannot be used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_arrays_that_do_not_fit(tmp_path, bad):
 
 
 @pytest.mark.parametrize("bad", ["missing", "folder", "text", "cut off", "group"])
-def test_files_that_are_none(tmp_path, bad):
+def test_files_that_are_no_hdf5(tmp_path, bad):
     file = tmp_path / "bad.h5"
     if bad == "folder":
         file.mkdir()
@@ -61,7 +61,7 @@ def test_files_that_are_none(tmp_path, bad):
     assert "Errno" not in message and "synchronously" not in message
 
 
-def test_damage_that_reading_finds(tmp_path):
+def test_damage_found_while_reading(tmp_path):
     file = tmp_path / "bad.h5"
     _write(file, np.random.default_rng(0).random((5, 3, 4)), np.zeros(5), compression="gzip")
     with h5py.File(file) as content:

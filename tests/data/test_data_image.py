@@ -81,7 +81,7 @@ def test_batches_equal_caffes(case, threads, monkeypatch):
     run.layer.close()
 
 
-def test_order_of_the_list_goes_round(images):
+def test_the_list_is_read_again_from_its_start(images):
     assert _Run(_param(images, 4)).labels(7) == [i % 11 for i in range(28)]
 
 
@@ -154,7 +154,7 @@ def test_bad_images_can_be_skipped_and_are_counted(images, caplog):
     assert caplog.text.count("a 5.png") == 1 and "image(s) that cannot be read" in caplog.text
 
 
-def test_nothing_but_bad_images_ends_the_run(images):
+def test_a_list_of_bad_images_only_ends_the_run(images):
     for i in range(11):
         (images / f"a {i}.png").write_bytes(b"no image")
     set_options(ReadingOptions(on_error="skip"))
@@ -182,7 +182,7 @@ def test_configuration_errors(images):
         _Run(_param(images, 2))
 
 
-def test_long_waits_are_told(images, caplog, monkeypatch):
+def test_long_waits_are_logged(images, caplog, monkeypatch):
     monkeypatch.setattr(prefetching, "_TELL_SECONDS", 0.0)
     monkeypatch.setattr(prefetching, "_TELL_SHARE", 1.0)
     run = _Run(_param(images, 4))

@@ -90,7 +90,7 @@ def test_batches_equal_caffes(case, monkeypatch):
     run.layer.close()
 
 
-def test_whole_images_are_mirrored_as_the_transformer_does(tmp_path):
+def test_whole_images_are_mirrored_as_by_the_transformer(tmp_path):
     bytes_, floats = [_image(i) for i in range(8)], [_image(i) for i in range(8)]
     for datum in floats:
         datum.float_data.extend(np.frombuffer(datum.data, np.uint8))
@@ -107,7 +107,7 @@ def test_whole_images_are_mirrored_as_the_transformer_does(tmp_path):
         pixels = np.frombuffer(datum.data, np.uint8).reshape(3, 12, 10)
         transformer.image(pixels, i, expected[i])
     assert np.array_equal(data, expected)
-    assert not np.array_equal(data[:8], data[8:])  # some are mirrored, others are not
+    assert not np.array_equal(data[:8], data[8:])  # some are mirrored, some are not
 
 
 def _jpeg(i: int, height=70, width=48):
@@ -116,7 +116,7 @@ def _jpeg(i: int, height=70, width=48):
     return caffe_pb2.Datum(data=data, label=i, encoded=True)
 
 
-def test_crops_of_jpegs_are_those_of_whole_images(tmp_path):
+def test_crops_of_jpegs_equal_crops_of_whole_images(tmp_path):
     datums = [_jpeg(i) for i in range(12)]
     param = _param(_write(tmp_path / "jpegs", datums), 12, crop_size=24, mirror=True)
     run = _Run(param)
@@ -129,7 +129,7 @@ def test_crops_of_jpegs_are_those_of_whole_images(tmp_path):
         assert np.array_equal(data, expected)
 
 
-def test_a_jpeg_of_other_height_is_told(tmp_path):
+def test_a_jpeg_of_another_height_is_reported(tmp_path):
     path = _write(tmp_path / "jpegs", [_jpeg(0), _jpeg(1), _jpeg(2, height=69)])
     with pytest.raises(DataError, match=r"record 2 .* has an image of shape \(3, 69, 48\)"):
         _Run(_param(path, 3, crop_size=24)).batch()
@@ -141,7 +141,7 @@ def test_float64_net(images):
     assert np.array_equal(data, _Run(_param(images, 3, scale=0.5)).batch()[0])
 
 
-def test_what_layers_write_into_a_batch_does_not_come_back(images):
+def test_a_layers_changes_to_a_batch_do_not_reach_later_batches(images):
     untouched, changed = _Run(_param(images, 3)), _Run(_param(images, 3))
     for _ in range(40):
         expected, found = untouched.batch(), changed.batch()
@@ -193,7 +193,7 @@ def test_resumed_run_sees_the_same_batches(images, batch_size):
             assert all(map(np.array_equal, again.batch(), batches[number]))
 
 
-def test_seed_decides_what_is_drawn(images):
+def test_the_seed_decides_all_random_numbers(images):
     def draw(seed, phase=TRAIN):
         return _Run(_param(images, 8, crop_size=3), seed=seed, phase=phase).batch()[0]
 
@@ -259,7 +259,7 @@ def test_closed_and_forgotten_layers_leave_no_threads(tmp_path, images, new_thre
             run.layer.close()
     del run
     gc.collect()
-    # Those of layers that were forgotten are told to end, and end soon afterwards.
+    # The threads of forgotten layers are asked to end, and end soon afterwards.
     deadline = time.monotonic() + 30
     while new_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -326,7 +326,7 @@ def test_missing_and_foreign_database(tmp_path, images):
     _fails(param, "looks like an LMDB", "backend: LMDB")
 
 
-def test_transform_does_not_fit(images):
+def test_a_transform_that_does_not_fit(images):
     _fails(_param(images, 1, crop_size=11), "crop_size 11")
     _fails(_param(images, 1, mean_file="no.mean"), "no.mean")
 
@@ -361,7 +361,7 @@ def _options():
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("threads", [(2, 1), (3, 3)])
-def test_threads_do_not_change_what_is_read(tmp_path, images, shuffle, threads, _options):
+def test_threads_do_not_change_the_batches(tmp_path, images, shuffle, threads, _options):
     encoded = _write(tmp_path / "db", [_encoded(i, 9, 8)[0] for i in range(23)])
     for path in (images, encoded):
         param = _param(path, 4, crop_size=5, mirror=True)
@@ -376,7 +376,7 @@ def test_threads_do_not_change_what_is_read(tmp_path, images, shuffle, threads, 
 
 
 @pytest.mark.parametrize("backend", ["LMDB", "LEVELDB"])
-def test_shuffled_epochs_are_shared_out_to_ranks(tmp_path, backend):
+def test_ranks_share_shuffled_epochs(tmp_path, backend):
     with create_database(str(tmp_path / "db"), backend.lower()) as writer:
         for i in range(15):
             writer.put(b"%03d" % i, _image(i).SerializeToString())
@@ -418,7 +418,7 @@ def test_partitions_of_ranks_without_a_shared_file_system(tmp_path, _options):
 
 
 @pytest.mark.parametrize("cache", ["none", "records"])
-def test_ranks_with_databases_of_their_own_draw_each_for_itself(tmp_path, cache, _options):
+def test_ranks_with_their_own_databases_draw_independently(tmp_path, cache, _options):
     for rank in range(2):
         _write(tmp_path / f"db_{rank}", [_image(i) for i in range(8)])
     set_options(ReadingOptions(shared_file_system=False, cache=cache))

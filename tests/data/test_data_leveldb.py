@@ -38,7 +38,7 @@ def test_walk_wraps_round_and_skips(tmp_path):
         assert len(records.value(0)) == 10
 
 
-def test_values_are_those_that_were_put(tmp_path):
+def test_values_are_the_written_ones(tmp_path):
     with plyvel.DB(str(tmp_path / "db"), create_if_missing=True) as db:
         for i in range(20):
             db.put(b"%d" % i, b"v" * i)
@@ -67,7 +67,7 @@ def test_closing_removes_the_view(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_what_killed_readers_leave_is_removed(tmp_path, monkeypatch):
+def test_leftovers_of_killed_readers_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "pcaffe-leveldb-left").mkdir()
     (tmp_path / "pcaffe-leveldb-left" / "LOG").write_text("")
@@ -118,7 +118,7 @@ def test_flipped_byte_in_a_table(tmp_path):
     _fails(tmp_path / "db", "000005.ldb", "checksum")
 
 
-def test_damage_is_told_with_the_key_before_it(tmp_path):
+def test_damage_is_reported_with_the_key_before_it(tmp_path):
     with plyvel.DB(
         str(tmp_path / "db"), create_if_missing=True, block_size=2000, write_buffer_size=1 << 16
     ) as db:
@@ -144,7 +144,7 @@ def test_missing_part(tmp_path, name):
 
 @pytest.fixture
 def log(tmp_path) -> Path:
-    """The log in which all records of a database are that its writer has closed."""
+    """Return the log that has all records of a closed database."""
     with plyvel.DB(str(tmp_path / "db"), create_if_missing=True) as db:
         for i in range(0, 300, 100):
             with db.write_batch() as batch:

@@ -1,4 +1,4 @@
-"""The LMDB source: records, walks, sharing, and files that are no whole LMDB."""
+"""The LMDB source: records, walks, sharing, and files that are no valid LMDB."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _read_all(path: Path) -> list[tuple[bytes, bytes]]:
     ("count", "sizes"),
     [(1, (5, 5)), (3, (0, 0)), (5000, (0, 300)), (300, (1000, 9000)), (40, (4096 * 20, 4096 * 30))],
 )
-def test_records_are_those_that_were_put(tmp_path, count, sizes):
+def test_records_are_the_written_ones(tmp_path, count, sizes):
     values = _values(count, sizes)
     assert dict(_read_all(_write(tmp_path / "db", values))) == values
 
@@ -158,14 +158,14 @@ def test_truncated_file_is_refused_when_opened(tmp_path, sizes):
     assert len(_read_all(path)) == 400
 
 
-def test_truncation_is_told_with_both_sizes(tmp_path):
+def test_truncation_is_reported_with_both_sizes(tmp_path):
     path = _write(tmp_path / "db", _values(400, (100, 900)))
     size = (path / "data.mdb").stat().st_size
     os.truncate(path / "data.mdb", size // 2)
     _fails(path, "truncated", str(size), str(size // 2))
 
 
-def test_missing_records_are_told(tmp_path):
+def test_missing_records_are_reported(tmp_path):
     path = _write(tmp_path / "db", _values(9, (5, 5)))
     data = bytearray((path / "data.mdb").read_bytes())
     # The number of records, in both meta pages' description of the main database.

@@ -17,7 +17,7 @@ from pycaffe_dist.errors import DataError
 PAGE = 4096
 BRANCH, LEAF, VALUE = 1, 2, 4
 
-# A process of its own reads them: an abort would take the tests along.
+# A separate process reads them: an abort would end the tests, too.
 READ_ALL = """
 import sys
 from pycaffe_dist.data.sources import open_source
@@ -91,7 +91,7 @@ def _refuse(path: Path, *words: str) -> None:
 
 
 @pytest.mark.parametrize("flags", [BRANCH, LEAF])
-def test_page_and_key_near_it_are_told(tmp_path, flags):
+def test_a_bad_page_is_reported_with_a_key_near_it(tmp_path, flags):
     path = tmp_path / "db"
     whole = _write(path, 20000, 60)
     leaf = _pages(whole, flags)[0 if flags == BRANCH else 100]
@@ -99,20 +99,20 @@ def test_page_and_key_near_it_are_told(tmp_path, flags):
     _refuse(path, str(path), f"page {leaf} of", "near the record with key '000")
 
 
-def test_value_in_pages_that_are_others(tmp_path):
+def test_a_value_in_pages_of_another_value(tmp_path):
     path = tmp_path / "db"
     whole = bytearray(_write(path, 9, 20000))
     start = _pages(whole, VALUE)[4]
     whole[PAGE * start : PAGE * start + 16] = bytes(16)
     (path / "data.mdb").write_bytes(whole)
     check = lmdb_pages.PageCheck(str(path), str(path / "data.mdb"))
-    check.upto(8)  # what lies in such pages is no matter for it
+    check.upto(8)  # it does not check the contents of such pages
     check = lmdb_pages.PageCheck(str(path), str(path / "data.mdb"), values_from=0)
     with pytest.raises(DataError, match=f"page {start} of .* with key '00000004'"):
         check.upto(8)
 
 
-def test_rest_of_a_large_database_is_checked_when_its_turn_comes(tmp_path, monkeypatch):
+def test_the_rest_of_a_large_database_is_checked_while_it_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(lmdb_pages, "_SECONDS_AT_OPENING", 0)
     monkeypatch.setattr(lmdb_pages, "_AT_ONCE", 2)
     path = tmp_path / "db"

@@ -16,7 +16,7 @@ from pycaffe_dist.errors import FAILURE, DataError
 
 RECORDS = 600
 
-# Replaces all values, over and over; a process of its own, since the library opens a database once.
+# Replaces all values again and again, in a separate process: the library opens a database once.
 WRITE = """
 import sys, lmdb
 path, transactions, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -124,7 +124,7 @@ def test_without_a_lock_nothing_is_created_and_writing_is_noticed(unlocked):
 
 
 @pytest.mark.parametrize("locks", ["no lock.mdb can be created", "the list of readers is full"])
-def test_a_lock_that_is_impossible_is_left_out(tmp_path, monkeypatch, locks):
+def test_without_a_possible_lock_reading_goes_on(tmp_path, monkeypatch, locks):
     path = _write(tmp_path / "db", 1)
     (path / "lock.mdb").unlink()
     if locks.startswith("no"):
@@ -141,7 +141,7 @@ def test_a_lock_that_is_impossible_is_left_out(tmp_path, monkeypatch, locks):
     assert len(_values(path)) == RECORDS
 
 
-def test_a_full_list_of_readers_makes_cursors_share_a_place(tmp_path):
+def test_with_a_full_list_of_readers_cursors_share_an_entry(tmp_path):
     path = _write(tmp_path / "db", 1)
     (path / "lock.mdb").unlink()
     program = (
@@ -160,7 +160,7 @@ def test_a_full_list_of_readers_makes_cursors_share_a_place(tmp_path):
 
 
 @pytest.mark.parametrize("left", [0, 3 * 4096])
-def test_a_file_that_is_cut_short_is_told(tmp_path, left):
+def test_a_file_that_is_cut_short_is_reported(tmp_path, left):
     path = _write(tmp_path / "db", 1)
     source = open_source(str(path), "lmdb")
     cursor = source.cursor()
@@ -171,7 +171,7 @@ def test_a_file_that_is_cut_short_is_told(tmp_path, left):
             read()
 
 
-def test_a_page_that_is_gone_while_it_is_read_ends_the_process_with_a_line(tmp_path):
+def test_a_page_that_vanishes_while_it_is_read_ends_the_process_with_one_line(tmp_path):
     path = _write(tmp_path / "db", 1, 9000)
     program = """
 import os, sys

@@ -14,7 +14,7 @@ def _records(shard: Shard, batch: int, size: int) -> list[int]:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_record_shards_make_up_one_large_batch(ranks):
+def test_record_shards_together_give_one_large_batch(ranks):
     for batch in range(4):
         together = sorted(
             r for rank in range(ranks) for r in _records(Shard(rank, ranks), batch, 5)
@@ -23,7 +23,7 @@ def test_record_shards_make_up_one_large_batch(ranks):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_batch_shards_deal_out_the_batches_in_turn(ranks):
+def test_batch_shards_take_the_batches_in_turn(ranks):
     for number in range(9):
         shard = Shard(number % ranks, ranks, "batch")
         assert _records(shard, number // ranks, 5) == _records(Shard(), number, 5)
@@ -35,6 +35,6 @@ def test_impossible_shards_are_refused(arguments):
         Shard(*arguments)
 
 
-def test_a_rank_with_a_part_of_its_own_goes_on_where_its_share_of_the_whole_would():
-    """Record 12 of the whole data set, which four ranks deal out, is record 3 of a part."""
+def test_a_rank_with_its_own_part_resumes_at_the_same_record():
+    """If four ranks share a data set, its record 12 is record 3 of a part."""
     assert Shard(rank=2, size=4, origin=12).alone() == Shard(rank=0, size=1, origin=3)

@@ -1,4 +1,4 @@
-"""The transformer against a plain NumPy reading of what Caffe computes."""
+"""The transformer against a plain NumPy version of Caffe's computation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_one_mean_value_serves_all_channels():
     assert np.array_equal(_transform(image, mean_value=[9]), image.astype(np.float32) - 9)
 
 
-def test_nothing_asked_for_gives_the_pixels():
+def test_without_options_the_pixels_are_unchanged():
     assert np.array_equal(_transform(_image()), _image())
 
 
@@ -61,7 +61,7 @@ def test_mean_file_and_centre_crop(tmp_path, legacy):
 
 
 def _find(image: np.ndarray, out: np.ndarray) -> tuple[int, int, bool]:
-    """Return the row, column and mirroring of the crop that ``out`` is."""
+    """Return the row, column and mirroring of the crop in ``out``."""
     height, width = out.shape[1:]
     for top in range(image.shape[1] - height + 1):
         for left in range(image.shape[2] - width + 1):
@@ -87,10 +87,10 @@ def test_training_crops_and_mirrors_are_uniform():
     assert len(found) == places
     expected = count / places
     chi_square = sum((n - expected) ** 2 / expected for n in found.values())
-    assert chi_square < 50  # 19 degrees of freedom: exceeded once in 8,000 times
+    assert chi_square < 50  # 19 degrees of freedom: a larger value has probability 1/8000
 
 
-def test_testing_mirrors_at_random_too_as_caffe_does():
+def test_testing_also_mirrors_at_random_as_in_caffe():
     image = _image()
     out = [_transform(image, TEST, index, mirror=True) for index in range(40)]
     mirrored = sum(_find(image, o)[2] for o in out)
@@ -113,7 +113,7 @@ def test_mirror_and_mean_file_use_the_crops_own_mean(tmp_path):
         assert not out.any()
 
 
-def test_interleaved_pixels_as_opencv_has_them():
+def test_interleaved_pixels_as_in_opencv():
     image = np.ascontiguousarray(_image().transpose(1, 2, 0)).transpose(2, 0, 1)
     assert np.array_equal(_transform(image, scale=2), image * np.float32(2))
 

@@ -21,7 +21,7 @@ SIZE = 16
 
 @pytest.fixture
 def windows(tmp_path) -> Path:
-    """Two images; window file with 3 windows of the foreground, 2 of the background, 1 between."""
+    """Two images, and a window file: 3 windows of foreground, 2 of background, 1 between."""
     rng = np.random.default_rng(0)
     for name in ("a.png", "b.png"):
         cv2.imwrite(str(tmp_path / name), rng.integers(0, 256, (40, 50, 3), np.uint8))

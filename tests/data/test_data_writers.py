@@ -59,7 +59,7 @@ def test_full_disk_is_noticed_before_hdf5_does(tmp_path, no_space):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_of_two_writers_the_first_to_end_wins(tmp_path, backend):
+def test_of_two_writers_the_one_that_ends_first_wins(tmp_path, backend):
     path = str(tmp_path / "db")
     with pytest.raises(DataError, match="has appeared"), create_database(path, backend) as slow:
         slow.put(b"k", b"slow")
@@ -79,7 +79,7 @@ def test_error_in_the_body_leaves_nothing_behind(tmp_path, backend):
 
 
 @pytest.mark.parametrize("kind", [*BACKENDS, "hdf5"])
-def test_features_of_a_scalar_are_one_for_each_batch(tmp_path, kind):
+def test_a_scalar_gives_one_feature_for_each_batch(tmp_path, kind):
     path, blob = str(tmp_path / "x"), Blob(())
     with create_features(path, kind, "x") as sink:
         for value in (1.5, 2.5):

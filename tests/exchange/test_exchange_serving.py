@@ -1,4 +1,4 @@
-"""A shard of the parameter server, without MPI: who gets weights when, and which."""
+"""A shard of the parameter server without MPI: which worker gets which weights when."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pycaffe_dist.schema import caffe_pb2
 
 
 def make(workers: int, staleness: int, **solver) -> Shard:
-    """Return a shard of two parts with a weight per worker in all, zero at first."""
+    """Return a shard of two parts with one weight per worker, all zero."""
     parts = (Part("a[0]", 1, 1.0, 1.0), Part("b[0]", workers - 1, 1.0, 1.0))
     param = caffe_pb2.SolverParameter(**{"type": "SGD", "momentum": 0.0, **solver})
     setup = Setup(param, workers, staleness, (Layout(7, "float64", parts),))
@@ -27,15 +27,15 @@ def make(workers: int, staleness: int, **solver) -> Shard:
 
 
 def push(shard: Shard, worker: int, gradient: np.ndarray, rate: float = 1.0) -> list[int]:
-    """Push a worker's next gradient; return who gets weights then."""
+    """Push a worker's next gradient; return the workers that then get weights."""
     header = Header(Kind.PUSH, shard.clocks[worker], rate)
     answers, _ = shard.push(worker, gradient.copy(), header, 0.0)
     return [answer.worker for answer in answers]
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_nobody_is_further_ahead_than_the_staleness(staleness):
-    """And everybody's weights hold all own updates, and those of others that they must hold."""
+def test_no_worker_is_further_ahead_than_the_staleness(staleness):
+    """A worker's weights include all its own updates, and the updates of others that s demands."""
     workers = 4
     shard = make(workers, staleness)
     rng = np.random.default_rng(staleness)
@@ -46,17 +46,18 @@ def test_nobody_is_further_ahead_than_the_staleness(staleness):
         running.remove(worker)
         for free in push(shard, worker, np.eye(workers)[worker]):
             running.add(free)
-            # A gradient of 1, shared among four: the weight counts a worker's updates in quarters.
+            # A gradient of 1 divided by four workers: an update changes a worker's weight by a
+            # quarter.
             seen = np.rint(-shard.weights * workers)
             assert seen[free] == shard.clocks[free]
             assert seen.min() >= shard.clocks[free] - staleness
         assert running, "all workers wait for each other"
         furthest = max(furthest, max(shard.clocks) - min(shard.clocks))
-    # One that waits has made one update more than it may go on with.
+    # A worker that waits has made one update more than the staleness.
     assert furthest == staleness + 1
 
 
-def test_as_many_updates_as_workers_make_the_step_of_one():
+def test_one_update_of_each_worker_gives_one_workers_step():
     gradient = np.array([1.0, -2.0, 3.0])
     solver = {"weight_decay": 0.0, "lr_policy": "fixed"}
     stale, synchronous = make(3, 2, **solver), make(3, 0, **solver)
@@ -68,7 +69,7 @@ def test_as_many_updates_as_workers_make_the_step_of_one():
     np.testing.assert_allclose(stale.weights, -5 * 0.5 * gradient, rtol=1e-12)
 
 
-def test_history_and_weights_come_and_go():
+def test_history_and_weights_can_be_read_and_set():
     shard = make(3, 0, type="Adam", momentum=0.9)
     values = np.arange(9.0)
     shard.load(values)

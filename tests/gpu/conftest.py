@@ -40,7 +40,7 @@ def gpu():
 
 @pytest.fixture(scope="session")
 def reversed_gpu():
-    """The GPU; emulated, its blocks and threads run the other way round, which shows races."""
+    """The GPU; if emulated, its blocks and threads run in reverse order, which shows races."""
     return _gpu(reverse=True)
 
 

@@ -1,4 +1,4 @@
-"""CUDA's run-time compiler, called as CuPy calls it, where its library is installed."""
+"""CUDA's run-time compiler, called as CuPy calls it, if its library is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 def find() -> tuple[str, list[str]] | None:
     """Return the library and the folders of CUDA's headers, or None.
 
-    They are those of $CUDA_PATH, of NVIDIA's packages for pip, or the system's.
+    They come from $CUDA_PATH, from NVIDIA's packages for pip, or from the system.
     """
     roots = [Path(path) / "nvidia" for path in sys.path if path]
     roots += [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if name in os.environ]

@@ -2,12 +2,11 @@
 
     python tests/gpu/on_device.py [WORD...]
 
-With words, only the steps whose names have one of them in it: kernels, layers, lenet, racecheck.
-Each step is a process of its own with a limit of time, so that none of them spoils or holds up the
-others, and prints its result as soon as it has one; the last lines sum up.  Without a GPU it says
-so in one line and exits with 1.  The databases of MNIST and CIFAR-10 are those of data/; a net
-whose data is not there is left out, and named, and so is what needs a tool that is not
-installed.
+With words, only steps with one of them in their names run: kernels, layers, lenet, racecheck.  Each
+step is a separate process with a time limit, so that it cannot harm or delay the others, and prints
+its result at its end; the last lines are a summary.  Without a GPU the program says so in one line
+and exits with 1.  The databases of MNIST and CIFAR-10 are in data/; steps whose data or tool is
+missing are named and left out.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pycaffe_dist.gpu.finding import EMULATE, open_gpu
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "gpu"
-# A solver, the database that it needs, what makes that, and the accuracy that the CPU reaches.
+# A solver, its database, the script that makes the database, and the accuracy on the CPU.
 NETS = (
     (
         "models/lenet/lenet_quick_solver.prototxt",
@@ -43,8 +42,8 @@ NETS = (
         0.70,
     ),
 )
-# Seconds that a step may take; under compute-sanitizer all is many times slower.
-# The first time everything is compiled, for both devices.
+# The time limits of steps in seconds; compute-sanitizer is many times slower.  The first run
+# compiles all kernels for both devices.
 LIMIT, LIMIT_WATCHED = 600, 420
 # compute-sanitizer's tools, with what they find.
 TOOLS = {"memcheck": "reads and writes beside arrays", "racecheck": "races in shared memory"}
@@ -54,9 +53,9 @@ OK, FAILED, LEFT_OUT = "ok", "FAILED", "left out"
 
 @dataclass
 class Report:
-    """The steps so far, each with its result and what is to be said of it.
+    """The steps so far, each with its result and a comment.
 
-    ``words``: steps without one of them in their names are not made; none mean all.
+    ``words``: only steps with one of them in their names run; without words all do.
     """
 
     words: tuple[str, ...] = ()
@@ -68,11 +67,11 @@ class Report:
         print(_line(name, result, words), flush=True)
 
     def wants(self, name: str) -> bool:
-        """Tell whether a step is to be made."""
+        """Tell whether to run a step."""
         return not self.words or any(word in name for word in self.words)
 
     def step(self, name: str, run: Callable[[], tuple[str, str]]) -> None:
-        """Run a step, if it is wanted, which returns its result and words."""
+        """Run a step, if it is wanted; it returns its result and a comment."""
         if not self.wants(name):
             return
         started = time.monotonic()
@@ -83,7 +82,7 @@ class Report:
         self.add(name, result, f"{words} ({time.monotonic() - started:.0f} s)")
 
     def sum_up(self) -> int:
-        """Print what did not succeed, and how much did; return the exit status."""
+        """Print the failures and the number of successes; return the exit status."""
         print("\n" + "\n".join(_line(*line) for line in self.lines if line[1] != OK))
         counts = [
             f"{sum(line[1] == result for line in self.lines)} {result}"
@@ -98,9 +97,9 @@ def _line(name: str, result: str, words: str) -> str:
 
 
 def run(command: list[str], limit: float, **environment: str) -> tuple[int, str]:
-    """Run a command on the real GPU; return its status and what it wrote.
+    """Run a command on the real GPU; return its status and its output.
 
-    Raises TimeoutExpired when it takes longer than ``limit`` seconds; it is ended then.
+    After ``limit`` seconds it is killed, and TimeoutExpired is raised.
     """
     everything = {**os.environ, "PCAFFE_TEST_GPU": "1", **environment}
     done = subprocess.run(
@@ -129,7 +128,7 @@ def tests(path: Path, tool: tuple[str, ...] = (), **environment: str) -> tuple[s
 
 
 def accuracy(solver: str, database: str, how: str, least: float) -> tuple[str, str]:
-    """Train a net on the GPU, which should be as good as on the CPU."""
+    """Train a net on the GPU; it should be as accurate as on the CPU."""
     if not (ROOT / database).exists():
         return LEFT_OUT, f"there is no {database}; {how} make it"
     command = [sys.executable, "-m", "pycaffe_dist", "train", f"--solver={solver}", "--gpu=0"]
@@ -143,7 +142,7 @@ def accuracy(solver: str, database: str, how: str, least: float) -> tuple[str, s
 
 
 def compute_sanitizer() -> str | None:
-    """Return CUDA's compute-sanitizer: on the path, in CUDA's folder, or of NVIDIA's package."""
+    """Return CUDA's compute-sanitizer: on the path, in CUDA's folder, or in NVIDIA's package."""
     found = shutil.which("compute-sanitizer")
     if found:
         return found
@@ -165,7 +164,7 @@ def watched(report: Report) -> None:
             continue
         command = (program, f"--tool={tool}", "--error-exitcode=9", "--target-processes=all")
         for path in sorted(FOLDER.glob("test_gpu_kernels_*.py")):
-            # A pool of memory would hide what is beside an array from memcheck.
+            # A memory pool would hide accesses beside an array from memcheck.
             pool = {"PCAFFE_TEST_NO_POOL": "1"} if tool == "memcheck" else {}
             name = f"{tool} {path.stem.removeprefix('test_gpu_')}"
             report.step(name, partial(tests, path, command, **pool))
@@ -181,7 +180,7 @@ def main() -> int:
         return 1
     print(f"GPU 0: {gpu.name}; {', '.join(gpu.libraries())}", flush=True)
     report = Report(tuple(sys.argv[1:]))
-    # The kernels' own tests first: where these fail, the others cannot succeed.
+    # The kernels' own tests first: if these fail, the others cannot succeed.
     files = sorted(FOLDER.glob("test_*.py"), key=lambda path: ("kernels" not in path.name, path))
     for path in files:
         report.step(path.stem.removeprefix("test_"), partial(tests, path))

@@ -1,6 +1,6 @@
-"""Convolutions through cuDNN's front end: a stand-in computes what the graphs ask for.
+"""Convolutions through cuDNN's front end; a fake front end computes the graphs.
 
-On a real GPU, cuDNN itself does so, where it is installed.
+On a real GPU cuDNN itself does, if it is installed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Tensor:
         self.data_type = data_type
 
     def array(self, pointer):
-        """Return the memory that it describes as an array."""
+        """Return the described memory as an array."""
         assert self.stride == [math.prod(self.dim[i + 1 :]) for i in range(len(self.dim))]
         count, dtype = math.prod(self.dim), np.dtype(self.data_type)
         memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(pointer)
@@ -54,7 +54,7 @@ class Tensor:
 
 
 class Graph:
-    """A stand-in for the front end's graph, which works on the host."""
+    """A fake of the front end's graph that computes on the host."""
 
     unsupported = ""
 
@@ -151,7 +151,7 @@ def front_end(graph=Graph):
 
 
 class Streaming(EmulatedGPU):
-    """An emulated GPU that seems to have CUDA."""
+    """An emulated GPU that pretends to have CUDA."""
 
     def cuda_stream(self):
         return 0xABC
@@ -159,7 +159,7 @@ class Streaming(EmulatedGPU):
 
 @pytest.fixture
 def streaming():
-    """A GPU of its own for each test: the library is looked for once for each."""
+    """A new GPU for each test, because each GPU looks for the library once."""
     if compiler() is None:
         pytest.skip("there is no C++ compiler for the emulated GPU")
     with device.use(Streaming()) as gpu:
@@ -184,7 +184,7 @@ def compute(gpu, cls, case):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_graphs_ask_for_the_convolution_that_the_layer_means(name, streaming, monkeypatch):
+def test_graphs_compute_the_layers_convolution(name, streaming, monkeypatch):
     expected = compute(streaming, Convolution, SHAPES[name])
     module = front_end()
     monkeypatch.setitem(sys.modules, "cudnn", module)
@@ -218,7 +218,7 @@ def test_without_cudnn_the_log_says_so_once(streaming, monkeypatch, caplog):
 
 @pytest.mark.skipif("PCAFFE_TEST_GPU" not in os.environ, reason="cuDNN needs a real GPU")
 @pytest.mark.parametrize("name", SHAPES)
-def test_cudnn_computes_what_our_own_kernels_do(name, on_gpu):
+def test_cudnn_computes_the_same_as_our_own_kernels(name, on_gpu):
     pytest.importorskip("cudnn")
     found = compute(on_gpu, LibraryConvolution, SHAPES[name])
     for values, wanted in zip(found, compute(on_gpu, Convolution, SHAPES[name])):

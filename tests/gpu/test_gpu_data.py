@@ -1,4 +1,4 @@
-"""Images that the GPU crops, mirrors and scales: the values are those of the CPU, bit for bit."""
+"""Images that the GPU crops, mirrors and scales have the CPU's values, bit for bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ layer {{ name: 'data' type: 'Data' top: 'data' top: 'label' transform_param {{ {
 
 
 def datum_of(name, number, image):
-    """Return a record of the database ``name``; of "mixed", number 5 has floats in it."""
+    """Return a record of the database ``name``; number 5 of "mixed" has floats."""
     if name == "encoded":
         return caffe_pb2.Datum(data=encode(image, "png"), encoded=True, label=number)
     channels, height, width = image.shape
@@ -56,7 +56,7 @@ def folder(tmp_path_factory):
 
 
 def batches(net):
-    """Return the tops of a few batches, which go on at the first record after the last."""
+    """Return the tops of a few batches; after the last record comes the first."""
     found = []
     for _ in range(4):
         net.forward()
@@ -68,7 +68,7 @@ def batches(net):
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("phase", [caffe_pb2.TRAIN, caffe_pb2.TEST])
-def test_values_are_those_of_the_cpu(folder, monkeypatch, gpu, database, transform, phase):
+def test_values_equal_the_cpus(folder, monkeypatch, gpu, database, transform, phase):
     monkeypatch.chdir(folder)
     unpacked = []
     unpack = Packer.unpack

@@ -1,4 +1,4 @@
-"""What is said of a GPU that cannot be used."""
+"""Error messages about GPUs that cannot be used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pycaffe_dist.gpu import finding
         (ImportError("libcublas.so.12: not found"), "CUDA's libraries cannot be loaded"),
     ],
 )
-def test_the_first_line_of_the_reason_is_told(monkeypatch, error, words):
+def test_the_error_has_the_first_line_of_the_reason(monkeypatch, error, words):
     def open_it(index):
         raise error
 

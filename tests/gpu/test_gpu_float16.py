@@ -1,4 +1,4 @@
-"""Training with data in 16 bits: as good as in float32; what happens when gradients overflow."""
+"""Training with data in 16 bits: as good as in float32, also when gradients overflow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def half_solver(device, data_type="float16", **fields):
 
 
 @pytest.mark.parametrize("fields", [{}, {"loss_scale": 64}, {"clip_gradients": 0.5}], ids=str)
-def test_it_learns_what_float32_learns(gpu, fields):
+def test_it_learns_as_well_as_float32(gpu, fields):
     solver = half_solver(gpu, **fields)
     case = "sgd_step_clip" if "clip_gradients" in fields else "sgd"
     expected = np.load(f"expected_{case}.npz")["losses"]
@@ -94,6 +94,6 @@ def test_the_scale_grows_again_and_a_fixed_one_stays():
         ("half", "unknown data_type 'half'"),
     ],
 )
-def test_what_is_refused(data_type, message):
+def test_impossible_settings_are_refused(data_type, message):
     with pytest.raises(UsageError, match=message):
         half_solver(HOST, data_type=data_type)

@@ -23,12 +23,12 @@ layer { name: 'relu' type: 'ReLU' bottom: '%s' top: '%s' }
 
 
 def _passes(top: str, dtype: type, on) -> list[np.ndarray]:
-    """Return what forward and backward of the net leave, alone on the host, in float64."""
+    """Return the results of forward and backward in float64; on the host layers run one by one."""
     param = text.parse(NET % ((top,) * 5), caffe_pb2.NetParameter())
     param.state.phase = caffe_pb2.TRAIN
     net = Net(param, dtype=dtype, seed=1, device=on)
     if not on.is_gpu:
-        net.before_backward.append(lambda index: None)  # who looks on has the layers run alone
+        net.before_backward.append(lambda index: None)  # a listener makes the layers run one by one
     else:
         for layer in net.layers[2:]:
             layer.forward = layer.backward = None
@@ -44,7 +44,7 @@ def _passes(top: str, dtype: type, on) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("top", ["conv", "bn"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_a_scaled_batch_norm_is_that_of_the_cpu(top, dtype, gpu):
+def test_a_scaled_batch_norm_equals_the_cpus(top, dtype, gpu):
     tolerance = 1e-4 if dtype == np.float32 else 3e-2
     for found, expected in zip(_passes(top, dtype, gpu), _passes(top, np.float32, HOST)):
         scale = max(1.0, np.abs(expected).max())

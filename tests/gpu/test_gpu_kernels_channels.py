@@ -1,4 +1,4 @@
-"""Per-channel kernels against the CPU's: sizes that fill no block, sums in many parts, halves."""
+"""Per-channel kernels against the CPU's: sizes that fill no block, sums in many parts, float16."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TYPES = [(np.float32, np.float32), (np.float64, np.float64), (np.float16, np.flo
 def both(gpu, function, inputs, outputs, *rest):
     """Run a primitive on both devices; return the pairs of outputs, the GPU's first.
 
-    The CPU computes in the parameters' type where the GPU has halves.
+    The CPU computes in the parameters' type if the GPU has float16.
     """
     here = [a.astype(np.float32) if a.dtype == np.float16 else a for a in (*inputs, *outputs)]
     there = [gpu.to_device(a) for a in (*inputs, *outputs)]
@@ -61,7 +61,7 @@ def test_channels_on_a_gpu(shape, dtype, parameter, on_gpu):
     vectors = [data(channels, parameter, seed) for seed in range(2, 6)]
     pair = [np.empty(channels), np.empty(channels)]
     assert_equal(both(on_gpu, statistics, [x], pair), dtype)
-    # A sum's error is one of its terms' sizes, not of its own.
+    # A sum's error is relative to its terms, not to the sum.
     sums = both(on_gpu, gradient_sums, [x, dy, vectors[0]], pair)
     count = shape[0] * shape[2]
     assert_equal([(found / count, expected / count) for found, expected in sums], dtype)
@@ -110,7 +110,7 @@ def test_the_variance_of_a_channel_far_from_zero_does_not_cancel(on_gpu):
     np.testing.assert_allclose(on_gpu.to_host(variance), x.var(dtype=float), rtol=1e-4)
 
 
-def test_what_batch_norm_does_with_its_statistics(on_gpu):
+def test_batch_norms_work_on_its_statistics(on_gpu):
     n = 300
     mean, variance = data(n, float), data(n, float, 1) ** 2
     sums = [data(n, np.float32, 2), data(n, np.float32, 3) ** 2, np.array([2.5], np.float32)]

@@ -71,7 +71,7 @@ def numbers(case):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_convolution_is_that_of_the_cpu(name, gpu):
+def test_convolution_equals_the_cpus(name, gpu):
     arrays = numbers(SHAPES[name])
     expected = compute(HOST, SHAPES[name], np.float64, arrays)
     for dtype, precision in PRECISION.items():
@@ -92,7 +92,7 @@ def test_convolution_in_parts_is_the_same(name, gpu, monkeypatch):
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", PRECISION)
-def test_inner_product_is_that_of_the_cpu(transposed, dtype, on_gpu):
+def test_inner_product_equals_the_cpus(transposed, dtype, on_gpu):
     m, n, k = 70, 5, 9
     rng = np.random.default_rng(3)
     x, w, b, dy, dw = (

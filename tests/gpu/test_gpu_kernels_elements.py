@@ -1,4 +1,4 @@
-"""Kernels over elements, rows and labels against the CPU's: odd sizes, halves, many operands."""
+"""Kernels over elements, rows and labels against the CPU's: odd sizes, float16, many operands."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def tolerance(dtype):
 
 
 def compare(gpu, function, arrays, outputs, dtype=np.float32, settings=()):
-    """Call a function with arrays of either device and settings; compare the arrays ``outputs``.
+    """Call a function with arrays of each device; compare the arrays ``outputs``.
 
-    The CPU computes in float32 where the GPU has halves.
+    The CPU computes in float32 if the GPU has float16.
     """
     here = [a.astype(np.float32) if a.dtype == np.float16 else a.copy() for a in arrays]
     there = [gpu.to_device(a) for a in arrays]
@@ -86,7 +86,7 @@ def test_eltwise(operands, dtype, on_gpu):
         )
 
 
-def test_a_sum_in_the_place_of_its_first_value(on_gpu):
+def test_a_sum_that_overwrites_its_first_value(on_gpu):
     values = [on_gpu.to_device(normal(SIZE, seed=k)) for k in range(6)]
     expected = sum(on_gpu.to_host(value) for value in values)
     weighted_sum(values[0], values, [1.0] * 6)
@@ -205,7 +205,7 @@ def test_hits_and_counts_of_classes(shape, on_gpu):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
 @pytest.mark.parametrize(("shape", "count"), [((5, 7, 1), 7), ((2, 1000, 3), 5), ((3, 1, 2), 1)])
-def test_the_places_of_the_largest(shape, count, dtype, on_gpu):
+def test_the_indices_of_the_largest(shape, count, dtype, on_gpu):
     rng = np.random.default_rng(1)
     x = rng.integers(-2, 3, shape).astype(dtype)  # most have equals
     few = shape[1] // 2

@@ -20,7 +20,7 @@ RATES = {
 
 @pytest.mark.parametrize("name", RATES)
 @pytest.mark.parametrize("regularization", [(0.5, 0.0, 0.0), (1.0, 0.01, 0.02)])
-def test_update_is_that_of_the_cpu(name, regularization, on_gpu):
+def test_update_equals_the_cpus(name, regularization, on_gpu):
     slots, scalars = RATES[name]
     rng = np.random.default_rng(2)
     here = [rng.standard_normal((3, 700)).astype(np.float32) for _ in range(2)]
@@ -35,7 +35,7 @@ def test_update_is_that_of_the_cpu(name, regularization, on_gpu):
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_the_update_of_many_is_that_of_each(name, on_gpu):
+def test_the_update_of_many_equals_separate_updates(name, on_gpu):
     slots, scalars = RATES[name]
     rng = np.random.default_rng(3)
     # More than one piece, less, a single element, none.

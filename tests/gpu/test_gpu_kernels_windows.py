@@ -28,9 +28,9 @@ def random(*shape, seed=5):
 
 
 def compare(gpu, function, arrays, outputs, dtype, *args):
-    """Compare ``arrays`` at the places ``outputs`` after ``function`` on both devices.
+    """Compare ``arrays`` with the indices ``outputs`` after ``function`` on both devices.
 
-    Arrays of floats are those of ``dtype`` on the GPU and float64 on the host.
+    Arrays of floats have ``dtype`` on the GPU and float64 on the host.
     """
     there = [
         gpu.to_device(array.astype(dtype) if array.dtype.kind == "f" else array) for array in arrays
@@ -49,7 +49,7 @@ def compare(gpu, function, arrays, outputs, dtype, *args):
 
 @pytest.mark.parametrize("name", WINDOWS)
 @pytest.mark.parametrize("dtype", PRECISION)
-def test_pooling_is_that_of_the_cpu(name, dtype, on_gpu):
+def test_pooling_equals_the_cpus(name, dtype, on_gpu):
     shape, *sizes = WINDOWS[name]
     geometry = PoolingGeometry(*sizes)
     y = np.zeros((*shape[:2], *geometry.output_shape(shape[2:])))
@@ -76,7 +76,7 @@ def test_stochastic_pooling_picks_what_the_cpu_picks(dtype, on_gpu):
     compare(on_gpu, pooling.stochastic_pool_forward, arrays, [2, 3], dtype, geometry)
 
 
-def test_maxima_of_ties_and_of_what_is_no_number(on_gpu):
+def test_maxima_of_ties_and_nans(on_gpu):
     x = np.zeros((1, 1, 4, 4))
     x[0, 0, 2, 1] = np.nan
     x[0, 0, :2, 2:] = -np.inf
@@ -89,7 +89,7 @@ def test_maxima_of_ties_and_of_what_is_no_number(on_gpu):
 @pytest.mark.parametrize("shape", [(2, 7, 3, 5), (1, 2, 4, 33)])
 @pytest.mark.parametrize("size", [1, 5, 9])
 @pytest.mark.parametrize("dtype", PRECISION)
-def test_lrn_is_that_of_the_cpu(shape, size, dtype, on_gpu):
+def test_lrn_equals_the_cpus(shape, size, dtype, on_gpu):
     x, dy, new = random(*shape), random(*shape, seed=6), np.zeros(shape)
     options = size, 0.7, 0.75 if size > 1 else 0.6
     ways = [
@@ -104,7 +104,7 @@ def test_lrn_is_that_of_the_cpu(shape, size, dtype, on_gpu):
 
 @pytest.mark.parametrize("shape", [(3, 5, 1), (4, 33, 1), (2, 300, 1), (2, 4, 70)])
 @pytest.mark.parametrize("dtype", PRECISION)
-def test_softmax_is_that_of_the_cpu(shape, dtype, on_gpu):
+def test_softmax_equals_the_cpus(shape, dtype, on_gpu):
     x = random(*shape) * 4
     x[0, :2, 0] = -np.inf
     y = compare(on_gpu, softmax.softmax_forward, [x, np.zeros(shape)], [1], dtype)[1].astype(float)

@@ -15,7 +15,7 @@ CASES = collect()
 
 
 @pytest.mark.parametrize("path", golden_cases.CASES, ids=lambda path: path.stem)
-def test_layer_computes_what_caffe_does(path, gpu):
+def test_layer_computes_the_same_as_caffe(path, gpu):
     golden_cases.check(path, gpu)
 
 
@@ -26,7 +26,7 @@ def test_layer_computes_what_caffe_does(path, gpu):
         {False: "apart", True: "in_place"}[value] if isinstance(value, bool) else value.name
     ),
 )
-def test_layer_computes_what_it_does_on_the_cpu(case, in_place, reversed_gpu):
+def test_layer_computes_the_same_as_on_the_cpu(case, in_place, reversed_gpu):
     here = case.build(dtype=np.float32, in_place=in_place)
     there = case.build(dtype=np.float32, in_place=in_place, device=reversed_gpu)
     for found_list, expected_list in zip(passes(case, there), passes(case, here)):
@@ -40,11 +40,11 @@ def passes(case, harness):
 
 
 @pytest.mark.parametrize("path", golden_cases.CASES, ids=lambda path: path.stem)
-def test_layer_computes_it_nearly_in_float16(path, gpu):
+def test_layer_computes_nearly_the_same_in_float16(path, gpu):
     golden_cases.check(path, gpu, np.float16, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", golden_cases.CASES, ids=lambda path: path.stem)
-def test_layer_computes_it_nearly_in_bfloat16(path, gpu):
+def test_layer_computes_nearly_the_same_in_bfloat16(path, gpu):
     golden_cases.check(path, gpu, bfloat16(), rtol=1e-1, atol=2e-1)

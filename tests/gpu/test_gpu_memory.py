@@ -1,4 +1,4 @@
-"""Arrays of the emulated GPU, and blobs that lie on a GPU and on the host."""
+"""Arrays of the emulated GPU, and blobs on a GPU and on the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pycaffe_dist.kernels.cuda.source import Kernel, parse
 HOST = device.HOST
 
 
-def test_a_blob_moves_to_where_it_is_asked_for(on_gpu):
+def test_a_blob_moves_to_the_device_that_needs_it(on_gpu):
     blob = Blob((2, 3))
     with device.use(HOST):
         blob.data[...] = 1
@@ -53,7 +53,7 @@ def test_reading_leaves_the_other_side_valid(on_gpu):
         on_gpu.__class__ = Counting.__bases__[0]
 
 
-def test_what_is_staged_is_what_was_written_last(on_gpu):
+def test_staging_copies_the_last_written_values(on_gpu):
     blob = Blob((4,))
     blob.diff.fill(1)
     blob.stage_diff()
@@ -101,7 +101,7 @@ def test_batches_adopted_one_after_the_other(on_gpu):
             blob.adopt(values)
             assert blob.read_data().tolist() == [number] * size
         assert on_gpu.to_host(blob.data).tolist() == [number] * size
-        # The GPU may still be busy with the batch before: it must be where it was.
+        # The GPU may still use the previous batch, which must stay where it is.
         assert before is None or on_gpu.to_host(before)[0] == number - 1
         before = blob.data
 
@@ -139,7 +139,7 @@ def emulated(gpu):
         lambda x, host: np.block([x, x]),
     ],
 )
-def test_what_cupy_refuses_is_refused(mix, emulated):
+def test_the_emulation_refuses_what_cupy_refuses(mix, emulated):
     x, host = emulated.zeros(3, np.float32), np.zeros(3, np.float32)
     with pytest.raises(TypeError):
         mix(x, host)

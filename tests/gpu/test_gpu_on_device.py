@@ -1,4 +1,4 @@
-"""What `make test-gpu` makes of its steps' results, and what of tools and data that are missing."""
+"""How `make test-gpu` treats its steps' results, and missing tools and data."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_words_choose_steps(monkeypatch, capsys):
     assert [line[0] for line in report.lines] == ["gpu_kernels_update", "racecheck"]
 
 
-def test_what_is_left_out_is_no_failure(capsys):
+def test_a_step_that_is_left_out_is_no_failure(capsys):
     report = on_device.Report()
     report.step("net", lambda: on_device.accuracy("s.prototxt", "data/none_lmdb", "get.sh", 0.9))
     assert report.sum_up() == 0
     assert "there is no data/none_lmdb; get.sh make it" in capsys.readouterr().out
 
 
-def test_without_compute_sanitizer_it_says_what_is_not_looked_for(monkeypatch, capsys):
+def test_without_compute_sanitizer_it_says_which_errors_are_not_checked(monkeypatch, capsys):
     monkeypatch.setattr(on_device, "compute_sanitizer", lambda: None)
     on_device.watched(on_device.Report())
     assert capsys.readouterr().out.count("NOT looked for") == len(on_device.TOOLS)

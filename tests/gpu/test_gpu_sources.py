@@ -1,4 +1,4 @@
-"""The kernels' sources: every primitive has its partner, and CUDA's compiler takes them all."""
+"""The kernels' sources: every primitive has its partner, and CUDA's compiler accepts them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pycaffe_dist.precision import bfloat16
 
 FOLDER = Path(pycaffe_dist.kernels.__file__).parent
 SOURCES = sorted(FOLDER.glob("*.cu"))
-# What a program may store: data T, parameters P.
+# The types that a program may store: data T, parameters P.
 FLOAT, DOUBLE, HALF = (np.dtype(name) for name in ("float32", "float64", "float16"))
 STORED = ((FLOAT, FLOAT), (DOUBLE, DOUBLE), (HALF, FLOAT), (bfloat16(), FLOAT))
 
 
-# What travels between ranks is on the host.
+# Messages between ranks are on the host.
 HOST_FAMILIES = {"pycaffe_dist.kernels.checksum", "pycaffe_dist.kernels.half"}
 
 
@@ -46,7 +46,7 @@ def primitives():
 
 
 def parameters(function):
-    # A plan's __new__ takes whatever its __init__ does.
+    # A plan's __new__ has the parameters of __init__.
     function = function.__init__ if inspect.isclass(function) else function
     return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
@@ -73,7 +73,7 @@ def test_every_kernel_is_launched_by_a_partner(path):
 
 
 def instances(source):
-    """Return the names of all kernels for everything that a program may store."""
+    """Return the names of all kernels for all types that a program may store."""
     names = []
     for data, parameter in STORED:
         binding = {name: data if name == "T" else parameter for name in source.types}

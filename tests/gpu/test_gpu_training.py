@@ -49,7 +49,7 @@ def emulated():
 
 
 def train(folder, ranks, name, *flags, iterations=6, resume=""):
-    """Train, test and snapshot; return the losses that were displayed, and the weights."""
+    """Train, test and snapshot; return the displayed losses, and the weights."""
     prefix = folder / name
     text = SOLVER % (folder / "net.prototxt", iterations, prefix)
     text += " snapshot: 3 test_iter: 2 test_interval: 3"
@@ -93,14 +93,14 @@ def test_two_ranks_take_a_gpu_each(folder, on_two_cpus, exchange):
     flags = f"--exchange={exchange}", "--overlap=forward"
     log, losses, weights = train(folder, 2, exchange, "--gpu=all", *flags)
     assert "Using GPU 0" in log
-    # Of "sufficient_factor", some parameters are to go by "allreduce".
+    # With "sufficient_factor" some parameters must use "allreduce".
     assert re.search(rf"^ *conv\[0\].* (allreduce|{exchange}) .*$", log, re.MULTILINE)
     _, expected, on_cpu = on_two_cpus
     np.testing.assert_allclose(losses, expected, rtol=1e-3)
     compare(weights, on_cpu)
 
 
-def test_solver_mode_gpu_is_a_wish_and_a_flag_is_not(folder, monkeypatch):
+def test_solver_mode_gpu_is_only_a_wish_but_a_flag_is_not(folder, monkeypatch):
     monkeypatch.delenv("PCAFFE_EMULATE_GPU")
     monkeypatch.setenv("PYTHONPATH", str(folder / "without_cupy"))
     (folder / "without_cupy").mkdir(exist_ok=True)

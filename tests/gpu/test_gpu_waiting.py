@@ -1,4 +1,4 @@
-"""No layer makes the host wait for a GPU: what forward and backward compute stays there."""
+"""No layer makes the host wait for a GPU: the results of forward and backward stay on the GPU."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pycaffe_dist.gpu.emulated import EmulatedGPU
 from pycaffe_dist.layers import layer_class
 
 CASES = [case for case in collect() if not layer_class(case.type).host_only]
-# Methods of arrays for which CuPy waits, and functions that first look how much there is.
+# Methods of arrays in which CuPy waits, and functions whose result's size depends on values.
 METHODS = "__bool__", "__float__", "__int__", "__index__", "item", "tolist", "get", "nonzero"
 FUNCTIONS = "nonzero", "flatnonzero", "argwhere", "unique", "bincount", "repeat", "array_equal"
 
 
 @pytest.fixture
-def gpu_that_nobody_waits_for(gpu, monkeypatch):
-    """Return the GPU, and a function after which an access from the host fails."""
+def gpu_without_waits(gpu, monkeypatch):
+    """Return the GPU, and a function that makes every later access from the host fail."""
     if not isinstance(gpu, EmulatedGPU) or gpu.reverse:
         pytest.skip("one emulated GPU is enough to see it")
 
@@ -58,8 +58,8 @@ def _unmasked(access):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_host_waits_for_nothing(case, gpu_that_nobody_waits_for, monkeypatch):
-    gpu, forbid = gpu_that_nobody_waits_for
+def test_the_host_waits_for_nothing(case, gpu_without_waits, monkeypatch):
+    gpu, forbid = gpu_without_waits
     harness = case.build(dtype=np.float32, device=gpu)
     harness.forward()
     give_top_diffs(harness, seed=3)
@@ -75,8 +75,8 @@ def test_the_host_waits_for_nothing(case, gpu_that_nobody_waits_for, monkeypatch
     assert all(np.isfinite(blob.data).all() for group in blobs for blob in group)
 
 
-def test_a_wait_is_noticed(gpu_that_nobody_waits_for):
-    gpu, forbid = gpu_that_nobody_waits_for
+def test_a_wait_is_noticed(gpu_without_waits):
+    gpu, forbid = gpu_without_waits
     array = gpu.zeros(3, np.float32)
     forbid()
     for wait in (
@@ -91,7 +91,7 @@ def test_a_wait_is_noticed(gpu_that_nobody_waits_for):
             wait()
 
 
-def test_wrong_labels_are_told_when_the_host_waits(on_gpu):
+def test_wrong_labels_are_reported_when_the_host_waits(on_gpu):
     from layer_harness import LayerHarness
 
     scores, labels = np.zeros((3, 4)), np.array([1.0, 7.0, 9.0])

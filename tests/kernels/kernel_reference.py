@@ -1,4 +1,4 @@
-"""Slow float64 NumPy statements of what the kernels compute, and the golden files."""
+"""Slow float64 NumPy versions of the kernels, and the golden files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pycaffe_dist.kernels.jit.codegen.target import host_levels
 
-# What float32 kernels can be made for, and float64; a test skips what the machine cannot execute.
+# The units of float32 kernels, and float64; a test skips units that the machine does not have.
 UNITS = ("avx512", "avx2", "sse", "none", "float64")
 
 # How much more Winograd may round, by the size of its tiles: it adds inputs before it multiplies
@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "layers"
 
 
 def use_unit(unit, monkeypatch):
-    """Make kernels use one vector unit; return the dtype to test with."""
+    """Make kernels use a vector unit; return the dtype for the test."""
     if unit == "float64":
         return np.float64
     if unit not in host_levels():
@@ -39,7 +39,7 @@ def golden(name):
 def close(found, expected, dtype=np.float32, terms=1, loss=1):
     """Assert equality up to rounding of a sum of ``terms`` products of standard normals.
 
-    ``loss`` is how many times more than that may be lost.
+    ``loss`` multiplies the tolerance.
     """
     epsilon = np.finfo(dtype).eps
     scale = max(1.0, float(np.nanmax(np.abs(expected), initial=0)))

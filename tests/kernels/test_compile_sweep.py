@@ -1,4 +1,4 @@
-"""Compiles microkernels for many processors, to see that LLVM survives; none of them is run.
+"""Compiles microkernels for many processors, to see that LLVM survives; it runs none of them.
 
 ``make sweep`` runs it; PCAFFE_SWEEP is the number of random geometries.
 """
@@ -86,7 +86,7 @@ def run_model(path):
 
 
 def specifications(unit, monkeypatch):
-    """Return all specifications that the cases, models and random geometries lead to."""
+    """Return all specifications of the cases, models and random geometries."""
     monkeypatch.setattr(targets, "_target", lambda level: unit)
     monkeypatch.setattr(targets, "host_levels", lambda: (unit.level, "none"))
     monkeypatch.delenv("PCAFFE_SIMD", raising=False)

@@ -23,7 +23,7 @@ print("compiled" if not hits else "loaded")
 """
 
 
-def test_a_function_whose_code_cannot_be_kept_is_compiled_all_the_same():
+def test_a_function_whose_code_cannot_be_kept_is_still_compiled():
     names: dict = {}
     exec(compile("def add(x):\n    return x + 1\n", "/proc/nowhere/add.py", "exec"), names)
     assert jit(names["add"])(1) == 2

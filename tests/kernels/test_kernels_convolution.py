@@ -136,7 +136,7 @@ def test_random_convolutions_match_the_reference(seed):
     check(*random_case(seed), np.float32)
 
 
-def test_kernel_rows_that_are_too_wide_for_machine_code_say_so():
+def test_kernel_rows_that_are_too_wide_for_machine_code_give_a_reason():
     case = geometry(2, (2, 19), pad=(0, 9))
     plan = Convolution((1, 2, 5, 30), (3, 2, 2, 19), case)
     assert "16 columns" in plan.generic_reason
@@ -185,7 +185,7 @@ def test_convolution_matches_caffe(name, case):
         ("deconv_group_pad", geometry(2, 4, stride=2, pad=1, group=4)),
     ],
 )
-def test_swapped_roles_are_caffes_deconvolution(name, case):
+def test_swapped_directions_give_caffes_deconvolution(name, case):
     file = golden(name)
     x, w, dy = file["blob/x"], file["param/l/0"], file["topdiff/y"]
     plan = Convolution(dy.shape, w.shape, case, x.dtype)

@@ -24,7 +24,7 @@ def decoded(kind: str, words: np.ndarray) -> np.ndarray:
 
 
 def nearest_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Round by comparing with both neighbours in double precision; ties go to the even one."""
+    """Round by comparison with both neighbours in double precision; ties go to the even one."""
     bits = values.view(np.uint32)
     below = (bits & 0xFFFF0000).view(np.float32).astype(np.float64)
     above = ((bits & 0xFFFF0000) + 0x10000).astype(np.uint32).view(np.float32).astype(np.float64)
@@ -46,7 +46,7 @@ def test_bfloat16_is_the_nearest_even(size):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scale", [1.0, 1e-12, 1e12])
-def test_float16_is_numpys_of_values_brought_to_the_top(size, scale):
+def test_float16_equals_numpys_of_scaled_values(size, scale):
     values = np.random.default_rng(size).standard_normal(size).astype(np.float32)
     values *= np.float32(scale)
     values[: size // 3] *= np.float32(1e-7)  # in float16, numbers with few bits
@@ -58,7 +58,7 @@ def test_float16_is_numpys_of_values_brought_to_the_top(size, scale):
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_what_is_lost_is_sent_later(kind):
+def test_rounding_errors_are_sent_later(kind):
     values = np.random.default_rng(0).standard_normal(3000).astype(np.float32)
     residual = np.zeros_like(values)
     total = sum(
@@ -69,7 +69,7 @@ def test_what_is_lost_is_sent_later(kind):
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_what_is_not_finite_stays_so_and_spoils_no_residual(kind):
+def test_values_that_are_not_finite_stay_so_and_spoil_no_residual(kind):
     values = np.array([np.inf, -np.inf, np.nan, 1.0, 0.0], np.float32)
     values.view(np.uint32)[2] = 0x7F800001  # a NaN that shows in the last bit only
     residual = np.zeros_like(values)

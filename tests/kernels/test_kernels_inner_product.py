@@ -42,7 +42,7 @@ def test_gemm(m, n, k, trans_a, trans_b, dtype):
 
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_fixed_product_has_what_it_held_last(m, n, k, transposed, dtype):
+def test_a_fixed_product_uses_the_matrix_that_it_held_last(m, n, k, transposed, dtype):
     rng = np.random.default_rng(0)
     product = FixedProduct(m, n, k, dtype)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Decoded color images are transformed to the same bits as planes of pixels are."""
+"""Decoded color images are transformed to the same bits as planes of pixels."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from pycaffe_dist.kernels.interleaved import STREAMED_BYTES, transform_interleaved
 from pycaffe_dist.kernels.transform import transform_image
 
-# Height and width of the image and of the crop: lines shorter than the lanes, with and without a
-# rest, crops at the image's very end, and images that are written past the caches, also of few
-# lines and of lines that hardly fill a cache line.
+# Height and width of the image and of the crop: lines shorter than a vector, with and without a
+# rest; crops at the end of the image; and images that are written past the caches, also with few
+# lines or lines of hardly a cache line.
 SIZES = [
     ((1, 1), (1, 1)),
     ((5, 7), (5, 7)),
@@ -25,7 +25,7 @@ SIZES = [
 
 
 def _differences(pixels, crop, dtype, mean, values, offset) -> int:
-    """Return how many values of several crops, written ``offset`` elements off, are different."""
+    """Return how many values of several crops differ, if written ``offset`` elements off."""
     height, width, _ = pixels.shape
     settings = (np.uint64(3), True, True, mean, values, dtype.type(0.25))
     planes = pixels.transpose(2, 0, 1)
@@ -52,6 +52,6 @@ def test_crops_mirrors_and_means(size, crop, with_image, dtype):
         assert not _differences(pixels, crop, dtype, mean, np.arange(3, 6, dtype=dtype), offset)
 
 
-def test_large_images_here_are_written_past_the_caches():
+def test_the_large_images_of_these_tests_are_written_past_the_caches():
     bytes_of = [3 * height * width * 4 for _, (height, width) in SIZES]
     assert min(bytes_of) < STREAMED_BYTES < max(bytes_of)

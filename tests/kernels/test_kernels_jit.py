@@ -1,4 +1,4 @@
-"""Microkernels: what they touch, which level is chosen, and the cache of object files."""
+"""Microkernels: the memory that they access, the chosen level, and the cache of object files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_cache_directory_is_the_users(monkeypatch):
 
 @pytest.fixture
 def compilations(monkeypatch):
-    """Count what is compiled by a loader that has nothing loaded yet."""
+    """Count the compilations of an empty loader."""
     count = []
     run = workers.shared.run
     monkeypatch.setattr(workers.shared, "run", lambda *task: count.append(1) or run(*task))
@@ -100,7 +100,7 @@ def test_kernels_work_without_a_writable_cache(tmp_path, monkeypatch, compilatio
 
 
 def specifications(pixels, rows):
-    """One microkernel of each kind; ``pixels`` and ``rows`` are what fits two vectors each."""
+    """Return one microkernel of each kind; ``pixels`` and ``rows`` fit two vectors each."""
     taps = tuple(tuple((i, i) for i in range(pixels)) for _ in range(5))
     specs = [
         RowKernel(pixels, 2, taps),

@@ -60,7 +60,7 @@ def arrays(case):
 
 
 def guarded(shape):
-    """Return an array of NaN, and the memory around it, which nobody may write to."""
+    """Return an array of NaN, and the memory around it, which must not change."""
     size, guard = int(np.prod(shape)), 64
     memory = np.full(size + 2 * guard, np.nan, np.float32)
     memory[:guard] = memory[-guard:] = 7
@@ -73,7 +73,7 @@ def is_close(found, expected, terms, tile=2):
 
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_the_convolution(unit, name, tile, monkeypatch):
+def test_it_computes_the_convolution(unit, name, tile, monkeypatch):
     x, w, b, dy = arrays(CASES[name])
     geometry = CASES[name][2]
     y, around = guarded(dy.shape)
@@ -89,7 +89,7 @@ def test_it_is_the_convolution(unit, name, tile, monkeypatch):
 
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("name", CASES)
-def test_they_are_the_gradients(unit, name, tile):
+def test_it_computes_the_gradients(unit, name, tile):
     x, w, _, dy = arrays(CASES[name])
     geometry = CASES[name][2]
     expected = convolution_backward(x, w, dy, geometry)
@@ -156,7 +156,7 @@ def test_many_tiles_are_transformed_some_at_a_time(unit, monkeypatch):
     is_close(dw, convolution_backward(x, w, dy, geometry)[1], dy[:, 0].size, 4)
 
 
-def test_new_weights_count_at_the_next_run(unit):
+def test_new_weights_are_used_at_the_next_run(unit):
     x, w, b, dy = arrays(CASES["3x3"])
     plan = WinogradConvolution(unit, x.shape, w.shape, CASES["3x3"][2], False, 2)
     y = np.empty_like(dy)
@@ -172,7 +172,7 @@ def test_the_matrices_are_exact(outputs, taps):
     output, filters, inputs = (np.array(part) for part in matrices(outputs, taps))
     for k in range(taps):
         for i in range(taps + outputs - 1):
-            # Of one tap and one input only the outputs that join them are 1.
+            # If one tap and one input are 1 and the others 0, only their common output is 1.
             found = output @ (filters[:, k] * inputs[:, i])
             assert list(found) == [int(i == k + j) for j in range(outputs)]
 
@@ -196,7 +196,7 @@ STRIDED = {
 
 
 @pytest.mark.parametrize("name", STRIDED)
-def test_phases_are_the_strided_convolution(unit, name):
+def test_phases_compute_the_strided_convolution(unit, name):
     x, w, b, dy = arrays(STRIDED[name])
     geometry = STRIDED[name][2]
     (y, around), (dw, around_dw) = guarded(dy.shape), guarded(w.shape)
@@ -225,7 +225,7 @@ DIRECTIONS = "forward", "data", "weights"
 
 
 def choices(unit, x_shape, outputs, geometry):
-    """Return the tiles of each direction, as the rule says and as a plan follows it."""
+    """Return the tiles of each direction by the rule, and by a plan."""
     w_shape = (outputs, x_shape[1] // geometry.group, *geometry.kernel)
     tiles = [best_tile(unit, x_shape, w_shape, geometry, each) for each in DIRECTIONS]
     if geometry.group == 1:
@@ -252,19 +252,19 @@ def test_it_is_chosen_for_many_channels(unit, geometry):
         (256, square(3, 1, group=128)),
     ],
 )
-def test_it_is_for_square_kernels_that_touch_every_pixel(unit, outputs, geometry):
+def test_it_is_only_for_square_kernels_without_strides_and_dilation(unit, outputs, geometry):
     assert not any(choices(unit, LARGE, outputs, geometry))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_transforms_cost_more_than_they_spare_few_channels(unit, channels):
+def test_with_few_channels_transforms_cost_more_than_they_save(unit, channels):
     forward, _, weights = choices(unit, (16, channels, 32, 32), 32, square(3, 1))
     assert (forward, weights) == (0, 0)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_more_channels_never_speak_against_it(unit, direction):
-    """The transforms of a tile serve all channels of the other side."""
+def test_more_channels_never_make_it_slower(unit, direction):
+    """All channels of the other side share the transforms of a tile."""
     chosen = []
     for channels in (16, 32, 64, 128, 256, 512):
         shapes = (16, channels, 28, 28), (channels, channels, 3, 3), square(3, 1)

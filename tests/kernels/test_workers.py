@@ -1,4 +1,4 @@
-"""Processes that compile: they die without harm, and are there again."""
+"""Worker processes that compile: they die without harm, and start again."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def worker():
     worker.close()
 
 
-def test_a_worker_runs_functions_in_a_process_of_its_own(worker):
+def test_a_worker_runs_functions_in_its_own_process(worker):
     assert worker.run(abs, -3) == 3
     assert worker.run(os.getpid) == worker.run(os.getpid) != os.getpid()
     with pytest.raises(ValueError, match="invalid literal"):
         worker.run(int, "x")
 
 
-def test_a_worker_that_dies_says_why_and_is_there_again(worker):
+def test_a_worker_that_dies_says_why_and_starts_again(worker):
     first = worker.run(os.getpid)
     with pytest.raises(WorkerDied, match="status -6"):
         worker.run(os.abort)
     assert worker.run(os.getpid) != first
 
 
-def test_the_last_line_of_a_worker_that_dies_is_told(worker):
+def test_the_error_has_the_last_line_of_a_worker_that_died(worker):
     with pytest.raises(WorkerDied, match=r"Assertion .* failed"):
         worker.run(os.system, "echo 'Assertion `x < y` failed.' >&2; kill -9 $PPID")
 
@@ -53,7 +53,7 @@ def test_without_processes_the_function_runs_here(worker, monkeypatch):
     assert worker.run(os.getpid) == os.getpid()
 
 
-def test_all_tasks_are_run_whatever_fails():
+def test_all_tasks_run_even_if_some_fail():
     done, errors = [], []
 
     def task(worker, number):

@@ -1,4 +1,4 @@
-"""What the environment of a process tells about its launcher, and how cores are divided."""
+"""A process's environment names its launcher; ranks divide the cores."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_open_mpi_is_set_up_unless_the_user_did(monkeypatch):
         (set(range(6)), [set(range(6))] * 6, 1),
     ],
 )
-def test_cores_are_divided_among_those_who_may_use_them(mine, of_all, threads):
+def test_ranks_divide_the_cores_that_they_may_use(mine, of_all, threads):
     assert launcher.share_of_cores(mine, of_all) == threads
 
 
@@ -127,7 +127,7 @@ def test_hardware_threads_of_one_core_count_once(monkeypatch):
     assert launcher.cores(range(8)) == {0, 1, 2, 3}
 
 
-def test_a_local_cluster_is_its_own_mean():
+def test_the_mean_of_a_local_cluster_is_its_own_value():
     with LocalCluster() as cluster:
         assert (cluster.rank, cluster.size, cluster.hosts) == (0, 1, (cluster.host,))
         assert cluster.threads >= 1

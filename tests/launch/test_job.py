@@ -1,4 +1,4 @@
-"""Jobs of ``pcaffe launch``, with a script in mpirun's place: how they end and start anew."""
+"""Jobs of ``pcaffe launch`` with a script in place of mpirun: how they end and restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 
 def program_that(tmp_path, does: str) -> list[str]:
-    """Return a command line that stands for mpirun's."""
+    """Return a command line in place of mpirun's."""
     program = tmp_path / "mpirun"
     program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\n{does}\n')
     program.chmod(0o755)
@@ -40,13 +40,13 @@ def test_a_signal_before_the_ranks_listen_is_no_failure(tmp_path, caplog, asked)
     assert "ended the job before its ranks had begun" in caplog.text
 
 
-def test_wrong_input_is_not_tried_again(tmp_path):
+def test_there_is_no_restart_after_wrong_input(tmp_path):
     line = program_that(tmp_path, f"exit {WRONG_INPUT}")
     with pytest.raises(UsageError, match="it would fail again, so it is not restarted"):
         job.run(line, 3, never)
 
 
-def test_another_failure_is(tmp_path):
+def test_there_is_a_restart_after_another_failure(tmp_path):
     line = program_that(tmp_path, "exit 1")
     assert job.run(line, 3, lambda: program_that(tmp_path, IS_DONE)) == 0
 
@@ -68,7 +68,7 @@ def test_a_failure_after_rank_0s_work_is_a_failure(tmp_path):
         job.run(program_that(tmp_path, f"{IS_DONE}\nexit 3"), 0, never)
 
 
-def test_another_jobs_messages_are_not_believed(tmp_path):
+def test_messages_of_another_job_are_ignored(tmp_path):
     line = program_that(tmp_path, f"PCAFFE_JOB=other\n{IS_DONE}")
     with pytest.raises(ClusterError, match="rank 0 has not said that it was done"):
         job.run(line, 0, never)
@@ -86,7 +86,7 @@ def test_every_command_reports_success_from_rank_0(arguments, rank, told):
     assert heard == [DONE] * told, done.stderr
 
 
-def test_a_rank_that_a_signal_ends_of_itself_is_a_failure(tmp_path):
+def test_a_rank_killed_by_a_signal_is_a_failure(tmp_path):
     line = program_that(tmp_path, "kill -USR1 $$")
     with pytest.raises(ClusterError, match="mpirun was ended by signal 10"):
         job.run(line, 0, never)
@@ -110,7 +110,7 @@ def test_zero_bytes_and_messages_do_not_reach_the_output(tmp_path, capfd):
     assert capfd.readouterr() == ("a\2", "told\n")
 
 
-def test_messages_are_found_however_they_are_cut():
+def test_messages_are_found_in_any_chunks():
     heard = []
     message = f"\2{VARIABLE} a.1 failed rank 1 on b\3\r\n".encode()
     text = b"one\n\2" + message + b"[1,0]<stderr>: " + message + b"two \3"
@@ -133,14 +133,14 @@ def test_mpirun_that_does_not_end_after_a_rank_has_given_up_is_ended(tmp_path, m
 
 
 def closed_pipe():
-    """Return a stream that nobody reads."""
+    """Return a stream without a reader."""
     reader, writer = os.pipe()
     os.close(reader)
     return os.fdopen(writer, "w")
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_job_whose_output_nobody_reads_goes_on(tmp_path, monkeypatch, caplog, stream):
+def test_a_job_without_a_reader_of_its_output_goes_on(tmp_path, monkeypatch, caplog, stream):
     number = {"stdout": 1, "stderr": 2}[stream]
     prints = f"for i in $(seq 4000); do echo a line that is not short $i >&{number}; done"
     line = program_that(tmp_path, f"{prints}\ntouch {tmp_path}/end\n{IS_DONE}")
@@ -169,7 +169,7 @@ def is_running(pid_file: Path) -> bool:
 
 
 @needs_proc
-def test_a_restart_begins_when_the_old_ranks_have_ended(tmp_path):
+def test_a_restart_waits_for_the_end_of_the_old_ranks(tmp_path):
     lives_on = f'trap "" TERM; echo $$ >{tmp_path}/pid; for i in $(seq 20); do sleep 1; done'
     rank = f"""setsid sh -c '{lives_on}' &
     until [ -s {tmp_path}/pid ]; do sleep 0.02; done
@@ -184,7 +184,7 @@ def test_a_restart_begins_when_the_old_ranks_have_ended(tmp_path):
 
 
 @needs_proc
-def test_a_rank_of_a_restart_ends_what_is_left_on_its_host(monkeypatch):
+def test_a_rank_of_a_restart_ends_old_processes_on_its_host(monkeypatch):
     command = [sys.executable, "-c", "print(1, flush=True); import time; time.sleep(60)"]
     started = {
         name: subprocess.Popen(command, env={VARIABLE: name}, stdout=subprocess.PIPE)
@@ -206,7 +206,7 @@ def test_a_rank_of_a_restart_ends_what_is_left_on_its_host(monkeypatch):
 
 
 @needs_proc
-def test_a_process_that_does_not_end_is_told(monkeypatch):
+def test_a_process_that_does_not_end_is_reported(monkeypatch):
     monkeypatch.setattr(processes, "_SECONDS_TO_END", 0.1)
     monkeypatch.setattr(processes, "_processes_of", lambda jobs: [12345678])
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The Slurm batch script under a stand-in for sbatch: what it starts, and how signals pass."""
+"""The Slurm batch script with a fake sbatch: what it starts, and how it passes signals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train.slurm"
 
-# In mpirun's place: tells its arguments, and ends when rank 0 would have been told to stop.
+# A fake mpirun: prints its arguments, and ends when rank 0 would be asked to stop.
 _MPIRUN = """#!/bin/bash
 trap 'echo stopped; exit 3' USR1
 echo "$@"
@@ -25,7 +25,7 @@ done
 
 
 def _options() -> dict[str, str]:
-    """Return what sbatch reads in the script."""
+    """Return sbatch's options in the script."""
     lines = re.findall(r"^#SBATCH --(\S+)", SCRIPT.read_text(), re.MULTILINE)
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
@@ -41,7 +41,7 @@ def submit(tmp_path):
     tasks = int(options["nodes"]) * int(options["ntasks-per-node"])
 
     def start(*arguments: str) -> subprocess.Popen:
-        # Slurm runs a copy of the script, in the folder that it was submitted from.
+        # Slurm runs a copy of the script in the folder of the sbatch command.
         copy = tmp_path / "slurm_script"
         copy.write_text(SCRIPT.read_text())
         return subprocess.Popen(
@@ -82,7 +82,7 @@ def test_slurms_signal_becomes_the_one_that_mpirun_passes_on(submit):
     assert job.returncode == 3
 
 
-def test_outside_of_a_job_the_script_says_how_it_is_used():
+def test_outside_of_a_job_the_script_shows_its_usage():
     environment = {"PATH": os.environ["PATH"]}
     done = subprocess.run(["bash", SCRIPT, "--solver=x"], env=environment, capture_output=True)
     assert done.returncode == 1 and b"submit this script with sbatch" in done.stderr

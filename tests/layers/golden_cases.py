@@ -1,4 +1,4 @@
-"""The layers' golden files: what BVLC Caffe computed on the CPU, and whether a layer does, too."""
+"""The layers' golden files: BVLC Caffe's results on the CPU, and comparisons with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load(path):
 
 
 def check(path, device=HOST, dtype=np.float32, rtol=1e-4, atol=1e-5):
-    """Run a case's layer on ``device`` and compare all that it computes with the file."""
+    """Run a case's layer on ``device`` and compare all results with the file."""
 
     def assert_close(found, expected, what):
         np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol, err_msg=what)

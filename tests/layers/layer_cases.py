@@ -16,7 +16,7 @@ FOLDER = Path(__file__).with_name("cases")
 
 @dataclass(frozen=True)
 class Case:
-    """One layer: its type and options, and what its bottoms hold.
+    """One layer: its type, its options, and the values of its bottoms.
 
     ``bottoms`` maps names to functions of a random generator.  ``grows`` names the axes along which
     a second copy of the bottoms may be appended, except to those in ``fixed``.
@@ -30,7 +30,7 @@ class Case:
     grows: tuple[int, ...] = (0,)
     fixed: tuple[str, ...] = ()
     tolerance: float = 1e-6
-    # Which elements of a parameter take part in the gradient check: running statistics do not.
+    # The elements of parameters that the gradient check changes; running statistics are left out.
     statistics: bool = False
 
     @property
@@ -98,7 +98,7 @@ def integers(below, *shape):
 
 
 def marks(*shape):
-    """Zeros and ones: where sequences go on."""
+    """Zeros and ones: 1 where a sequence continues."""
     return lambda rng: (rng.random(shape) < 0.7).astype(float)
 
 

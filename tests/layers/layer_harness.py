@@ -16,7 +16,7 @@ from pycaffe_dist.schema import caffe_pb2
 class LayerHarness:
     """A layer of ``text`` (the inside of ``layer { … }``) over ``bottoms`` (name → array).
 
-    The layer runs on ``device``; its blobs are looked at from the host.
+    The layer runs on ``device``; tests read its blobs on the host.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LayerHarness:
         return use(HOST if self.layer.host_only else self.device)
 
     def fill(self, bottoms):
-        """Give bottoms new values, and their shapes."""
+        """Give bottoms new values and shapes."""
         with use(HOST):
             for name, value in bottoms.items():
                 self.blobs[name].reshape(*np.shape(value))
@@ -90,7 +90,7 @@ class LayerHarness:
         return [blob.data.copy() for blob in self.top]
 
     def backward(self, propagate_down=None):
-        """Run backward to the bottoms that allow it (or those given); return which these are."""
+        """Run backward to the given bottoms, or all that allow it; return which these are."""
         if propagate_down is None:
             propagate_down = [
                 self.layer.allow_force_backward(index) for index in range(len(self.bottom))

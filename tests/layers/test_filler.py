@@ -1,4 +1,4 @@
-"""Fillers draw from the distributions that they promise and refuse what they cannot do."""
+"""Fillers draw from the right distributions, and refuse impossible settings."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from pycaffe_dist.layers import layer_class
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """Leave all to reference counts."""
+    """Switch the cycle collector off."""
     gc.disable()
     yield
     gc.enable()
@@ -37,7 +37,7 @@ def used(case) -> LayerHarness:
 
 @pytest.mark.parametrize("case", collect(), ids=lambda case: case.name)
 def test_a_layer_is_freed_with_its_last_reference(case, no_collector):
-    used(case)  # compiling may keep frames for the collector
+    used(case)  # compiling may leave frames to the collector
     harness = used(case)
     layer = weakref.ref(harness.layer)
     del harness

@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.parametrize("path", golden_cases.CASES, ids=lambda path: path.stem)
-def test_layer_computes_what_caffe_does(path):
+def test_layer_computes_the_same_as_caffe(path):
     golden_cases.check(path)
 
 

@@ -36,7 +36,7 @@ def forget_states(harness):
 
 
 def value(harness):
-    """Return the tops' product with their diffs: the function whose gradient is checked."""
+    """Return the sum of tops times their diffs, the function whose gradient is checked."""
     forget_states(harness)
     diffs = [blob.diff.copy() for blob in harness.top]
     tops = harness.forward()
@@ -56,7 +56,7 @@ def slope(harness, array, direction, step=1e-5):
 
 
 @every_differentiable_case
-def test_gradient_is_that_of_the_function(case):
+def test_the_gradient_fits_the_function(case):
     harness = case.build()
     harness.forward()
     give_top_diffs(harness, 3)
@@ -96,12 +96,12 @@ def test_parameter_diffs_add_up_and_bottom_diffs_do_not(case):
 
 
 @every_differentiable_case
-def test_what_is_not_asked_for_is_left_alone(case):
+def test_gradients_that_are_not_asked_for_are_left_alone(case):
     harness = case.build()
     harness.forward()
     give_top_diffs(harness, 3)
     for blob in (*harness.bottom, *harness.layer.blobs):
-        # A blob that lies in the place of a top has the top's diff.
+        # A blob that shares memory with a top has the top's diff.
         if not any(
             blob.diff is top.diff or np.shares_memory(blob.diff, top.diff) for top in harness.top
         ):
@@ -126,7 +126,7 @@ def test_forward_repeats_itself(case):
     ids=lambda value: getattr(value, "name", value),
 )
 def test_bottoms_may_change_their_shape_and_back(case, axis):
-    """A layer that has grown does what one made for the larger bottoms does, and can shrink."""
+    """A layer that has grown equals a layer made for the larger bottoms, and can shrink."""
     small = case.build()
     passes = run if has_gradient(case) else lambda harness: [harness.forward()]
     expected = passes(case.build())
@@ -223,7 +223,7 @@ def test_every_layer_type_has_a_case():
         with np.load(path) as archive:
             net = text_format.Parse(str(archive["prototxt"]), caffe_pb2.NetParameter())
         golden.update(layer.type for layer in net.layer)
-    # What the user's class does is tested in test_python_layer.py.
+    # test_python_layer.py tests users' classes.
     known = golden | {case.type for case in CASES} | {"Python"}
     missing = {name for name in layer_types() if not is_source_or_sink(name)} - known
     assert not missing, f"add a case to tests/layers/cases for {', '.join(sorted(missing))}"

@@ -1,4 +1,4 @@
-"""What single layers promise beyond their gradients."""
+"""The behaviour of single layers beyond their gradients."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ def test_batch_norm_keeps_the_sums_that_caffe_keeps():
     np.testing.assert_allclose(blobs[2].data, [1.9])
 
 
-def test_batch_norm_without_statistics_takes_them_for_zero():
+def test_batch_norm_without_statistics_takes_zeros():
     harness = build("BatchNorm", "batch_norm_param { eps: 4 }", phase="TEST", x=random(2, 3))
     np.testing.assert_allclose(harness.forward()[0], random(2, 3) / 2)
 
 
-def test_batch_norm_statistics_do_not_cancel():
+def test_batch_norm_statistics_lose_no_digits_to_cancellation():
     x = (random(8, 2, 30, 30) + 3000).astype(np.float32)
     harness = LayerHarness('type: "BatchNorm" bottom: "x" top: "y"', {"x": x}, dtype=np.float32)
     y = harness.forward()[0]
@@ -141,7 +141,7 @@ def recurrent(type, **values):
 
 
 @pytest.mark.parametrize("type", ["RNN", "LSTM"])
-def test_a_sequence_goes_on_where_the_batch_before_ended(type):
+def test_a_sequence_continues_at_the_end_of_the_previous_batch(type):
     x, going_on = random(6, 2, 3), np.ones((6, 2))
     going_on[0] = 0
     whole = recurrent(type, x=x, c=going_on)
@@ -155,7 +155,7 @@ def test_a_sequence_goes_on_where_the_batch_before_ended(type):
 
 
 @pytest.mark.parametrize("type", ["RNN", "LSTM"])
-def test_a_new_sequence_does_not_see_the_one_before(type):
+def test_a_new_sequence_does_not_depend_on_the_previous_one(type):
     x, cont = random(6, 2, 3), np.ones((6, 2))
     cont[3] = 0
     both = recurrent(type, x=x, c=cont).forward()[0]
@@ -202,8 +202,8 @@ def test_gradient_factors_multiply_to_the_weight_gradient(transpose):
     assert [harness.layer.factor_rows(index) for index in (0, 1)] == [4, 0]
 
 
-def test_who_asks_for_factors_gets_no_gradient():
-    """Of the weights: the bias and the bottom have theirs as always."""
+def test_with_factors_wanted_backward_leaves_out_the_gradient():
+    """That is the gradient of the weights; bias and bottom have gradients as always."""
     options = "inner_product_param { num_output: 5 weight_filler { type: 'xavier' } }"
     harness = build("InnerProduct", options, x=random(4, 6))
     harness.layer.factors_only.add(0)
@@ -293,7 +293,7 @@ def test_split_flatten_and_reshape_copy_nothing():
         np.testing.assert_array_equal(harness.forward({"x": bigger})[0].ravel(), bigger.ravel())
 
 
-def test_a_kernel_may_stand_out_by_less_than_a_stride():
+def test_a_kernel_may_be_too_large_by_less_than_a_stride():
     options = "num_output: 1 kernel_size: 3 stride: 2 bias_term: false"
     weights = np.arange(9.0).reshape(1, 1, 3, 3)
     harness = build(
@@ -305,7 +305,7 @@ def test_a_kernel_may_stand_out_by_less_than_a_stride():
     np.testing.assert_array_equal(harness.forward()[0], [[[[4310.0]]]])
 
 
-def test_flatten_of_no_axis_makes_one():
+def test_flatten_of_no_axis_adds_one():
     harness = build("Flatten", "flatten_param { axis: 1 end_axis: 0 }", x=random(2, 3))
     assert harness.top[0].shape == (2, 1, 3)
 
@@ -357,7 +357,7 @@ def test_input_takes_one_shape_or_one_per_top():
     assert two.top[0].shape == (9,)
 
 
-def test_a_layer_keeps_the_weights_that_it_was_given():
+def test_a_layer_keeps_the_weights_it_got():
     text = (
         'name: "l" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 2 }'
     )

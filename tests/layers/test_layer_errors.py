@@ -1,4 +1,4 @@
-"""A layer that cannot do what it is asked says so: which layer, which blobs, what instead."""
+"""Errors of layers name the layer, the blobs, and what is possible instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers as nets use them: one after the other in place, and behind each other's blobs."""
+"""Layers in nets: chains of in-place layers, and readers of other layers' blobs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_accuracy_beside_the_loss_does_not_disturb_its_gradient():
 @pytest.mark.parametrize(
     "second", ['type: "Dropout"', 'type: "ReLU"', 'type: "Swish"', 'type: "Scale"']
 )
-def test_what_may_not_be_overwritten_is_refused(second):
+def test_overwriting_a_needed_blob_is_refused(second):
     first = 'layer { name: "first" type: "TanH" bottom: "data" top: "x" }'
     after = f'layer {{ name: "second" {second} bottom: "x" top: "x" }}'
     loss = 'layer { name: "loss" type: "Reduction" bottom: "x" top: "l" loss_weight: 1 }'
@@ -99,7 +99,7 @@ def test_what_may_not_be_overwritten_is_refused(second):
         build(text)
 
 
-def test_layers_behind_a_filter_see_its_batch():
+def test_layers_after_a_filter_get_its_batch():
     net = build(
         HEAD
         + """

@@ -174,7 +174,7 @@ layer {{ name: "{name}" {text} }}
     "command", ["summarize FILE", "time --model=FILE --iterations=2", "warmup --model=FILE"]
 )
 def test_every_command_says_once_which_file_is_imported(tmp_path, capsys, command):
-    name = command.split()[0]  # others of this process have told about theirs
+    name = command.split()[0]  # other tests of this process have logged files, too
     net = NET.format(name=name, text=text("Times", options="param_str: \"{'factor': 10}\""))
     (tmp_path / "net.prototxt").write_text(net)
     assert main(command.replace("FILE", "net.prototxt").split()) == 0

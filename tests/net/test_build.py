@@ -1,4 +1,4 @@
-"""How layers are connected, which of them run backward, and what a bad net is told."""
+"""How layers are connected, which of them run backward, and errors of bad nets."""
 
 import logging
 
@@ -26,7 +26,7 @@ def test_inputs_do_not_need_backward():
     assert net.outputs == ["loss"]
 
 
-def test_what_does_not_reach_the_loss_is_skipped():
+def test_layers_that_do_not_reach_the_loss_are_skipped():
     net = build(DATA + ip("a", "data", 4) + LOSS % "a" + ip("side", "a", 2))
     assert needs_backward(net) == {"a", "a_a_0_split", "loss"}
     assert net.outputs == ["loss", "side"]
@@ -137,7 +137,7 @@ def test_input_fields_of_old_nets(tmp_path):
         (DATA + ip("a", "data", 3).replace("top: 'a'", "top: 'data'"), "cannot work in place"),
     ],
 )
-def test_a_bad_net_is_told_why(prototxt, message):
+def test_the_error_of_a_bad_net_says_why(prototxt, message):
     with pytest.raises(NetError, match=message):
         build(prototxt)
 
@@ -150,8 +150,8 @@ def test_errors_name_the_line_of_the_layer(tmp_path):
         Net(param, places=places)
 
 
-def test_the_place_is_that_of_the_phases_own_layer(tmp_path):
-    """Two layers of one name, for two phases: the error points at the one that is used."""
+def test_an_error_points_at_the_layer_of_its_phase(tmp_path):
+    """With two layers of one name for two phases, the error points at the one in use."""
     path = tmp_path / "net.prototxt"
     good = ip("a", "data", 1, "include { phase: TRAIN }")
     bad = ip("a", "data", 0, "include { phase: TEST }")
@@ -195,7 +195,7 @@ def test_a_lack_of_memory_names_the_layer(monkeypatch, what):
         getattr(net, what)()
 
 
-# What Caffe 1.0 logs while it builds the net below, but for the softmax within its loss.
+# Caffe 1.0's log while it builds the net below, without the softmax inside its loss.
 LOG = """
 Creating layer data
 Creating Layer data

@@ -21,8 +21,8 @@ def conv(name: str, bottom: str, size: int = 1) -> str:
     )
 
 
-# Branches behind a split behind a split, a shared Flatten, in-place layers, a top that nobody
-# reads, one that carries a loss of its own, and two losses.
+# Branches of a split of a split, a shared Flatten, in-place layers, a top without a reader, a top
+# with a loss of its own, and two losses.
 NET = (
     input_layer("data", 3, 4, 6, 6)
     + input_layer("label", 3)
@@ -141,11 +141,11 @@ def test_shared_memory_grows_with_the_input():
         np.testing.assert_array_equal(one, other)
 
 
-def test_diffs_that_no_layer_writes_or_that_others_look_at_stay_apart():
+def test_diffs_that_no_layer_writes_or_that_others_read_share_no_memory():
     net = filled(keep_diffs=False)
     shared = {id(turn) for turn in turns(net)}
     apart = {name for name, blob in net.blobs.items() if id(blob.diff_storage) not in shared}
-    # Their own losses, factors for the exchange of gradients, and a top without a reader.
+    # Tops with their own losses, factors for the exchange of gradients, and a top without a reader.
     assert {"loss", "aux", "scores", "more", "unread", "norm_norm_0_split_0"} <= apart
     assert not apart & {"stem", "norm", "a", "b", "join", "cut", "sum", "flat", "drop"}
 

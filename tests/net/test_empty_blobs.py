@@ -1,4 +1,4 @@
-"""Nets in which no sample is left, as behind a Filter that chooses none."""
+"""Nets without samples, as after a Filter that chooses none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _net(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_layer_without_samples_does_nothing_or_says_why_not(case):
+def test_a_layer_without_samples_does_nothing_or_gives_a_reason(case):
     net = _net(case)
     net.forward()
     net.backward()
@@ -50,7 +50,7 @@ def test_a_layer_without_samples_does_nothing_or_says_why_not(case):
         assert np.isfinite(blob.data).all()
     for blob in net.layers[-1].blobs:
         assert not blob.diff.any()
-    # And it goes on when samples are back.
+    # It works again when there are samples.
     for name, value in case.values().items():
         net.blobs[name].reshape(*shapes[name])
         net.blobs[name].data[...] = value

@@ -1,4 +1,4 @@
-"""Which backward passes leave a gradient to whoever rebuilds it from the layer's factors."""
+"""The backward passes that leave out a gradient because the layer's factors rebuild it."""
 
 from __future__ import annotations
 

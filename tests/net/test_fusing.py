@@ -49,13 +49,13 @@ def test_a_rectified_convolution_gives_what_the_two_layers_give(kernel, slope, d
     assert (together[1] < 0).any() == bool(slope)
 
 
-def test_a_forward_that_ends_at_the_convolution_leaves_its_sums():
+def test_a_forward_that_ends_at_the_convolution_is_not_rectified():
     net = make(KERNELS["rows"], RELU % ("conv", ""))
     net.forward(0, 1)
     assert (net.blobs["conv"].data[1] < 0).any()
 
 
-def test_who_looks_between_the_layers_sees_each_of_them():
+def test_a_listener_between_the_layers_sees_each_of_them():
     net = make(KERNELS["rows"], RELU % ("conv", ""))
     seen = []
     net.after_forward.append(lambda index: seen.append((net.blobs["conv"].data[1] < 0).any()))
@@ -100,7 +100,7 @@ def test_a_rectified_sum_gives_what_the_two_layers_give(how, slope, keep_diffs):
         np.testing.assert_array_equal(together, one_by_one)
 
 
-def test_a_maximum_is_not_joined():
+def test_a_maximum_is_not_fused():
     net = build(SUM % ("eltwise_param { operation: MAX }", ""))
     net.blobs["data"].data[...] = 1
     calls = []

@@ -38,7 +38,7 @@ def test_overwriting_a_top_that_backward_needs_is_refused():
         )
 
 
-def test_a_relu_minds_a_layer_that_changes_signs():
+def test_a_relu_refuses_an_in_place_layer_that_changes_signs():
     with pytest.raises(LayerError, match="layer 'relu' needs the old values"):
         build(
             DATA
@@ -49,7 +49,7 @@ def test_a_relu_minds_a_layer_that_changes_signs():
         )
 
 
-def test_nothing_is_refused_where_no_gradient_flows():
+def test_nothing_is_refused_without_a_gradient():
     build(
         input_layer("data", 2, 3)
         + simple("sig", "data", "s", "Sigmoid")
@@ -58,7 +58,7 @@ def test_nothing_is_refused_where_no_gradient_flows():
 
 
 def test_overwriting_what_another_layer_reads_is_refused():
-    """Behind an explicit Split the tops lie in one place."""
+    """The tops of an explicit Split share memory."""
     split = "layer { name: 's' type: 'Split' bottom: 'a' top: 's0' top: 's1' }"
     with pytest.raises(LayerError, match="layer 'b' reads them as 's1'"):
         build(
@@ -71,6 +71,6 @@ def test_overwriting_what_another_layer_reads_is_refused():
         )
 
 
-def test_an_in_place_layer_on_a_blob_with_other_readers_is_told_why():
+def test_an_in_place_layer_on_a_blob_with_other_readers_gets_a_reason():
     with pytest.raises(NetError, match="cannot work in place on 'a', which other layers read too"):
         build(DATA + ip("a", "data", 3) + ip("b", "a", 3) + in_place("relu", "a", "ReLU"))

@@ -65,7 +65,7 @@ def test_a_dry_run_takes_no_memory_and_draws_no_random_numbers():
     wide += "inner_product_param { num_output: 100000 weight_filler { type: 'gaussian' } } }"
     param = DATA + "layer { name: 'a' type: 'InnerProduct' bottom: 'data' top: 'ip' "
     param = parse(param + "inner_product_param { " + wide)
-    # A new process begins with the peak of the one that it was forked from.
+    # A new process starts with the memory peak of its parent.
     program = f"""
 import resource
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -89,7 +89,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_it_finds_every_loop_of_training(tmp_path):
-    """All compiled functions that training called were found by the dry run."""
+    """The dry run finds all compiled functions that training calls."""
     program = f"""
 import json, sys
 from google.protobuf import text_format
@@ -125,8 +125,8 @@ print(json.dumps([sorted(found), sorted(used), missed]))
 
 
 @pytest.mark.parametrize("phase", [caffe_pb2.TRAIN, caffe_pb2.TEST], ids=["TRAIN", "TEST"])
-def test_what_warmup_compiles_serves_the_published_nets(phase):
-    """Of a net that is new, only what depends on its sizes is left to be compiled."""
+def test_warmup_compiles_the_kernels_of_published_nets(phase):
+    """For a new net only the kernels that depend on its sizes remain to be compiled."""
     usual = text.read_net(ROOT / "pycaffe_dist" / "net" / "usual.prototxt")
     with dry_run.noting(Needs()):  # no values
         known = loops(needs_of(Net(with_state(usual, phase))))
@@ -142,7 +142,7 @@ def test_what_warmup_compiles_serves_the_published_nets(phase):
         assert found <= known, path
 
 
-def test_a_net_is_looked_at_once(tmp_path, monkeypatch):
+def test_each_net_has_one_dry_run(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(precompile.ahead, "compile_needs", lambda *args: calls.append(args))
     monkeypatch.setattr(precompile.caching, "mark", lambda name: tmp_path / name)
@@ -161,7 +161,7 @@ def usual_cache():
 
 @pytest.fixture
 def own_microkernels(tmp_path, monkeypatch):
-    """A cache without microkernels, but with the loops that others compiled."""
+    """A cache without microkernels, but with all compiled loops."""
     shared = caching.cache_directory() / f"numba-{caching.version()}"
     shared.mkdir(parents=True, exist_ok=True)
     folder = tmp_path / "cache"
@@ -195,14 +195,14 @@ def test_a_compiler_that_dies_costs_speed_and_a_warning(usual_cache, tmp_path, o
     assert "status -6" in warnings[0]
     _, expected = train(tmp_path, "dying", PCAFFE_CACHE_DIR=usual_cache)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
-    # What is kept is used again, and says so.
+    # The kept code is used again, with a note in the log.
     log, losses = train(tmp_path, "dying")
     assert "in an earlier run" in log
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 def test_several_processes_compile_once(own_microkernels):
-    """The first one compiles; the others wait, and find everything."""
+    """The first one compiles; the others wait, and find all kernels."""
     program = f"""
 from google.protobuf import text_format
 from pycaffe_dist import log
@@ -217,7 +217,7 @@ precompile.compile_kernels([net])
     assert sum("kernels in" in job.output for job in done) == 1, done
 
 
-def test_what_fails_ahead_is_left_to_the_first_use(monkeypatch, caplog):
+def test_a_kernel_that_fails_ahead_is_compiled_at_its_first_use(monkeypatch, caplog):
     needs = Needs()
     net = Net(parse(NET))
     precompile.find_needs(net, needs)

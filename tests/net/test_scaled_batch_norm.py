@@ -1,4 +1,4 @@
-"""BatchNorm, Scale and ReLU that run as one give what they give one by one."""
+"""BatchNorm, Scale and ReLU give the same results fused and one by one."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def make(
 
 
 def alone(net):
-    """Have the layers of a net run one by one."""
+    """Make the layers of a net run one by one."""
     net.before_backward.append(lambda index: None)
     return net
 
 
 def passes(net, norm="first"):
-    """Return what two iterations leave in the blobs."""
+    """Return the blobs after two iterations."""
     found = []
     for seed in range(2):
         net.clear_parameter_diffs()
@@ -79,7 +79,7 @@ def ran_alone(net):
     ],
     ids=str,
 )
-def test_results_are_those_of_the_layers_one_by_one(options, shape, dtype):
+def test_results_equal_those_of_separate_layers(options, shape, dtype):
     net = make(shape, **options, dtype=dtype)
     called, norm = ran_alone(net), options.get("norm", "first")
     together = passes(net, norm)
@@ -91,7 +91,7 @@ def test_results_are_those_of_the_layers_one_by_one(options, shape, dtype):
 
 
 @pytest.mark.parametrize(("start", "end"), [(4, 3), (3, 3), (3, 0), (2, 0), (4, 4), (4, 2)])
-def test_a_backward_of_some_of_the_layers_is_theirs(start, end):
+def test_a_backward_of_some_of_the_layers_runs_them_one_by_one(start, end):
     net, reference = make(dtype=np.float64), alone(make(dtype=np.float64))
     for each in (net, reference):
         each.forward()
@@ -103,7 +103,7 @@ def test_a_backward_of_some_of_the_layers_is_theirs(start, end):
         np.testing.assert_allclose(ours.diff, theirs.diff, 1e-10)
 
 
-def test_a_scale_that_runs_again_has_a_backward_of_its_own():
+def test_a_scale_that_runs_again_runs_its_own_backward():
     net, reference = make(dtype=np.float64), alone(make(dtype=np.float64))
     for each in (net, reference):
         each.forward()
@@ -139,7 +139,7 @@ def test_frozen_parameters_get_no_gradient():
 )
 def test_other_scales_run_on_their_own(scale_param):
     text = CHAIN.format(norm="first", norm_param="", scale_param=scale_param, behind="ReLU")
-    if "loss_weight" in scale_param:  # which gives the layers behind it another blob
+    if "loss_weight" in scale_param:  # which gives the later layers another blob
         text = text[: text.index("layer { name: 'relu'")]
     net = build(input_layer("data", *IMAGES) + text)
     called = ran_alone(net)

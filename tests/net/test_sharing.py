@@ -27,7 +27,7 @@ def test_one_owner_one_storage():
 
 
 def test_gradients_add_up():
-    """The shared gradient is the sum of those of an equal net with two parameters of its own."""
+    """The shared gradient is the sum of both gradients of an equal net with two parameters."""
     shared = siamese()
     apart = build(DATA + ip("a", "data", 3) + ip("b", "a", 3) + LOSS % "b")
     for net in (shared, apart):
@@ -44,7 +44,7 @@ def test_gradients_add_up():
         np.testing.assert_allclose(shared.parameters[index].blob.diff, both, rtol=1e-12)
 
 
-def test_multipliers_may_be_given_by_either():
+def test_either_layer_may_give_the_multipliers():
     assert siamese(second="lr_mult: 3").parameters[0].lr_mult == 3
     assert siamese(first="decay_mult: 0").parameters[0].decay_mult == 0
 

@@ -1,4 +1,4 @@
-"""Where Split layers go, and what they and their blobs are called."""
+"""The places and names of Split layers and their blobs."""
 
 import pytest
 from nets import parse

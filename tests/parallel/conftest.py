@@ -26,7 +26,7 @@ def start_job() -> Iterator[Callable[..., Job]]:
 
 @pytest.fixture(scope="session")
 def mpirun(start_job: Callable[..., Job]) -> Callable[..., Finished]:
-    """Return a function that runs a program of programs/ on so many ranks and returns its end."""
+    """Return a function that runs a program of programs/ on so many ranks, to its end."""
 
     def run(ranks: int, *words: object, timeout: float = 60) -> Finished:
         return start_job(ranks, *words).finish(timeout)
@@ -36,7 +36,7 @@ def mpirun(start_job: Callable[..., Job]) -> Callable[..., Finished]:
 
 @pytest.fixture(scope="session")
 def kept_mpirun(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Finished]:
-    """Return a function as mpirun's, but that leaves the ranks to the next program."""
+    """Return a function like mpirun's that keeps the ranks for the next program."""
     folder = tmp_path_factory.mktemp("kept")
 
     def run(ranks: int, *words: object, timeout: float = 60) -> Finished:

@@ -1,4 +1,4 @@
-"""What the exchanges are tested with: sets of parameters and their gradients on every rank."""
+"""The test cases of exchanges: sets of parameters and their gradients on every rank."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from pycaffe_dist.exchange.base import Moves
 from pycaffe_dist.gpu.emulated import compiler
 
 ITERATIONS = 2
-# What solving.py trains with, on CPUs, those that update parameters themselves as well.
+# The exchanges that solving.py trains with on CPUs, also the ones that update parameters.
 TRAINING = [AUTO, *(name for name in exchange_names() if not exchange_class(name).on_device)]
-# Those that combine gradients.
+# The exchanges that combine gradients.
 EXCHANGES = [
     AUTO,
     *(name for name in exchange_names() if exchange_class(name).moves is not Moves.UPDATE),
 ]
 COMPRESSING = [name for name in exchange_names() if exchange_class(name).compresses]
 WIRES = [wire for wire in Wire if wire is not Wire.FLOAT32]
-# They work on gradients that GPUs have: of few ranks, each plays one.
+# These need gradients on GPUs: each of a few ranks emulates one.
 ON_DEVICE = [
     name for name in exchange_names() if exchange_class(name).on_device and compiler() is not None
 ]
-# Small, so that fusing and slicing happen with few elements.
+# Small, so that few elements already make buckets and slices.
 BUCKET_BYTES = 4 << 10
 SLICE_BYTES = 32 << 10
-# Ranks that share a host, as far as the exchanges know: one host, or several with as many or with
-# different numbers of ranks, which need not be neighbours.
+# The hosts that the exchanges see: one host, or several with equal or different numbers of ranks,
+# which need not be neighbours.
 HOSTS = {
     1: ("a",),
     2: ("a", "a"),
@@ -64,7 +64,7 @@ class Case:
         return plain + inner_products(self.weights, self.samples, self.dtype)
 
     def gradients(self, rank: int, iteration: int) -> list[np.ndarray]:
-        """Return one rank's gradients, of very different sizes, so that the order of sums shows."""
+        """Return one rank's gradients; their very different sizes make the order of sums show."""
         rng = np.random.default_rng([rank, iteration])
         return [self._values(rng, shape) for shape in self.shapes]
 
@@ -77,7 +77,7 @@ class Case:
         ]
 
     def means(self, ranks: int, iteration: int) -> list[tuple[np.ndarray, np.ndarray, int]]:
-        """Return the mean gradients in float64, how large what is added up is, and its number."""
+        """Return the mean gradients in float64, the size of the terms, and their number."""
         return _means(self, ranks, iteration)
 
     def _values(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -101,7 +101,7 @@ def _means(case: Case, ranks: int, iteration: int) -> list[tuple[np.ndarray, np.
 
 
 class Even(Case):
-    """Gradients of one size, so that 16 bits can hold the largest and the smallest alike."""
+    """Gradients of one size, so that 16 bits can hold the largest and the smallest."""
 
     def _values(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         return rng.uniform(0.5, 1.0, shape).astype(self.dtype)
@@ -116,7 +116,7 @@ CASES = {
     "nothing": Case([(0,)], weights=((0, 4), (4, 0))),
     "different orders": Case([(2000 + 3 * number,) for number in range(12)], shuffled=True),
 }
-# With that many ranks on few cores, a part of it all is enough.
+# With so many ranks on few cores some cases are enough.
 MANY = 16
 
 
@@ -124,6 +124,6 @@ def cases(ranks: int) -> dict[str, Case]:
     return CASES if ranks < MANY else {"mixed": replace(CASES["mixed"], shuffled=True)}
 
 
-# How often gradients are exchanged that do not change, so that what rounding loses would add up.
+# How often the same gradients are exchanged, so that rounding errors would add up.
 WIRE_ITERATIONS = 10
 WIRE_CASE = Even([(7, 5), (0,), (1,), (3001,), (9000,), (5,)], weights=((3, 4), (40, 50)))

@@ -22,7 +22,7 @@ from running import TIMEOUT_SECONDS, Finished, Job
 FOLDER = Path(__file__).parent
 PROGRAMS = FOLDER / "programs"
 START_SECONDS = 60
-# So many wait for their next program; what is needed again later is started again.
+# So many jobs wait for their next program; others are started again when needed.
 MOST_JOBS = 8
 
 
@@ -42,7 +42,7 @@ def start_program(ranks: int, words: Sequence[object]) -> Job:
 class KeptJob:
     """A job of some ranks under mpirun or, with 0 ranks, of one process without it.
 
-    The ranks end when this end of their sockets is closed, at the latest with this process.
+    The ranks end when this side of their sockets is closed, at the latest with this process.
     """
 
     def __init__(self, ranks: int):
@@ -83,7 +83,7 @@ class KeptJob:
 
     @staticmethod
     def _succeeds(rank: socket.socket, deadline: float) -> bool:
-        """Wait for a rank's answer, which is its status; one that has died gives none."""
+        """Wait for a rank's answer, its status; a dead rank gives none."""
         rank.settimeout(max(0.001, deadline - time.monotonic()))
         try:
             return rank.recv(1) == b"0"
@@ -91,7 +91,7 @@ class KeptJob:
             return False
 
     def _kill(self) -> str:
-        """End the ranks in whatever they do; return what they have printed between programs."""
+        """Kill the ranks; return what they have printed between programs."""
         self._job.kill()
         return self._job.finish(START_SECONDS).output
 
@@ -116,9 +116,9 @@ def run_kept(
     timeout: float = TIMEOUT_SECONDS,
     process: str = "",
 ) -> Finished:
-    """Run a program, or pcaffe, in a folder on a job that has run others before, if there is one.
+    """Run a program, or pcaffe, in a folder on a job that has run others before, if possible.
 
-    Programs with different names of ``process`` share none.  With 0 ranks there is no mpirun.
+    Programs with different ``process`` names share no job.  With 0 ranks there is no mpirun.
     """
     key = (ranks, process)
     job = _jobs.pop(key, None) or KeptJob(ranks)
@@ -131,7 +131,7 @@ def run_kept(
 
 
 def run_pcaffe(ranks: int, arguments: list[str], folder: Path, process: str = "") -> str:
-    """Run ``pcaffe arguments`` like that; return what it printed.  One rank needs no mpirun."""
+    """Run ``pcaffe arguments`` on such a job; return its output.  One rank needs no mpirun."""
     words = ["pcaffe", *arguments]
     finished = run_kept(ranks if ranks > 1 else 0, words, folder, process=process)
     assert finished.status == 0, finished.output[-4000:]

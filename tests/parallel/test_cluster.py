@@ -1,4 +1,4 @@
-"""What ranks agree on, and how a run ends when one of them fails."""
+"""What ranks agree on, and how a run ends when a rank fails."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_a_rank_that_fails_ends_the_run_with_one_message(mpirun, how, message):
     finished = mpirun(3, "failing.py", how, timeout=30)
     assert finished.status == 1
     assert finished.seconds < 10
-    # A program of one's own that does not start pcaffe's log gets a mistake's traceback, too.
+    # A program that does not start pcaffe's log also gets the traceback of a bug.
     assert finished.output.count(message) == 1 + (how == "bug")
     assert finished.output.count("rank 1 of 3 on ") == 1
     assert finished.output.count("Traceback") == (how == "bug")
     assert "finished" not in finished.output
 
 
-def test_when_all_ranks_fail_one_speaks(mpirun):
+def test_when_all_ranks_fail_there_is_one_message(mpirun):
     finished = mpirun(4, "failing.py", "everybody", timeout=30)
     assert finished.status == 1
     assert finished.output.count("the loss is nan") == 1
@@ -56,7 +56,7 @@ def test_when_all_ranks_fail_one_speaks(mpirun):
 
 
 @pytest.mark.parametrize("how", ["error", "outside"])
-def test_one_rank_fails_as_without_mpirun(mpirun, how):
+def test_one_rank_fails_like_a_run_without_mpirun(mpirun, how):
     finished = mpirun(1, "failing.py", how, timeout=30)
     assert finished.status == 1
     assert finished.output.count("NumericError: the loss is nan") == 1
@@ -72,7 +72,7 @@ def test_a_rank_that_vanishes_ends_the_run(mpirun, how):
     assert "finished" not in finished.output
 
 
-def test_ranks_that_wait_long_say_for_what_and_for_whom(mpirun):
+def test_ranks_that_wait_long_say_for_which_exchange_and_ranks(mpirun):
     finished = mpirun(3, "failing.py", "late")
     assert finished.status == 0, finished.output
     for rank in (0, 2):
@@ -100,14 +100,14 @@ def test_ranks_that_wait_long_say_for_what_and_for_whom(mpirun):
         ("missing", "backward has not made that of layer0[1], layer1[0]"),
     ],
 )
-def test_ranks_that_disagree_are_told(mpirun, how, message):
+def test_ranks_that_disagree_get_an_error(mpirun, how, message):
     finished = mpirun(2, "disagreeing.py", how, timeout=30)
     assert finished.status == 1
     assert finished.output.count(message) == 1
 
 
 def test_weights_that_drift_apart_end_the_run(mpirun):
-    """Rank 1 has another number in layer1[0], rank 3 in layer0[1]."""
+    """Rank 1 differs in layer1[0], rank 3 in layer0[1]."""
     finished = mpirun(4, "drifting.py", timeout=30)
     assert finished.status == 1
     assert finished.output.count("equal") == 4

@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_every_method_repeats_itself(kept_mpirun, ranks):
+def test_every_method_gives_the_same_bits_again(kept_mpirun, ranks):
     finished = kept_mpirun(ranks, "determined.py", timeout=240)
     assert finished.status == 0, finished.output
     assert finished.output.count("same") == ranks

@@ -1,7 +1,7 @@
 """The contract of exchanges: every registered one against ``naive``, on 1 to 16 ranks.
 
-``naive`` is the specification, and NumPy in double precision is its judge.  Exchanges are found in
-the registry; what they get is in exchange_cases.py and programs/solving.py.
+``naive`` is the specification, and is compared with NumPy in double precision.  The registry lists
+the exchanges; their inputs are in exchange_cases.py and programs/solving.py.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from pycaffe_dist.exchange.base import Moves
 RANKS = tuple(HOSTS)
 FEW_RANKS = tuple(ranks for ranks in RANKS if ranks < MANY)
 SPECIFICATION = "naive"
-# What auto chooses depends on how fast the links and cores were when the run started.
+# auto's choice depends on the speed of links and cores at the start of the run.
 SAME_EVERY_TIME = [n for n in EXCHANGES if n != AUTO and exchange_class(n).deterministic]
 SAME_EVERYWHERE = [AUTO, *SAME_EVERY_TIME]
-# How far a number can be from its rounded form, as a part of it.
+# The largest relative error of rounding.
 UNIT = {Wire.BFLOAT16: 2**-8, Wire.FLOAT16: 2**-11}
 
 Results = list[dict[str, np.ndarray]]
@@ -76,19 +76,19 @@ def trained(kept_mpirun, tmp_path_factory) -> Callable[[int], dict[str, np.ndarr
 
 
 def works(exchange: str, ranks: int) -> bool:
-    """Tell whether an exchange has something to do: one combines ranks of a host, if it has any."""
+    """Tell whether an exchange has work: one only combines ranks that share a host."""
     if exchange != AUTO and exchange_class(exchange).on_device:
         return exchange in ON_DEVICE and ranks < MANY
     return exchange != "hierarchical" or ranks > 1
 
 
 def rounding(case: Case, size: np.ndarray, count: int) -> np.ndarray:
-    """Return how far a sum of ``count`` values may be from the true one; ``size``: see Case."""
+    """Return the largest error of a sum of ``count`` values; ``size``: see Case."""
     return np.finfo(case.dtype).eps * (count + 1) * size
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-def test_exchanges_are_refused_only_where_they_have_nothing_to_do(results, ranks):
+def test_exchanges_are_refused_only_if_they_have_no_work(results, ranks):
     refused = [name for name in EXCHANGES if not works(name, ranks)]
     for found in results(ranks):
         assert found["refused"].tolist() == refused
@@ -140,8 +140,8 @@ def test_every_run_gets_the_same_bits(results, exchange):
 @pytest.mark.parametrize("exchange", COMPRESSING)
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("ranks", FEW_RANKS)
-def test_16_bits_are_as_near_as_they_can_be(results, ranks, wire, exchange):
-    """Each number is rounded once per hop at most, and there are no more hops than ranks."""
+def test_16_bits_are_as_accurate_as_possible(results, ranks, wire, exchange):
+    """Each number is rounded at most once per hop, and there are at most as many hops as ranks."""
     found = results(ranks)[0]
     bound = UNIT[wire] * (ranks + 2)
     for number, (mean, size, _) in enumerate(
@@ -154,8 +154,8 @@ def test_16_bits_are_as_near_as_they_can_be(results, ranks, wire, exchange):
 @pytest.mark.parametrize("exchange", COMPRESSING)
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("ranks", FEW_RANKS)
-def test_what_rounding_loses_of_gradients_is_made_good(results, ranks, wire, exchange):
-    """After many iterations, the sum of all means is as near as one of them."""
+def test_rounding_errors_of_gradients_are_sent_later(results, ranks, wire, exchange):
+    """After many iterations the sum of all means is as accurate as one of them."""
     found = results(ranks)[0]
     count = len(WIRE_CASE.shapes)
     if exchange_class(exchange).moves is not Moves.FACTORS:
@@ -163,7 +163,7 @@ def test_what_rounding_loses_of_gradients_is_made_good(results, ranks, wire, exc
     means = WIRE_CASE.means(ranks, 0)[:count] if works(exchange, ranks) else ()
     for number, (mean, size, _) in enumerate(means):
         total = found[f"{exchange}:{wire.value}/sum/{number}"]
-        # That many sums of float32 are rounded, too.
+        # So many float32 additions round, too.
         bound = UNIT[wire] * (ranks + 2) + WIRE_ITERATIONS * (ranks + 1) * 2**-23
         assert np.all(np.abs(total - WIRE_ITERATIONS * mean) <= bound * np.maximum(size, 1))
 

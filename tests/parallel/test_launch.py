@@ -1,4 +1,4 @@
-"""``pcaffe launch``: signals reach the ranks, deaths are told, and training goes on after them."""
+"""``pcaffe launch``: signals reach the ranks, dead ranks are named, and training goes on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Running(Job):
         self.output = ""
 
     def read_until(self, pattern: str) -> re.Match[str]:
-        """Read until a line has the pattern in it."""
+        """Read until a line has the pattern."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.output += line
@@ -63,7 +63,7 @@ class Running(Job):
 
 @pytest.fixture
 def launch(tmp_path) -> Iterator[Callable[..., Running]]:
-    """Return a function that launches training of a solver for ever, or so long."""
+    """Return a function that launches a solver's training, endless or for so many iterations."""
     started = []
 
     def start(
@@ -141,13 +141,13 @@ def test_a_second_ctrl_c_ends_the_job_at_once(launch, tmp_path):
         running.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
     assert running.end() == 130, running.output
-    # mpirun lets its ranks know: one may just have had the time for a snapshot.
+    # mpirun tells its ranks: one may have had time for a snapshot.
     for iteration in snapshots(tmp_path):
         catalog.check(catalog.place(f"{tmp_path}/run", iteration, hdf5=False))
 
 
 def child_of_rank(rank: int, launcher: int) -> int:
-    """Return the process of a rank that mpirun, a child of the launcher, has started."""
+    """Return a rank's process, a child of mpirun, which is a child of the launcher."""
     for status in Path("/proc").glob("[0-9]*/environ"):
         try:
             environment = status.read_bytes().split(b"\0")
@@ -205,7 +205,7 @@ def test_a_killed_rank_is_named_and_training_goes_on_from_the_latest_snapshot(la
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
 @pytest.mark.skipif(len(socket.if_nameindex()) < 2, reason="mpirun's processes need a network")
 def test_a_lost_host_is_a_failure_and_training_goes_on(launch, tmp_path):
-    # A host of which mpirun's way to start a process there, its ssh, runs it on this one.
+    # A host for which mpirun's ssh starts processes on this host instead.
     agent = tmp_path / "ssh"
     agent.write_text(
         '#!/bin/sh\nuntil [ "$1" = elsewhere ]; do shift; done\nshift\nexec sh -c "$*"\n'
@@ -216,7 +216,7 @@ def test_a_lost_host_is_a_failure_and_training_goes_on(launch, tmp_path):
     running = launch(2, launcher=("--restarts=1", *hosts), snapshot=50)
     running.read_until("Iteration 100 ")
     for process in descendants(running.process.pid):
-        # It runs in a session of its own, and its parent keeps the connection of ssh.
+        # It runs in its own session, and its parent holds the ssh connection.
         if program(process).endswith("/prted") and os.getsid(process) == process:
             os.kill(process, signal.SIGKILL)
     running.read_until(r"The job failed: host \S+ does not answer any more.*; restart 1 of 1")
@@ -255,7 +255,7 @@ def test_a_prefix_in_use_is_refused_and_a_restart_gets_its_own_again(launch):
     assert "in use" not in first.output
 
 
-def test_wrong_input_is_not_tried_again(launch):
+def test_there_is_no_restart_after_wrong_input(launch):
     for wrong in ("--exchange=nope", "--solver=none"):
         running = launch(2, wrong, launcher=("--restarts=2",))
         assert running.end() == 2, running.output
@@ -311,7 +311,7 @@ def test_a_run_to_the_end_has_status_0(launch, tmp_path):
         ("something else", ""),
     ],
 )
-def test_what_mpirun_says(output, told):
+def test_messages_of_mpirun(output, told):
     assert failure.find_cause(output) == told
 
 
@@ -327,7 +327,7 @@ usually indicates a failure in the peer process (e.g., a crash or ...
 HOSTS = ["h1", "h2.cluster", "h3.cluster", "h3.cluster"]
 
 
-def test_mpirun_mistakes_the_end_of_its_process_on_a_host_for_a_start():
+def test_mpirun_takes_the_end_of_its_process_on_a_host_for_a_failed_start():
     said = "A daemon failed to report back after being spawned.\n  Remote host:   h3\n"
     told = "host h3 does not answer any more, or mpirun's process there has ended"
     assert failure.find_cause(said, [], HOSTS) == told
@@ -339,12 +339,12 @@ def test_mpirun_mistakes_the_end_of_its_process_on_a_host_for_a_start():
         ([("h1", "h2")], HOSTS, "rank 1 on h2"),
         ([("h1", "h3")], HOSTS, "ranks 2 or 3 on h3"),
         ([("h1", "h2")], [], "a rank on h2"),
-        # A rank that sees another die dies, too, and takes others along.
+        # A rank that sees another one die dies, too, and so do others.
         ([("h1", "h2"), ("h2.cluster", "h3")], HOSTS, "ranks 2 or 3 on h3"),
         ([("h1", "h2"), ("h2", "h1")], HOSTS, "rank 1 on h2 or rank 0 on h1"),
     ],
 )
-def test_a_rank_that_mpi_ends_is_not_blamed_for_the_death_of_another(broken, hosts, suspects):
+def test_a_rank_that_mpi_kills_is_not_named_as_the_cause(broken, hosts, suspects):
     output = "".join(BROKEN % pair for pair in broken) + ABORT
     told = f"rank 0 on h1 lost its connection to {suspects}, which had probably died before"
     assert failure.find_cause(output, [], hosts) == told
@@ -361,13 +361,13 @@ def test_a_rank_that_mpi_ends_is_not_blamed_for_the_death_of_another(broken, hos
         ("# nobody\n\n", "names no host"),
     ],
 )
-def test_a_hostfile_that_cannot_be_meant(tmp_path, lines, message):
+def test_wrong_hostfiles(tmp_path, lines, message):
     (tmp_path / "hosts").write_text(lines)
     with pytest.raises(ClusterError, match=message):
         mpirun.read_hostfile(str(tmp_path / "hosts"), 3)
 
 
-def test_hostfiles_that_can(tmp_path):
+def test_valid_hostfiles(tmp_path):
     for lines, hosts in (
         ("a slots=2\nb slots=1\n", [("a", 2), ("b", 1)]),
         ("a\n", [("a", None)]),

@@ -1,4 +1,4 @@
-"""The parameter server does what allreduce and an update on every rank do, with every solver."""
+"""The parameter server equals allreduce with an update on every rank, for every solver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pycaffe_dist.solvers import method_types
 
 
 def run(kept_mpirun, folder, ranks: int, servers: int) -> list[dict]:
-    """Return what every training rank has found, by name."""
+    """Return every training rank's results by name."""
     finished = kept_mpirun(ranks, "serving.py", folder, servers, timeout=120)
     assert finished.status == 0, finished.output
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(ranks - servers)]
@@ -26,7 +26,7 @@ def run(kept_mpirun, folder, ranks: int, servers: int) -> list[dict]:
     ],
 )
 def test_synchronous_training_gives_the_bits_of_allreduce(kept_mpirun, tmp_path, ranks, servers):
-    """Weights on all ranks, and the history on rank 0; some is there when they start."""
+    """Weights on all ranks, and the history on rank 0; it is not zero at the start."""
     for rank, found in enumerate(run(kept_mpirun, tmp_path, ranks, servers)):
         ours = {name: array for name, array in found.items() if name.startswith("ours/")}
         assert {name.split("/")[1] for name in ours} == set(cases(ranks - servers))
@@ -38,7 +38,7 @@ def test_synchronous_training_gives_the_bits_of_allreduce(kept_mpirun, tmp_path,
 
 
 @pytest.mark.parametrize("servers", [0, 1])
-def test_ranks_run_ahead_as_far_as_the_staleness_and_say_for_whom_they_wait(
+def test_ranks_run_ahead_up_to_the_staleness_and_name_the_ranks_they_wait_for(
     kept_mpirun, tmp_path, servers
 ):
     finished = kept_mpirun(3 + servers, "lagging.py", tmp_path, servers, timeout=120)

@@ -38,14 +38,14 @@ layer { name: 'ip' type: 'InnerProduct' bottom: 'all' top: 'ip'
   inner_product_param { num_output: 10 weight_filler { type: 'xavier' } } }
 layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'ip' bottom: 'label' top: 'loss' }
 """
-# No random_seed: what is drawn for one run must reach the other through the snapshot.
+# No random_seed: one run's random numbers must reach the other through the snapshot.
 SOLVER = """
 net: 'net.prototxt' base_lr: 0.05 momentum: 0.9 weight_decay: 0.001 lr_policy: 'step' gamma: 0.5
 stepsize: 5 display: 1 average_loss: 7 max_iter: 11 snapshot: 4 solver_mode: CPU
 test_iter: 3 test_interval: 3 snapshot_prefix: '%s' %s
 """
 LAST = "_iter_11"
-# auto chooses by what it measures, so that two runs may differ in rounding (but not a resumed one).
+# auto chooses by its measurements, so two runs may differ in rounding (but not a resumed one).
 EXCHANGE = "--exchange=allreduce"
 
 
@@ -73,7 +73,7 @@ def train(
 ) -> str:
     text = SOLVER.replace("snapshot: 4", f"snapshot: {every}")
     (folder / f"{prefix}.solver").write_text(text % (prefix, solver))
-    # What a run resumes must be in the snapshot, not in a process that has been there before.
+    # A resumed run's state must be in the snapshot, not in a process of an earlier run.
     resumes = any(flag.startswith("--snapshot=") for flag in flags)
     words = ["train", f"--solver={prefix}.solver", EXCHANGE, *flags]
     return run_pcaffe(ranks, words, folder, process="resumed" if resumes else "")
@@ -129,8 +129,8 @@ def test_bit_for_bit(folder, ranks, solver):
 
 
 @pytest.mark.parametrize("at", [2, 8])
-def test_what_auto_has_chosen_goes_on_in_a_resumed_run(folder, at):
-    """Before it knows how long the layers take, and after."""
+def test_a_resumed_run_keeps_autos_plan(folder, at):
+    """Before and after it knows the times of the layers."""
     whole = train(folder, "whole", 2, "--exchange=auto", every=at)
     assert ("now that the layers' times are known" in whole) == (at == 8)
     state = f"--snapshot=whole_iter_{at}.solverstate"
@@ -139,8 +139,8 @@ def test_what_auto_has_chosen_goes_on_in_a_resumed_run(folder, at):
     assert_same_bits(folder, "whole", "resumed")
 
 
-def test_stopping_anywhere_does_not_show(folder):
-    """Also where the run that was never stopped has no snapshot, and averages no statistics."""
+def test_stopping_anywhere_changes_nothing(folder):
+    """Also if the uninterrupted run writes no snapshot and averages no statistics there."""
     train(folder, "whole", 3, solver="random_seed: 4")
     (folder / "whole.solver").rename(folder / "kept.solver")
     stopped = (folder / "kept.solver").read_text().replace("max_iter: 11", "max_iter: 7")
@@ -150,8 +150,8 @@ def test_stopping_anywhere_does_not_show(folder):
     assert_same_bits(folder, "whole", "resumed")
 
 
-def test_servers_hand_their_history_over_and_take_it(folder):
-    """A run goes on with servers, and then without, as if it had never been stopped."""
+def test_servers_save_and_load_their_history(folder):
+    """A run resumes with servers, and then without, as if it had never stopped."""
     solver = "type: 'Adam' momentum2: 0.99"
     train(folder, "whole", 2, solver=solver)
     servers = ["--exchange=parameter_server", "--server_ranks=2"]
@@ -164,7 +164,7 @@ def test_servers_hand_their_history_over_and_take_it(folder):
 
 
 @pytest.mark.parametrize("before, after", [(1, 3), (4, 2)])
-def test_other_numbers_of_ranks_go_on_and_say_what_changes(folder, before, after):
+def test_another_number_of_ranks_resumes_and_logs_the_changes(folder, before, after):
     train(folder, "whole", before)
     output = train(folder, "resumed", after, "--snapshot=whole_iter_8.solverstate")
     assert output.count(f"Resuming on {after} rank(s) a run of {before}: data go on") == 1
@@ -196,7 +196,7 @@ def test_a_companion_of_another_run_is_not_taken(folder):
     assert "Resuming exactly" not in output
 
 
-def test_latest_skips_what_is_damaged(folder):
+def test_latest_skips_damaged_snapshots(folder):
     first = train(folder, "run", 1, "--snapshot=latest")
     assert "There is no snapshot of prefix 'run' yet" in first
     for path in folder.glob(f"run{LAST}*"):

@@ -20,7 +20,7 @@ from pycaffe_dist.snapshot.caffemodel import load_weights
 ITERATIONS = 20
 BATCH = 12
 
-# Averages: of two pixels that are equal but for rounding, either may be the largest.
+# Average pooling, because rounding may change which of two equal pixels is the largest.
 LENET = (
     DATA
     + """
@@ -44,7 +44,7 @@ layer { name: 'accuracy' type: 'Accuracy' bottom: 'ip2' bottom: 'label' top: 'ac
 layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'ip2' bottom: 'label' top: 'loss' }
 """
 )
-# Two layers share weights, and one of them shares its own with a third through the net's depth.
+# Two layers share weights, and one of them shares others with a third layer.
 SHARED = (
     DATA
     + """
@@ -83,8 +83,10 @@ def train(folder: Path, name: str, net: str, ranks: int, batch: int, *flags: str
 
 
 def assert_equal(found, expected, elementwise: bool = False):
-    """Compare losses and whole blobs; where a rectifier's input is 0 but for rounding, single
-    weights may move by more: without one, elementwise."""
+    """Compare losses and the norms of blobs; with ``elementwise`` also single weights.
+
+    Rounding of a ReLU's input near 0 may change single weights by more.
+    """
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
     for mine, theirs in zip(found[1], expected[1], strict=True):
         assert np.linalg.norm(mine - theirs) <= 1e-5 * np.linalg.norm(theirs)
@@ -100,7 +102,7 @@ def exchanges(found) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("net", "ranks"), [("lenet", 2), ("shared", 3), ("lenet", 4)])
-def test_ranks_with_a_share_of_the_batch_each_equal_one_with_all(folder, net, ranks):
+def test_ranks_that_share_the_batch_equal_one_rank(folder, net, ranks):
     prototxt = {"lenet": LENET, "shared": SHARED}[net]
     one = train(folder, f"{net}_one{ranks}", prototxt, 1, BATCH * ranks)
     many = train(folder, f"{net}_many{ranks}", prototxt, ranks, BATCH)
@@ -130,7 +132,7 @@ def test_factors_can_be_clipped_and_regularised(folder):
     ],
 )
 def test_exchange_during_forward_changes_no_bit(folder, net, ranks, exchange, extra):
-    """Also with shared weights, several passes, and snapshots and tests between iterations."""
+    """Also with shared weights, several passes, and snapshots and tests in between."""
     runs = [
         train(folder, overlap, net, ranks, BATCH, *flags, extra=extra)
         for overlap in ("backward", "forward")
@@ -145,7 +147,7 @@ def test_exchange_during_forward_changes_no_bit(folder, net, ranks, exchange, ex
     assert re.search(r"s of exchange, \d+ % hidden", late_log)
 
 
-def test_clipping_and_naive_say_why_nothing_travels_during_forward(folder):
+def test_with_clipping_and_naive_the_log_says_why_no_exchange_overlaps_forward(folder):
     flags = ("--overlap=forward", "--exchange=naive")
     assert "naive starts after backward" in train(folder, "late", SHARED, 2, BATCH, *flags)[2]
     clipped = train(folder, "late", SHARED, 2, BATCH, flags[0], extra="clip_gradients: 1")
@@ -153,7 +155,7 @@ def test_clipping_and_naive_say_why_nothing_travels_during_forward(folder):
 
 
 def test_iter_size_and_a_global_batch(folder):
-    """Two passes of two ranks that divide the batch equal two passes of one rank."""
+    """Two passes of two ranks with half a batch each equal two passes of one rank."""
     one = train(folder, "passes_one", SHARED, 1, 2 * BATCH, extra="iter_size: 2")
     two = train(folder, "passes_two", SHARED, 2, 2 * BATCH, "--global_batch", extra="iter_size: 2")
     assert_equal(two, one)
@@ -167,7 +169,7 @@ def test_a_timeline_shows_all_ranks_on_one_clock(folder):
         found = Counter(span["cat"] for span in spans if span["pid"] == rank)
         assert found["forward"] >= 9 * ITERATIONS and found["backward"] == 9 * ITERATIONS
         assert found["update"] == 8 * ITERATIONS and found["exchange"] > 0
-    # An exchange ends on one rank when the other has begun it.
+    # An exchange ends on one rank only after the other has begun it.
     first, second = (
         [span for span in spans if span["pid"] == rank and span["cat"] == "exchange"]
         for rank in (0, 1)
@@ -194,7 +196,7 @@ def test_sixteen_ranks_on_few_cores(folder):
 
 
 def test_tests_spread_over_ranks_see_the_same_batches(folder):
-    """Also when the ranks cannot share the batches evenly, and from one test to the next."""
+    """Also if the ranks cannot divide the batches evenly, and from one test to the next."""
     results = []
     for ranks in (1, 3):
         extra = "test_iter: 5 test_interval: 10"
@@ -209,7 +211,7 @@ def test_tests_spread_over_ranks_see_the_same_batches(folder):
 
 
 def test_a_failing_rank_ends_the_run_and_says_which(folder):
-    """Only rank 1 reads the record with the impossible label."""
+    """Only rank 1 reads the record with the invalid label."""
     bad = folder / "bad_lmdb"
     with lmdb.open(str(bad), map_size=1 << 26) as database, database.begin(write=True) as write:
         for number in range(200):

@@ -46,7 +46,7 @@ class General(Choosy):
 
 
 class FakeCluster(LocalCluster):
-    """Several ranks, of which this one is rank 0, with the facts that the others have."""
+    """Several ranks, seen from rank 0, that all have the same facts."""
 
     def __init__(self, size: int = 4, *others: dict[str, str]):
         super().__init__()
@@ -88,7 +88,7 @@ def test_the_table_has_a_line_per_row_and_the_sum():
     assert total.split() == ["sum", "39.1", "2e+03", "together", "up", "to", "64", "KiB"]
 
 
-def test_what_the_asked_exchange_cannot_combine_goes_another_way():
+def test_parameters_that_the_chosen_exchange_cannot_combine_use_another_one():
     plan = make(parameters([(6, 50), (7,)]), Choosy, General, wanted="choosy")
     rows = [(row.exchange, row.runner_up, row.reason) for row in plan.rows]
     assert rows == [
@@ -112,7 +112,7 @@ def sufficient_factor(nets, cluster=None, **settings) -> Plan:
 def test_costs_of_factors_and_of_gradients():
     """4 ranks, 3 samples, 10×20 weights, 1 ms, 1 MB/s, 1 GFLOP/s."""
     (row,) = sufficient_factor(inner_products([(10, 20)], 3)).rows
-    assert row.exchange == "allreduce"  # a part of a bucket: it pays a part of the latency
+    assert row.exchange == "allreduce"  # a part of a bucket pays a part of the latency
     assert row.seconds == pytest.approx(2e-3 * 800 / 65536 + 2 * 800 * 0.75 / 1e6)
     # One more product of 3 samples for each of the other three ranks.
     assert row.runner_up_seconds == pytest.approx(1e-3 + 3 * 3 * 30 * 4e-6 + 2 * 3 * 200 * 3e-9)
@@ -173,7 +173,7 @@ def test_exchanges_are_found_by_name():
 
 
 def covered(groups) -> dict[str, list[tuple[int, int]]]:
-    """Return the stretches of each parameter that some group carries, sorted."""
+    """Return the ranges of each parameter that the groups carry, sorted."""
     stretches: dict[str, list[tuple[int, int]]] = {}
     for group in groups:
         for piece in group:
@@ -213,7 +213,7 @@ def test_a_slice_never_has_more_than_it_may():
         assert isinstance(groups[0][0].parameter, FakeParameter)
 
 
-def test_auto_leaves_hierarchical_alone_where_there_is_no_network_to_spare():
+def test_auto_does_not_consider_hierarchical_on_one_host():
     def considered(hosts: tuple[str, ...]) -> set[str]:
         cluster = FakeCluster(size=len(hosts))
         cluster.hosts = hosts

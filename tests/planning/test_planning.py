@@ -1,4 +1,4 @@
-"""``pcaffe plan``: predictions for a cluster that one does not have, on one rank."""
+"""``pcaffe plan``: predictions for any cluster, on one rank."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def test_factors_take_the_place_of_the_large_gradient(net, solver):
     assert found.wire < 25e-3
 
 
-def test_what_hides_behind_backward_is_free(tmp_path):
-    """On its own the second weight takes 24 ms as factors, and 30 ms as a gradient.
+def test_exchanges_hidden_by_backward_cost_nothing(tmp_path):
+    """Alone, the second weight takes 24 ms as factors and 30 ms as a gradient.
 
-    But those are hidden behind the layer before it, and the larger product is not.
+    But backward of the earlier layer hides these, and not the larger product.
     """
     path = tmp_path / "solver.prototxt"
     path.write_text((SOLVER % "").replace("dim: 10 }", "dim: 30 }").replace(": 10 w", ": 30 w"))
@@ -88,8 +88,8 @@ def test_what_hides_behind_backward_is_free(tmp_path):
 
 
 @pytest.mark.parametrize(("per_message", "kib"), [(0.0, 64), (5e-3, 1024)])
-def test_messages_that_cost_computing_are_few(net, monkeypatch, per_message, kib):
-    """All 434 KiB travel together when that costs less than more messages."""
+def test_messages_that_slow_computing_down_are_few(net, monkeypatch, per_message, kib):
+    """All 434 KiB go together if that costs less than more messages."""
     contention = Contention(per_message=per_message)
     monkeypatch.setattr("pycaffe_dist.planning.search.contention_of", lambda cluster: contention)
     workload = Workload(Times((0.0,) * 4, (0.0, 0.01, 0.1, 0.0), 0.0))

@@ -21,7 +21,7 @@ from pycaffe_dist.training.trainer import make_solver
 
 
 class FakeCluster(LocalCluster):
-    """Workers, and perhaps servers, of which this is rank 0."""
+    """Workers and perhaps servers, seen from rank 0."""
 
     def __init__(self, workers: int, servers: int = 0):
         super().__init__()
@@ -35,7 +35,7 @@ class FakeCluster(LocalCluster):
 
 
 def plan(cluster: FakeCluster, nets, **settings):
-    """Return the exchange, the plan, and what travels together."""
+    """Return the exchange, the plan, and its groups."""
     choices = [exchange_class("parameter_server"), exchange_class("allreduce")]
     exchanges = [kind(cluster, ExchangeSettings(**settings)) for kind in choices]
     made = make_plan(nets, exchanges, cluster, "parameter_server")
@@ -58,7 +58,7 @@ def test_owners_have_nearly_the_same_number_of_bytes(workers, servers):
     assert max(loads.values()) <= 1.3 * sum(loads.values()) / len(loads)
 
 
-def test_costs_are_those_of_the_busiest_rank():
+def test_the_cost_is_the_busiest_ranks():
     nets = parameters([(1000, 100)])
     seconds = {
         (workers, servers): plan(FakeCluster(workers, servers), nets)[1].rows[0].seconds
@@ -69,11 +69,11 @@ def test_costs_are_those_of_the_busiest_rank():
     assert seconds[4, 4] == seconds[4, 8] == pytest.approx(2e-3 + 0.4)
 
 
-def test_auto_leaves_it_out():
+def test_auto_never_chooses_it():
     assert ParameterServer not in candidates("auto")
 
 
-def test_what_needs_mean_gradients_is_refused_once():
+def test_settings_that_need_mean_gradients_are_refused_once():
     reason = "clip_gradients needs the norm of all mean gradients, which no rank has"
     with pytest.raises(ClusterError) as refusal:
         plan(FakeCluster(3), parameters([(9,), (8,), (7,)]), needs_gradients=reason)
@@ -113,7 +113,7 @@ def test_wrong_flags_give_one_line(capsys, flags, complaint):
     assert "Traceback" not in said
 
 
-def test_what_changes_weights_most_goes_first():
+def test_the_largest_changes_of_weights_go_first():
     nets = parameters([(200,), (300,), (400,)])
     for parameter, weight, gradient in zip(nets, (1, 4, 0), (1, 1, 1)):
         parameter.blob.data[...] = weight

@@ -30,18 +30,18 @@ def test_a_transfer_that_fits_behind_backward_costs_nothing():
     assert times([Transfer(2, 2, 7, 1)], [Update(1, (0,))]) == near(22, 22, 0, 7)
 
 
-def test_messages_take_their_time_from_what_is_computed_meanwhile():
+def test_messages_slow_down_the_computing_meanwhile():
     each = Contention(per_message=0.5)
     hidden = Transfer(2, 2, 7, 1, messages=2)
     # Backward of layers 1 and 0 takes 2·0.5 more.
     assert times([hidden], [Update(1, (0,))], contention=each) == near(23, 23, 0, 7)
-    # Whoever waits has a core to spare: ready at 21, arrives at 26.
+    # A waiting rank has a free core: ready at 21, arrives at 26.
     late = Transfer(0, None, 4, 1, messages=2)
     assert times([late], [Update(1, (0,))], contention=each) == near(27, 22, 5, 4)
 
 
-def test_what_sticks_out_is_waited_for():
-    # Ready at 12, arrives at 12 + 10 + 1 = 23: 2 later than backward ends.
+def test_the_iteration_waits_for_transfers_longer_than_backward():
+    # Ready at 12, arrives at 12 + 10 + 1 = 23, which is 2 after the end of backward.
     assert times([Transfer(2, 2, 10, 1)], [Update(1, (0,))]) == near(24, 22, 2, 10)
 
 
@@ -56,7 +56,7 @@ def test_the_wire_carries_one_transfer_after_the_other_and_latency_overlaps():
 
 def test_a_transfer_that_is_ready_later_does_not_hold_up_one_that_is_ready():
     transfers = [Transfer(0, 0, 5, 0), Transfer(2, 2, 2, 0)]
-    # The second goes at 12 and is there at 14; the first goes at 21.
+    # The second leaves at 12 and arrives at 14; the first leaves at 21.
     assert times(transfers, [Update(0, (1,)), Update(0, (0,))]) == near(26, 21, 5, 7)
 
 
@@ -66,7 +66,7 @@ def test_after_backward_nothing_is_hidden():
     assert times(transfers, [Update(1, (0,)), Update(1, (1,))]) == near(28, 23, 5, 5)
 
 
-def test_factors_spare_backward_a_product_and_cost_a_larger_one():
+def test_factors_save_a_product_in_backward_and_cost_a_larger_one():
     # Layer 2 takes 6 - 4 = 2: ready at 8, arrives at 10, backward ends at 17; then 4·3 of product.
     transfer = Transfer(2, 2, 2, 0, finish=12, saved=4)
     assert times([transfer], [Update(1, (0,))]) == near(30, 30, 0, 2)
@@ -97,8 +97,8 @@ def test_computing_and_messages_slow_each_other_down():
     assert found == near(30, 30, 0, 8)
 
 
-def test_what_sticks_out_may_hide_behind_the_next_forward():
-    # Layer 2's arrives 2 after the end of backward at 21, and the next forward needs it at 24.
+def test_a_transfer_longer_than_backward_may_overlap_the_next_forward():
+    # Layer 2's gradient arrives 2 after the end of backward at 21; the next forward needs it at 24.
     transfers, updates = [Transfer(2, 2, 11, 0)], [Update(1, (0,), layer=2)]
     assert times(transfers, updates) == near(24, 22, 2, 11)
     assert times(transfers, updates, overlap=Overlap.FORWARD) == near(22, 22, 0, 11)
@@ -117,5 +117,5 @@ def test_the_next_forward_waits_for_its_own_layer_only():
         return times(transfers, updates, overlap=Overlap.FORWARD)[0]
 
     assert total(urgent=0) == pytest.approx(30)
-    # In the order of backward the first layer waits until 33.
+    # In backward order the first layer waits until 33.
     assert total(urgent=2) == pytest.approx(33)

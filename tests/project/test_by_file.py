@@ -42,7 +42,7 @@ def test_it():
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a function that runs pytest on files of the given texts; it returns what it did."""
+    """Return a function that runs pytest on files with the given texts and returns its result."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "tests/parallel").mkdir(parents=True)
     for name in ("conftest.py", "by_file.py"):
@@ -75,7 +75,7 @@ def test_a_test_that_ends_its_process_fails_and_the_others_run(run, workers):
 
 
 def test_a_process_that_dies_outside_of_tests_fails_the_run(run):
-    """Here no worker but the first lives long enough to collect the tests, so that none runs."""
+    """Only the first worker lives long enough to collect the tests, so none runs."""
     done = run({"test_collected.py": COLLECTED_BY_ONE}, "-n2", "--max-worker-restart=1")
     assert "node down" in done.output
     assert done.status == pytest.ExitCode.TESTS_FAILED

@@ -25,7 +25,7 @@ def _net(path: str) -> Net:
                 getattr(layer, field).batch_size = 1
         if layer.type == "Input":
             layer.input_param.shape[0].dim[0] = 1
-    # What is not an image: MNIST's digits, their pairs, points.
+    # Inputs that are not color images: MNIST's digits, their pairs, points.
     shape = (1, 28, 28) if path.startswith(("mnist", "lenet")) else None
     shape = (2, 28, 28) if "siamese_train" in path else shape
     shape = (4, 1, 1) if "hdf5" in path else shape
@@ -117,7 +117,7 @@ def test_every_net_can_be_built(path):
     net.close()
 
 
-def test_deployed_nets_have_the_trained_ones_weights():
+def test_deployed_nets_have_the_weights_of_the_trained_nets():
     for train in MODELS.rglob("train_val.prototxt"):
         deployed = train.with_name("deploy.prototxt")
         if not deployed.exists() or "vgg" in str(train) or "resnet1" in str(train):

@@ -1,4 +1,4 @@
-"""The examples of docs/python.md and its notebook run; pycaffe's public names are all there."""
+"""The examples of docs/python.md and its notebook run, and all public names of pycaffe exist."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ NAMES = {
 
 @pytest.fixture
 def caffe(monkeypatch):
-    """Return the module that ``import caffe`` gives, for as long as the test takes."""
+    """Return the module of ``import caffe`` during the test."""
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     pycaffe_dist.install_as_caffe(force=True)
     yield importlib.import_module("caffe")
@@ -80,7 +80,7 @@ def left_out() -> set[str]:
 
 
 def find(caffe, where: str):
-    """Return the module or class that an entry of NAMES is about."""
+    """Return the module or class of an entry of NAMES."""
     if where == "caffe":
         return caffe
     if where == "Blob":
@@ -92,7 +92,7 @@ def find(caffe, where: str):
 
 
 def has(place, name: str) -> bool:
-    """Tell whether a module has a name, or a class's instances."""
+    """Tell whether a module, or a class's instances, have a name."""
     if hasattr(place, name):
         return True
     if not isinstance(place, type):

@@ -123,7 +123,7 @@ def test_a_multi_gpu_script_on_two_ranks(folder):
     assert "mpirun -n 2" in refused
 
 
-def test_a_loop_of_ones_own_on_two_ranks(folder):
+def test_a_loop_by_hand_on_two_ranks(folder):
     run(folder, "by_hand.py", "solver1.prototxt")
     run(folder, "by_hand.py", "solver2.prototxt", ranks=2)
     assert_same(
@@ -172,7 +172,7 @@ def test_an_installed_caffe_is_not_hidden(tmp_path):
     assert "pycaffe_dist" in run(tmp_path, "--force", "program.py", PYTHONPATH=where)
 
 
-def test_a_folder_named_caffe_is_no_caffe(tmp_path):
+def test_a_folder_named_caffe_is_no_module(tmp_path):
     (tmp_path / "caffe").mkdir()
     (tmp_path / "program.py").write_text(
         "import sys, caffe, caffe.io, caffe.draw\n"

@@ -24,7 +24,7 @@ def test_arrays_survive(shape, dtype):
     if values.size:
         assert binary.blob_to_array(blob).dtype == dtype
         np.testing.assert_array_equal(binary.blob_to_diff(blob), diff)
-    # The same message as protobuf itself makes of the numbers.
+    # The same message as protobuf's own encoding of the numbers.
     name = "double_data" if dtype == np.float64 else "data"
     slow = caffe_pb2.BlobProto(shape={"dim": shape}, **{name: values.reshape(-1).tolist()})
     slow.MergeFrom(caffe_pb2.BlobProto(**{name.replace("data", "diff"): diff.reshape(-1).tolist()}))

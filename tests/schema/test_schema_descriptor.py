@@ -71,8 +71,8 @@ def _rows_of_table() -> set[tuple[str, ...]]:
     return rows
 
 
-def test_descriptor_equals_the_table_but_for_high_numbers():
-    """Our own fields are numbered above 1000, far from any that Caffe has or will add."""
+def test_descriptor_equals_the_table_except_high_numbers():
+    """Our own fields have numbers above 1000, far from Caffe's present and future fields."""
     ours, theirs = _rows_of_descriptor(), _rows_of_table()
     assert len(theirs) == 534
     assert sorted(theirs - ours) == []
@@ -83,7 +83,7 @@ def test_descriptor_equals_the_table_but_for_high_numbers():
     assert max(int(row[3]) for row in theirs if row[:2] == ("field", "SolverParameter")) < 1000
 
 
-def test_committed_descriptor_set_is_the_one_that_protoc_makes(tmp_path):
+def test_committed_descriptor_set_equals_protocs(tmp_path):
     pytest.importorskip("grpc_tools")
     spec = importlib.util.spec_from_file_location("g", ROOT / "scripts" / "generate_proto.py")
     script = importlib.util.module_from_spec(spec)
@@ -98,7 +98,7 @@ def test_committed_descriptor_set_is_the_one_that_protoc_makes(tmp_path):
         assert f"\nclass {name}(" in (schema / "caffe_pb2.pyi").read_text()
 
 
-def test_names_are_those_of_generated_code():
+def test_names_are_the_same_as_in_generated_code():
     assert (caffe_pb2.TRAIN, caffe_pb2.TEST) == (0, 1)
     assert caffe_pb2.Phase.Name(1) == "TEST"
     assert caffe_pb2.SolverParameter.GPU == caffe_pb2.SolverParameter.SolverMode.Value("GPU") == 1

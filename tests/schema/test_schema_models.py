@@ -1,4 +1,4 @@
-"""Every prototxt in models/ can be read, and those that belong together agree."""
+"""Every prototxt in models/ can be read, and related files agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _id(path: Path) -> str:
     return str(path.relative_to(ROOT / "models"))
 
 
-def test_caffes_file_names_are_there():
+def test_files_with_caffes_names_exist():
     assert {path.stem for path in FILES} >= {
         "lenet", "lenet_train_test", "lenet_solver",
         "cifar10_quick", "cifar10_quick_train_test",
@@ -62,7 +62,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("path", [path for path in PAIRS if PAIRS[path].exists()], ids=_id)
-def test_a_net_for_classifying_takes_the_trained_weights(path):
+def test_deploy_nets_take_the_trained_weights(path):
     def sizes(net):
         wanted = {}
         for layer in net.layer:

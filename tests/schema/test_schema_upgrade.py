@@ -1,4 +1,4 @@
-"""Old nets and solvers become what Caffe's own upgrade tools make of them."""
+"""Old nets and solvers are upgraded as by Caffe's own tools."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_nets_as_caffe_upgrades_them(name):
 def test_solver_as_caffe_upgrades_it():
     expected = (LEGACY / "solver_old.upgraded.prototxt").read_text()
     solver = text.read_solver(LEGACY / "solver_old.prototxt")
-    solver.ClearField("snapshot_prefix")  # Caffe's tool leaves that to the training
+    solver.ClearField("snapshot_prefix")  # Caffe's tool leaves this to training
     assert text.to_text(solver) == expected
     assert upgrade_solver(solver) == ()
 
@@ -35,7 +35,7 @@ def _lines(name: str) -> list[int]:
     return [int(places.layer(i).rsplit(":", 1)[1]) for i in range(len(net.layer))]
 
 
-def test_places_survive_layers_that_come_and_go():
+def test_places_survive_inserted_and_removed_layers():
     assert _lines("lenet_v0.prototxt") == [2, 4, 5, 6, 7, 8, 9, 10, 11]  # no padding layer
     assert _lines("lenet_v1.prototxt") == list(range(2, 12))  # the Input layer is first
 
@@ -89,7 +89,7 @@ def test_blobs_of_binary_nets_are_kept():
     assert list(net.layer[1].convolution_param.pad) == [1]
 
 
-def test_inputs_without_shapes_go():
+def test_inputs_without_shapes_are_removed():
     net = caffe_pb2.NetParameter(input=["data"])
     net.layer.add(name="conv", bottom=["data"])
     assert upgrade_net(net).origins == (0,)
@@ -133,7 +133,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("prototxt", "message"), ERRORS)
-def test_what_cannot_be_upgraded(tmp_path, prototxt, message):
+def test_fields_that_cannot_be_upgraded(tmp_path, prototxt, message):
     path = tmp_path / "net.prototxt"
     path.write_text(prototxt)
     with pytest.raises(PrototxtError, match=re.escape(message)):

@@ -1,4 +1,4 @@
-"""Snapshots: Caffe's own files load, ours are laid out like them, and none is ever half there."""
+"""Snapshots: Caffe's own files load, ours have the same layout, and no file is ever incomplete."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _misshaped_states():
 
 
 @pytest.mark.parametrize("change", _misshaped_states(), ids=lambda change: change.__name__)
-def test_hdf5_states_of_another_make(tmp_path, change):
+def test_malformed_hdf5_states(tmp_path, change):
     path = tmp_path / "s.solverstate.h5"
     path.write_bytes((SOLVER / "sgd_iter_10.solverstate.h5").read_bytes())
     with h5py.File(path, "r+") as file:
@@ -218,7 +218,7 @@ def test_hdf5_states_of_another_make(tmp_path, change):
 
 
 @pytest.mark.parametrize("name", [b"a\0b", b"a\xff"])
-def test_a_state_whose_weights_name_is_no_path(tmp_path, name):
+def test_a_state_with_an_invalid_path_of_its_weights(tmp_path, name):
     path = tmp_path / "s.solverstate"
     save_state(path, SolverStateData(7, "abc"[: len(name)], 3, []))
     data = path.read_bytes()
@@ -248,7 +248,7 @@ def test_too_large_for_a_binary_file(tmp_path, monkeypatch):
 
 @contextmanager
 def _full_disk(size: int):
-    """Let no file grow past a size, as a full disk does."""
+    """Limit the size of files, as a full disk does."""
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))

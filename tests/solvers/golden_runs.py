@@ -1,4 +1,4 @@
-"""Caffe's own training runs: its solvers, and the losses, weights and solver states they gave."""
+"""Caffe's own training runs: solvers, losses, weights and solver states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ITERATIONS = 20
 
 def make_solver(case: str, device=HOST) -> Solver:
     param = text.read_solver(f"solver_{case}.prototxt")
-    # The snapshots of these runs are Caffe's, and stay so.
+    # The snapshots of these runs are Caffe's, and must not be overwritten.
     param.ClearField("snapshot")
     return Solver(param, device=device)
 
@@ -27,7 +27,7 @@ def losses_of(solver: Solver, iterations: int) -> list[float]:
     losses = []
     for _ in range(iterations):
         solver.step(1)
-        # With iter_size, Caffe's figures are those of an iteration's last pass.
+        # With iter_size, Caffe's figures are from an iteration's last pass.
         losses.append(float(solver.net.blobs["loss"].data))
     return losses
 
@@ -39,7 +39,7 @@ def compare_weights(solver: Solver, expected) -> None:
 
 
 def check_run(case: str, device=HOST) -> None:
-    """Train on ``device`` as Caffe did; called in `GOLDEN`."""
+    """Train on ``device`` as Caffe did; the current folder is `GOLDEN`."""
     expected = np.load(f"expected_{case}.npz")
     solver = make_solver(case, device)
     solver.load_weights(["init.caffemodel"])
@@ -48,7 +48,7 @@ def check_run(case: str, device=HOST) -> None:
 
 
 def check_resumed_run(state: str, device=HOST) -> None:
-    """Go on from a snapshot of Caffe's after iteration 10; called in `GOLDEN`."""
+    """Resume from Caffe's snapshot of iteration 10; the current folder is `GOLDEN`."""
     case = state.partition("_iter_10")[0]
     expected = np.load(f"expected_{case}.npz")
     solver = make_solver(case, device)

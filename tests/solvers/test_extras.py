@@ -1,4 +1,4 @@
-"""What Caffe's solver cannot do: LARS, LARC, max_time, global batches; and what a NaN does."""
+"""Features beyond Caffe's solver: LARS, LARC, max_time, global batches, checks for NaN."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def poisoned(tmp_path, **options):
 
 
 def poison(solver) -> None:
-    """Let one weight be NaN from iteration 3 on."""
+    """Set one weight to NaN from iteration 3 on."""
     if solver.iteration == 3:
         solver.net.parameters[0].blob.data[0, 0] = np.nan
 
@@ -100,7 +100,7 @@ def test_training_may_go_on_after_a_nan_but_keeps_the_good_snapshots(tmp_path, c
     assert names == {"tiny_iter_2"}
 
 
-def test_a_test_that_is_broken_off_begins_again_when_resumed(tmp_path):
+def test_an_interrupted_test_starts_again_when_resumed(tmp_path):
     solver = tiny_solver(tmp_path, "test_iter: 4 test_interval: 3 test_initialization: false")
     asked = iter([Action.NONE] * 3 + [Action.NONE] * 2 + [Action.STOP])
     solver.action_source = lambda: next(asked)
@@ -117,7 +117,7 @@ def test_a_test_that_is_broken_off_begins_again_when_resumed(tmp_path):
         assert mine.state() == theirs.state()
 
 
-def test_a_global_batch_is_that_of_the_train_nets_layers():
+def test_a_global_batch_divides_the_train_nets_batches():
     layer = 'layer { name: "%s" type: "Data" include { phase: %s } data_param { batch_size: %d } }'
     both = layer % ("a", "TRAIN", 64) + layer % ("b", "TEST", 50)
     param = text.parse(f"state {{ phase: TRAIN }} {both}", caffe_pb2.NetParameter())

@@ -1,4 +1,4 @@
-"""A solver with a field that means nothing to it is refused."""
+"""A solver with a field that its method does not use is refused."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ from pycaffe_dist.errors import UsageError
         ("weight_decay: 1 regularization_type: 'L3'", "unknown regularization_type 'L3'"),
     ],
 )
-def test_what_means_nothing_is_refused(tmp_path, fields, message):
+def test_unused_fields_are_refused(tmp_path, fields, message):
     with pytest.raises(UsageError, match=message):
         tiny_solver(tmp_path, fields)

@@ -16,14 +16,14 @@ from pycaffe_dist.threads import set_threads, thread_count
 
 KILLS = 10
 MANY_KILLS = 30
-# In seconds; a child that wrote nothing has the next one live longer, on a machine that is busy.
+# In seconds; after a child that wrote nothing, the next one lives longer: the machine is busy.
 LONGEST_LIFE, MOST = 0.1, 1.0
 
 
 def write_for_ever(folder: Path, fields: str, ready: int) -> None:
-    """Go on from the latest snapshot, say so, and write one after every iteration.
+    """Resume from the latest snapshot, say so, and write one after every iteration.
 
-    If the test itself is killed, this ends: it would keep the pipes of the test's process open.
+    This ends when the test is killed; otherwise it would keep the pipes of the test's process open.
     """
     parent = os.getppid()
     solver = tiny_solver(folder, fields, keep=3)
@@ -53,7 +53,7 @@ def test_a_kill_at_any_moment_leaves_a_good_snapshot(tmp_path, format, kills):
     threads = thread_count()
     set_threads(1)
     try:
-        # What is compiled and imported here, the children need not compile and import.
+        # Compile and import here, so that the children need not.
         first = tiny_solver(tmp_path, fields)
         first.step(2)
         first.close()
@@ -78,5 +78,5 @@ def test_a_kill_at_any_moment_leaves_a_good_snapshot(tmp_path, format, kills):
     solver = tiny_solver(tmp_path, fields)
     solver.restore(catalog.latest(f"{tmp_path}/tiny").state)
     assert solver.iteration == reached[-1]
-    # Three, one that was being removed, and one that was not yet complete.
+    # Three, one that was being removed, and one that was incomplete.
     assert len(list(tmp_path.glob("tiny_iter_*.solverstate*.json"))) <= 5

@@ -1,4 +1,4 @@
-"""What layers remember between iterations survives, on as many ranks as before and on others."""
+"""Layers' states survive a resumption, with the same and with other numbers of ranks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def outputs(net: Net, batches: int) -> list[np.ndarray]:
     return found
 
 
-def test_random_layers_and_recurrent_ones_go_on_whatever_the_seed():
+def test_random_and_recurrent_layers_resume_with_any_seed():
     net, other = build(RANDOM, 1), build(RANDOM, 2)
     outputs(net, 3)
     saved = states(net)
@@ -71,8 +71,8 @@ def rows(tmp_path):
 
 @pytest.mark.parametrize("unit", ["record", "batch"])
 @pytest.mark.parametrize("after, batch", [(4, 3), (1, 6), (2, 2), (3, 5)])
-def test_other_ranks_share_the_rows_that_are_left(rows, unit, after, batch):
-    """Two ranks with batches of 3 read 24 rows; what follows is as if one rank had read them."""
+def test_another_number_of_ranks_shares_the_remaining_rows(rows, unit, after, batch):
+    """Two ranks with batches of 3 read 24 rows; the next rows are as if one rank had read them."""
     all_rows = np.concatenate(outputs(build(ROWS % (rows, 1), 5), 120)).reshape(-1)
     before = [build(ROWS % (rows, 3), 5, Shard(rank, 2, unit)) for rank in range(2)]
     read = np.concatenate([outputs(net, 4) for net in before]).reshape(-1)

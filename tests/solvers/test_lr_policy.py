@@ -48,12 +48,12 @@ def test_a_policy_without_its_field_is_refused():
         rates("lr_policy: 'step' gamma: 0.5")
 
 
-def test_an_unknown_policy_is_told_the_nearest():
+def test_the_error_of_an_unknown_policy_names_the_nearest():
     with pytest.raises(UsageError, match="unknown lr_policy 'multstep'; did you mean 'multistep'"):
         rates("lr_policy: 'multstep'")
 
 
-def test_a_solver_without_a_policy_is_told_which_there_are():
+def test_the_error_of_a_missing_policy_lists_the_known_ones():
     with pytest.raises(UsageError, match="the solver has no lr_policy; known are fixed, step"):
         rates("lr_policy: ''")
 
@@ -82,14 +82,14 @@ def test_min_lr_is_a_floor_but_not_for_the_warm_up():
         ([5, 5, 5, 5, 5, 5, 5], [1, 1, 0.1, 0.1, 0.1, 0.01, 0.01]),
     ],
 )
-def test_plateau_drops_when_the_loss_has_had_no_new_least_value(losses, expected):
+def test_plateau_drops_when_the_loss_has_no_new_minimum(losses, expected):
     param = text.parse(
         "base_lr: 1 gamma: 0.1 lr_policy: 'plateau' plateau_winsize: 2 plateau_winsize: 3",
         caffe_pb2.SolverParameter(),
     )
     policy = LearningRate(param)
     for iteration, (loss, rate) in enumerate(zip(losses, expected)):
-        # What a snapshot keeps is all that the policy depends on.
+        # The policy depends only on values that a snapshot keeps.
         again = LearningRate(param)
         again.set_state(policy.state())
         assert policy.at(iteration, loss) == pytest.approx(rate)

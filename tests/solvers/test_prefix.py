@@ -34,7 +34,7 @@ time.sleep(60)
 
 @contextmanager
 def other_process(prefix: Path | str, launch: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Let another process have a prefix, until it is killed or the block ends."""
+    """Give a prefix to another process until it is killed or the block ends."""
     line = [sys.executable, "-c", OWNER, str(prefix), launch]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -45,7 +45,7 @@ def other_process(prefix: Path | str, launch: str = "") -> Iterator[subprocess.P
 
 
 def run(folder: Path) -> None:
-    """Train as the command does."""
+    """Train like the command."""
     file = folder / "solver.prototxt"
     file.write_text(text.to_text(tiny_param(folder, "snapshot: 4")))
     train(TrainOptions(str(file)), lambda: Action.NONE)
@@ -73,7 +73,7 @@ def test_a_second_training_ends_before_anything_is_built(tmp_path, caplog, impat
     assert not prefixes.path_of(f"{tmp_path}/tiny").exists()
 
 
-def test_an_owner_that_ends_soon_is_waited_for(tmp_path):
+def test_a_training_waits_for_an_owner_that_ends_soon(tmp_path):
     with other_process(tmp_path / "tiny") as owner:
         began = time.monotonic()
         subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -9 {owner.pid}"])
@@ -119,7 +119,7 @@ def test_solvers_of_one_process_share_their_prefix(tmp_path, caplog):
     assert not lock.exists()
 
 
-def test_a_python_program_is_told_and_goes_on(tmp_path, caplog):
+def test_a_python_program_gets_a_warning_and_goes_on(tmp_path, caplog):
     with other_process(tmp_path / "tiny") as owner:
         leftover = tmp_path / ".tiny_iter_4.caffemodel.0123abcd.tmp"
         leftover.touch()
@@ -150,7 +150,7 @@ def test_a_fork_neither_keeps_a_prefix_nor_gives_it_up(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["locks", "permission", "space"])
-def test_file_systems_without_locks_will_do(tmp_path, monkeypatch, caplog, missing):
+def test_file_systems_without_locks_work(tmp_path, monkeypatch, caplog, missing):
     import fcntl
 
     def fail(number):

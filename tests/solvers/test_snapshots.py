@@ -1,4 +1,4 @@
-"""Snapshots are consistent, verified, pruned and never in the way of training."""
+"""Snapshots are consistent, verified and pruned, and never stop training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pycaffe_dist.training.trainer import train
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names of all files but the lock of a solver that lives."""
+    """Return the names of all files except a living solver's lock."""
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
@@ -39,7 +39,7 @@ def of_iterations(*iterations: int) -> list[str]:
 
 
 def flipped(data: bytes, at: int) -> bytes:
-    """Return data with one bit of another value."""
+    """Return data with one bit changed."""
     return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
 
 
@@ -61,7 +61,7 @@ def weights_in(path: Path) -> np.ndarray:
 
 
 def fail_to_write(monkeypatch, iterations: tuple[int, ...]) -> None:
-    """Let the disk be full whenever the weights of these iterations are written."""
+    """Make the disk seem full whenever the weights of these iterations are written."""
     real = atomic.fill
 
     def fill(new, parts):
@@ -99,7 +99,7 @@ def test_a_last_snapshot_that_fails_is_an_error(tmp_path, monkeypatch, fields):
     assert names(tmp_path) == (of_iterations(4) if fields == "snapshot: 4" else [])
 
 
-def test_what_does_not_read_back_does_not_count(tmp_path, monkeypatch):
+def test_a_snapshot_that_cannot_be_read_back_does_not_count(tmp_path, monkeypatch):
     solver = tiny_solver(tmp_path)
     solver.snapshot()
     before = {path: path.read_bytes() for path in tmp_path.glob("*.*[!k]")}
@@ -111,7 +111,7 @@ def test_what_does_not_read_back_does_not_count(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("format", ["BINARYPROTO", "HDF5"])
-def test_training_changes_nothing_that_is_being_written(tmp_path, monkeypatch, format):
+def test_training_does_not_change_a_snapshot_while_it_is_written(tmp_path, monkeypatch, format):
     solver = tiny_solver(tmp_path, f"snapshot_format: {format}")
     solver.step(2)
     weights = solver.net.parameters[0].blob.data.copy()
@@ -138,7 +138,7 @@ def test_training_changes_nothing_that_is_being_written(tmp_path, monkeypatch, f
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_old_snapshots_go_when_the_new_one_is_safe(tmp_path, monkeypatch):
+def test_old_snapshots_are_removed_when_the_new_one_is_safe(tmp_path, monkeypatch):
     for other in ("tiny_b_iter_1.solverstate", "tinyx_iter_2.solverstate", "tiny_iter_3.log"):
         (tmp_path / other).touch()
     others = names(tmp_path)
@@ -149,7 +149,7 @@ def test_old_snapshots_go_when_the_new_one_is_safe(tmp_path, monkeypatch):
     assert names(tmp_path) == sorted(others + of_iterations(4, 5))
     solver = tiny_solver(tmp_path, "snapshot: 1", keep=2)
     solver.restore(f"{tmp_path}/tiny_iter_4.solverstate")
-    solver.step(1)  # iteration 5 again: it takes the place of the one that is there
+    solver.step(1)  # iteration 5 again: it replaces the old one
     solver.close()
     assert names(tmp_path) == sorted(others + of_iterations(4, 5))
 
@@ -164,7 +164,7 @@ def test_weights_that_are_not_finite_replace_no_good_ones(tmp_path):
     assert names(tmp_path) == of_iterations(0)
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(tmp_path):
     (tmp_path / ".tiny_iter_3.caffemodel.0123abcd.tmp").touch()
     (tmp_path / ".other_iter_3.caffemodel.0123abcd.tmp").touch()
     tiny_solver(tmp_path).snapshot()
@@ -172,7 +172,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
 
 
 def test_the_newest_is_not_always_the_highest(tmp_path):
-    """A run that began anew writes over an older one's lower iterations first."""
+    """A new run first overwrites an older run's lower iterations."""
     tiny_solver(tmp_path, "snapshot: 2").solve()
     solver = tiny_solver(tmp_path, "snapshot: 2")
     solver.step(3)
@@ -214,8 +214,8 @@ def test_a_clock_that_was_set_back_does_not_change_the_order(tmp_path, monkeypat
     assert catalog.latest(f"{tmp_path}/tiny").iteration == 8
 
 
-def test_what_was_just_written_is_never_pruned(tmp_path):
-    """Whatever times other files claim to have, and with a companion that cannot be read."""
+def test_the_newest_snapshot_is_never_pruned(tmp_path):
+    """Even if other files have any times, and a companion cannot be read."""
     tiny_solver(tmp_path, "snapshot: 2").solve()
     newest = catalog.place(f"{tmp_path}/tiny", 2, False)
     newest.companion.unlink()
@@ -259,7 +259,7 @@ def test_a_state_without_weights_is_refused(tmp_path, format, companion):
 
 
 def test_a_state_that_names_other_weights_is_refused(tmp_path):
-    """One bit turns the name of one file into another's."""
+    """One bit changes one file's name to another's."""
     solver = tiny_solver(tmp_path, "snapshot: 2")
     solver.snapshot()
     solver.solve()
@@ -319,7 +319,7 @@ def test_a_companion_of_another_net_leads_to_one_line(tmp_path):
         resuming.go_on(about, solver.state, solver.net, solver.test_nets, solver.cluster)
 
 
-def test_layers_that_start_anew_are_named(tmp_path, caplog):
+def test_layers_that_start_again_are_named(tmp_path, caplog):
     tiny_solver(tmp_path).solve()
     (tmp_path / "tiny_iter_8.solverstate.json").unlink()
     path = tmp_path / "tiny_iter_8.caffemodel"
@@ -356,7 +356,7 @@ def test_snapshots_of_an_earlier_launch_do_not_count_for_the_newest_of_a_launch(
     assert "Skipping the snapshot of iteration 4: " in caplog.text
 
 
-def test_copies_are_of_all_arrays_and_shared_ones_are_copied_once():
+def test_all_arrays_are_copied_and_shared_ones_only_once():
     copies = Copies()
     large, small = np.arange(3e6, dtype=np.float32).reshape(3, -1), np.ones(2)
     for _ in range(2):
@@ -390,9 +390,7 @@ def test_snapshots_are_named_after_the_solvers_file(tmp_path, given, expected):
         ("snapshot", "tiny_iter_4.solverstate", "Resuming from"),
     ],
 )
-def test_what_is_asked_for_goes_before_the_solvers_own_weights(
-    tmp_path, caplog, asked, name, words
-):
+def test_weights_on_the_command_line_replace_the_solvers_own(tmp_path, caplog, asked, name, words):
     tiny_solver(tmp_path, "snapshot: 4").solve()
     file = tmp_path / "solver.prototxt"
     file.write_text(text.to_text(tiny_param(tmp_path, "weights: 'missing.caffemodel'")))
@@ -402,5 +400,5 @@ def test_what_is_asked_for_goes_before_the_solvers_own_weights(
         train(TrainOptions(str(file), **options), lambda: Action.NONE)
     lines = [record.getMessage() for record in caplog.records]
     assert lines.index(f"{words} {path}") < lines.index("Starting Optimization")
-    # Of the solver, and of the command.
+    # For the solver, and for the command.
     assert lines[-2:] == ["Optimization Done."] * 2

@@ -1,4 +1,4 @@
-"""Which exchange plan a run stays with: a solver whose iterations take what the test says."""
+"""The exchange plan that a run keeps, with a solver whose iterations take given times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMED = 3  # iterations, of which the first one warms up
 
 
 class FakeSolver:
-    """Plan number n makes every iteration take ``plans[n]`` seconds besides the layer's."""
+    """With plan n an iteration takes ``plans[n]`` seconds besides the layer's time."""
 
     def __init__(self, plans: list[float]):
         self.plans, self.plan, self.now = plans, -1, 0.0
@@ -107,7 +107,7 @@ class Undecided(LocalEngine, TunableEngine):
 
 @pytest.mark.parametrize("steps", [0, 1])
 def test_loops_by_hand_are_not_timed(tmp_path, steps):
-    """They have no iterations to tell apart, so that timing them would never end."""
+    """They have no distinct iterations, so timing them would never end."""
     solver = tiny_solver(tmp_path, engine=Undecided())
     solver.step(steps)
     assert solver.profiler.record is not None

@@ -1,4 +1,4 @@
-"""One rank makes large inner-product weights' gradients while it updates them: nobody can tell."""
+"""One rank computes the gradients of large inner products during the update: no visible change."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def assert_close(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
         "type: 'Adam'",
     ],
 )
-def test_weights_are_as_with_all_products_in_backward(monkeypatch, fields):
+def test_weights_equal_those_with_all_products_in_backward(monkeypatch, fields):
     wanted = expected(monkeypatch, fields)
     solver = make_solver(fields)
     solver.step(4)

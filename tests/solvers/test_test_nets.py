@@ -1,4 +1,4 @@
-"""Test nets: they score the train net's weights, and bring along only what that does not have."""
+"""Test nets: they test the train net's weights, and own only the weights that it does not have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def weights(net: Net, layer: str) -> np.ndarray:
     return net.layers[net.layer_index(layer)].blobs[0].data
 
 
-def test_a_test_scores_the_weights_that_training_has_come_to(solver):
+def test_a_test_uses_the_present_weights_of_training(solver):
     (test_net,) = solver.test_nets
     solver.step(3)
     solver.test_all()

@@ -15,7 +15,7 @@ def _solver(fields: str):
 
 
 @pytest.mark.parametrize("field", ["momentum2: 3", "momentum: 1", "momentum2: nan", "momentum: -1"])
-def test_adam_needs_momentums_of_which_an_average_can_be_made(field):
+def test_adam_needs_momentums_from_0_to_below_1(field):
     with pytest.raises(UsageError, match=rf"Adam needs a {field.split(':')[0]} of at least 0"):
         Adam(_solver(f"base_lr: 0.1 {field}"), [])
 
@@ -33,7 +33,7 @@ def test_adam_needs_momentums_of_which_an_average_can_be_made(field):
         ('lr_policy: "fixed" base_lr: inf', 0),
     ],
 )
-def test_a_rate_that_is_no_number_is_refused(fields, iteration):
+def test_a_rate_that_is_not_finite_is_refused(fields, iteration):
     base = "" if "base_lr" in fields else "base_lr: 0.01 "
     with pytest.raises(UsageError, match=f"no usable learning rate for iteration {iteration}"):
         LearningRate(_solver(base + fields)).at(iteration)

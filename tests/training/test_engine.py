@@ -1,4 +1,4 @@
-"""When the engine starts which exchange: one rank, no MPI, an exchange that notes what it gets."""
+"""When the engine starts which exchange, on one rank without MPI, with a recording exchange."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_messages_that_are_kept_apart_wait_for_the_end_of_backward(make):
     assert [order for _, order in Doubling.started] == list(range(4))
 
 
-def test_a_second_net_starts_anew(make):
+def test_a_second_net_starts_again(make):
     engine = make()
     for shapes in ([(20,), (20,)], [(30,), (3,), (3,)]):
         nets = parameters(shapes)
@@ -158,7 +158,7 @@ def test_a_gradient_is_ready_once_per_iteration(make):
 
 
 @pytest.mark.parametrize("kind", [Doubling, Late])
-def test_waiting_for_what_backward_did_not_make_is_an_error(make, kind):
+def test_waiting_for_a_gradient_that_backward_did_not_make_is_an_error(make, kind):
     one, other = nets = parameters([(4,), (4,)])
     engine = make(kind)
     engine.start(nets)
@@ -171,7 +171,7 @@ def test_waiting_for_what_backward_did_not_make_is_an_error(make, kind):
         engine.wait(other)
 
 
-def test_an_exchange_that_fails_is_heard_of_where_it_is_awaited(make):
+def test_the_error_of_an_exchange_is_raised_where_it_is_awaited(make):
     class Failing(Doubling):
         def steps(self, bucket):
             yield Step([])
@@ -185,8 +185,8 @@ def test_an_exchange_that_fails_is_heard_of_where_it_is_awaited(make):
         engine.wait(weights)
 
 
-def test_what_follows_the_messages_is_done_once_per_iteration(make):
-    """Also when the solver waits twice, and changes the gradient between."""
+def test_the_work_after_the_messages_is_done_once_per_iteration(make):
+    """Also if the solver waits twice and changes the gradient in between."""
 
     class Adding(Doubling):
         def complete(self, bucket):

@@ -1,4 +1,4 @@
-"""Losses, softmax and what is done with labels."""
+"""Losses, softmax and layers with labels."""
 
 from layer_cases import case, constant, integers, marks, normal, positive
 

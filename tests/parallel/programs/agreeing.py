@@ -43,12 +43,12 @@ def check(cluster: Cluster) -> dict[str, bool]:
 
 
 def launchers_cores() -> set[int]:
-    """Return the cores that mpirun may use; it tied the ranks to some of them, or did not."""
+    """Return the cores that mpirun may use; it may have bound the ranks to some of them."""
     return environment.cores(os.sched_getaffinity(os.getppid()))
 
 
 def mean_of_statistics(cluster: Cluster) -> bool:
-    """Running means become those of all ranks; what has a gradient is left alone."""
+    """Running means become means over all ranks; parameters with a gradient do not change."""
     engine = make_engine(cluster)
     (weights,) = parameters([(5,)])
     running = [statistics("norm1", (7,)), statistics("norm2", (1,))]
@@ -72,9 +72,10 @@ def main() -> None:
         failed = [name for name, right in found.items() if not right]
         everywhere = cluster.sum(len(failed))
         print(f"rank {cluster.rank}: {failed or 'all right'}", flush=True)
-        # Nobody waits for this; leaving must, or it would test messages after the end of MPI.
+        # Nobody waits for this exchange; leaving must wait, or it would poll messages after MPI's
+        # end.
         cluster.agree_max(np.zeros(UNAWAITED))
-    # The cluster has been left; that the others failed must not be lost.
+    # The cluster is closed; the failure of the others must not be lost.
     if everywhere:
         raise SystemExit(1)
 

@@ -1,6 +1,6 @@
 """Trains with every solver method twice and checks that all weights have the same bits.
 
-Every rank writes nothing but "same"; a difference ends the job with an error.
+Every rank writes only "same"; a difference ends the job with an error.
 """
 
 from __future__ import annotations

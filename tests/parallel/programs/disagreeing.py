@@ -1,4 +1,4 @@
-"""Usage: disagreeing.py HOW: flags, solvers, nets or gradients of the ranks do not agree."""
+"""Usage: disagreeing.py HOW: flags, solvers, nets or gradients of the ranks differ."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Usage: exchanging.py FOLDER SEED [CASE …]: every exchange on every case, or on some.
 
-Rank r writes FOLDER/r.npz.  Names are EXCHANGE/CASE/ITERATION/NUMBER for means and, of numbers that
-are rounded for the wire, EXCHANGE:WIRE/first/NUMBER for those of the first iteration and
-EXCHANGE:WIRE/sum/NUMBER for the sum over many.  ``refused`` lists the exchanges that do not work on
-these ranks.  The seed makes the ranks lag behind each other in another way.
+Rank r writes FOLDER/r.npz.  Means are named EXCHANGE/CASE/ITERATION/NUMBER. If numbers are rounded
+for the wire, EXCHANGE:WIRE/first/NUMBER is the mean of the first iteration and
+EXCHANGE:WIRE/sum/NUMBER the sum over many.  ``refused`` lists the exchanges that do not work on
+these ranks.  The seed chooses how the ranks lag behind each other.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run(
     iterations: Sequence[int],
     wanted: ExchangeSettings,
 ) -> Iterator[list[np.ndarray]]:
-    """Yield the mean gradients of every iteration, which begins with the gradients of its number.
+    """Yield the mean gradients of every iteration; its number chooses its gradients.
 
     Raises ClusterError when the exchange cannot combine anything here.
     """
@@ -89,10 +89,10 @@ def run(
         for parameter in parameters:
             engine.wait(parameter)
         yield [parameter.blob.diff.copy() for parameter in parameters]
-        for parameter in parameters:  # once more, as the solver does after the user's callbacks
+        for parameter in parameters:  # again, as the solver does after the user's callbacks
             engine.wait(parameter)
         if engine.can_revise:
-            # What auto knows now, and larger buckets, make another plan.
+            # The times that auto now knows, and larger buckets, make another plan.
             engine.revise(parameters, Times((0.0,), (0.01,), 0.0))
     engine.finish()
     assert not engine.factored

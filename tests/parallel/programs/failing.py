@@ -14,7 +14,7 @@ from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.errors import NumericError
 from pycaffe_dist.training.engine import make_engine
 
-# Longer than a rank waits before it asks where the others are, and than they take to answer.
+# Longer than a rank waits before it asks for the others, and than their answers take.
 LATE_SECONDS = 2.5
 
 

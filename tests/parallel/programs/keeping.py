@@ -1,4 +1,4 @@
-"""Usage: keeping.py PORT: run one program after the other, as this port's socket says.
+"""Usage: keeping.py PORT: run one program after the other, as the socket at this port says.
 
 Each of its lines has a program and its arguments, a folder to run it in, and a folder where file R
 gets what rank R prints.  The answer to each is one digit, 0 if the program has succeeded.
@@ -21,7 +21,7 @@ from pycaffe_dist.launch import environment
 
 @contextlib.contextmanager
 def printing_to(path: str) -> Iterator[None]:
-    """Have what this process prints go to a file, also what libraries print."""
+    """Redirect this process's output to a file, also the output of libraries."""
     kept = [os.dup(number) for number in (1, 2)]
     with open(path, "wb") as file:
         for number in (1, 2):
@@ -53,7 +53,8 @@ def status_of(words: list[str]) -> int:
 
 def main(port: int) -> None:
     if environment.find() is not None:
-        # Started here, MPI outlives the programs' clusters: one that starts it ends it.
+        # MPI that is started here outlives the programs' clusters; a cluster that starts MPI ends
+        # it.
         environment.prepare_mpi()
         from mpi4py import rc
 

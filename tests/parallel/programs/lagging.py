@@ -1,7 +1,7 @@
-"""Usage: lagging.py FOLDER SERVERS: one of three workers lags behind, as far as S = 2 allows.
+"""Usage: lagging.py FOLDER SERVERS: one of three workers lags behind as far as S = 2 allows.
 
-In its iteration 2, rank 1 waits until rank 0 has ended iteration 3, which it could not do in
-synchronous training, and begun iteration 4, which it must not end before rank 1 has gone on.
+In its iteration 2, rank 1 waits until rank 0 has ended iteration 3, which synchronous training
+would not allow, and begun iteration 4, which rank 0 must not end before rank 1 continues.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(folder: Path, servers: int) -> None:
                 engine.wait(parameter)
             (folder / f"{cluster.rank} has ended {iteration}").touch()
         engine.synchronize()
-        # The ranks' gradients are 0, 1 and 2: their mean, 1, counts as often as each was made.
+        # The ranks' gradients are 0, 1 and 2; their mean is 1 in every iteration.
         for parameter in nets:
             np.testing.assert_allclose(parameter.blob.data, -ITERATIONS, rtol=1e-6)
         engine.finish()

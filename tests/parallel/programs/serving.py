@@ -1,8 +1,8 @@
 """Usage: serving.py FOLDER SERVERS: every solver method, every case of exchange_cases.
 
-Rank r of those that train writes FOLDER/r.npz: the weights after each iteration, by the parameter
-server (``ours``) and by updates of its own with the mean gradients of allreduce (``theirs``); then
-the history, as rank 0 collects it.  The last SERVERS ranks serve only.
+Each training rank r writes FOLDER/r.npz: the weights after each iteration from the parameter server
+(``ours``), and from its own updates with allreduce's mean gradients (``theirs``); then the history
+that rank 0 collects.  The last SERVERS ranks only serve.
 """
 
 from __future__ import annotations

@@ -47,12 +47,12 @@ SOLVER = "net_param {{ {} }} type: '{}' base_lr: 0.01 lr_policy: 'fixed' random_
 COMMON = "max_iter: 9 weight_decay: 0.01 solver_mode: CPU delta: 1e-4"
 ITERATIONS = 3
 WITH_MOMENTUM = ("SGD", "Nesterov", "AdaDelta", "Adam")
-# Beside every method: what else there is, with SGD.
+# Other settings, with SGD.
 WAYS = {"passes": "iter_size: 2", "clipped": "clip_gradients: 0.5"}
 
 
 def is_refused(cluster: Cluster, exchange: str, solver: Solver) -> bool:
-    """Tell, on all ranks, whether an exchange would combine nothing; rank 0 alone raises that."""
+    """Tell, on all ranks, whether an exchange combines nothing; only rank 0 gets that error."""
     if exchange == AUTO:
         return False
     clipping = "the norm" if solver.param.clip_gradients >= 0 else ""

@@ -1,4 +1,4 @@
-"""A training loop of one's own: forward, backward and update by hand, on every rank."""
+"""A training loop by hand on every rank: forward, backward and update."""
 
 import sys
 

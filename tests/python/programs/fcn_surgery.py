@@ -1,4 +1,4 @@
-"""Turns a classification net into a segmentation net and moves its weights over."""
+"""Turns a classification net into a segmentation net and copies its weights."""
 
 import caffe
 import numpy as np
@@ -70,7 +70,7 @@ fcn.save("fcn.caffemodel")
 image = np.random.RandomState(0).rand(3, 30, 30)
 fcn.blobs["data"].data[...] = image
 fcn.forward()
-# The window of the classifier that starts at the image's corner lies at 10, 10 of the padded map.
+# The classifier's window at the image's corner is at 10, 10 of the padded map.
 net.blobs["data"].data[...] = image[:, :14, :14]
 np.testing.assert_allclose(
     fcn.blobs["fc7_conv"].data[0, :, 10, 10], net.forward()["fc7"][0], rtol=1e-4, atol=1e-5

@@ -1,4 +1,4 @@
-"""Trains a siamese net on pairs and plots what its two-dimensional features look like."""
+"""Trains a siamese net on pairs and plots its two-dimensional features."""
 
 import sys
 

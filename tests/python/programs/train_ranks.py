@@ -1,4 +1,4 @@
-"""A training script for several GPUs, turned to MPI: mpirun starts the ranks, not the script."""
+"""A training script for several GPUs, changed for MPI: mpirun starts the ranks, not the script."""
 
 import argparse
 
@@ -6,7 +6,7 @@ import caffe
 
 
 def log_times(solver):
-    """Log what each layer takes, and a whole iteration."""
+    """Log the time of each layer, and of a whole iteration."""
     names = list(solver.net._layer_names)
     timers = {way: [caffe.Timer() for _ in names] for way in ("forw", "back")}
     total = caffe.Timer()

@@ -79,12 +79,12 @@ class PhasedConvolution(_Phases):
     def __init__(self, target: Target, *shapes: Any, tile: int):
         super().__init__(*shapes)
         plan = self._x_shape, self._w_shape, self._geometry
-        self._filtering = WinogradConvolution(target, *plan, backward=False, tile=tile)
+        self._winograd = WinogradConvolution(target, *plan, backward=False, tile=tile)
 
     @property
     def scratch_bytes(self) -> int:
         """The memory that this plan keeps."""
-        return super().scratch_bytes + self._filtering.scratch_bytes
+        return super().scratch_bytes + self._winograd.scratch_bytes
 
     def run(
         self,
@@ -99,7 +99,7 @@ class PhasedConvolution(_Phases):
             part[...] = whole
         for n in range(0, source.shape[0], self._images):
             self._split(source[n : n + self._images], self._x)
-            self._filtering.run(self._x, self._w, b, out[n : n + self._images], slope)
+            self._winograd.run(self._x, self._w, b, out[n : n + self._images], slope)
 
 
 class PhasedGradient(_Phases):
@@ -108,14 +108,14 @@ class PhasedGradient(_Phases):
     def __init__(self, target: Target, *shapes: Any, tile: int):
         super().__init__(*shapes)
         plan = self._x_shape, self._w_shape, self._geometry
-        self._filtering = WinogradGradient(target, *plan, tile)
+        self._winograd = WinogradGradient(target, *plan, tile)
 
     def run(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
         """Add the gradient to dw."""
         self._w[:] = 0
         for n in range(0, x.shape[0], self._images):
             self._split(x[n : n + self._images], self._x)
-            self._filtering.run(self._x, dy[n : n + self._images], self._w)
+            self._winograd.run(self._x, dy[n : n + self._images], self._w)
         for whole, part in _pairs(dw, self._w, self._stride):
             whole += part
 
