@@ -1,1 +1,1 @@
-"""What is measured of the machine at hand: links, matrix products, copies, contention, clocks."""
+"""Measurements of the machine at hand: links, matrix products, copies, contention, clocks."""

@@ -1,4 +1,4 @@
-"""How far the ranks' clocks are apart: each host counts its seconds from another moment."""
+"""The differences of the ranks' clocks: each host counts its seconds from another moment."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def clock_ahead(cluster: Cluster) -> tuple[float, float]:
 def _compare(communicator: Any) -> Generator[Step, None, tuple[float, float]]:
     """Compare this rank's clock (``time.perf_counter``) with that of rank 0, rank by rank.
 
-    Returns its time and how far it is ahead, in seconds: by the round that took the least time,
-    which says it best, rank 0 has read its clock in the middle of that.
+    Returns its time and how far it is ahead, in seconds. The shortest round trip counts, because it
+    is the most precise: rank 0 is taken to have read its clock in the middle of it.
     """
     rank, size = communicator.Get_rank(), communicator.Get_size()
     theirs = np.zeros(1)

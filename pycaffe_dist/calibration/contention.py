@@ -1,4 +1,4 @@
-"""What computing and messages leave to each other: measured while both go on."""
+"""How computing and messages slow each other down, measured while both run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.comm.thread import Task
 
-# For how long links and cores are loaded at once, with how many large messages at least and most.
+# Seconds of load on links and cores at once, and the least and most large messages meanwhile.
 _SECONDS = 0.1
 _LARGE = AT_A_TIME, 48
-# How many small exchanges are started, of two messages each as most exchanges are.
+# The number of small exchanges, of two messages each like most exchanges.
 _SMALL = 24
 _ROUNDS = 2
-# The least share that is believed.
+# The least share that is taken for real.
 _LEAST_SHARE = 0.05
 
 
@@ -51,7 +51,7 @@ def _measure(cluster: MPICluster) -> Contention:
 
 
 def _multiply_beside(cluster: MPICluster, task: Task) -> tuple[float, Any]:
-    """Return the median time of a product during a task, and what the task returns."""
+    """Return the median time of a product during a task, and the task's result."""
     handle = cluster.communication.submit(task, "measuring contention")
     return multiply_until(lambda: handle.done), handle.wait()
 
@@ -69,7 +69,7 @@ def _beside_large(cluster: MPICluster) -> tuple[float, float]:
 def _per_message(cluster: MPICluster) -> float:
     """Return the processor time that a message takes from kernels, besides that of its bytes.
 
-    After a product has filled the caches, it is several times what messages on their own take.
+    After a product has filled the caches, it is several times the time of messages alone.
     """
     thread = cluster.communication
     cluster.barrier()

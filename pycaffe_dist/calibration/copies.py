@@ -1,4 +1,4 @@
-"""How fast this rank copies memory: one number, measured when the run starts."""
+"""The rate at which this rank copies memory, measured when the run starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def copy_rate(cluster: Cluster) -> float:
 def _measure_seconds() -> float:
     """Return the time of a copy that moves ``_COPIED_BYTES``, in one thread.
 
-    It is the best of a few, after one that touches the memory for the first time.
+    It is the best of a few copies, after a first one that touches the memory.
     """
     source, target = np.zeros(_BYTES, np.uint8), np.empty(_BYTES, np.uint8)
     seconds = []

@@ -1,4 +1,4 @@
-"""How fast two ranks exchange messages: two numbers, measured when the run starts."""
+"""The latency and bandwidth between two ranks, measured when the run starts."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def between(small: float, large: float) -> Link:
 def saturate(
     communicator: Any, shift: int, messages: int
 ) -> Generator[Step, None, tuple[float, int]]:
-    """Send so many large messages to rank + ``shift``, and receive as many, a few at a time.
+    """Send so many large messages to rank + ``shift``, and receive equally many, a few at a time.
 
-    Returns the seconds and the bytes that went out.
+    Returns the seconds and the bytes sent.
     """
     rank, size = communicator.Get_rank(), communicator.Get_size()
     to, back = (rank + shift) % size, (rank - shift) % size
@@ -79,8 +79,8 @@ def measure(
 ) -> Generator[Step, None, tuple[float, float]]:
     """Time small and large messages to rank + ``shift`` while they come from rank - ``shift``.
 
-    They are sent from arrays that ``zeros`` returns for a number of bytes, and received in such.
-    Returns this rank's latency (seconds) and its time for a large message, the best of a few.
+    ``zeros`` returns the arrays for sending and receiving, given a number of bytes.  Returns this
+    rank's latency (seconds) and its time for a large message, the best of a few.
     """
     rank, size = communicator.Get_rank(), communicator.Get_size()
     to, back = (rank + shift) % size, (rank - shift) % size

@@ -1,4 +1,4 @@
-"""How fast this rank multiplies matrices: one number, measured when the run starts."""
+"""The rate at which this rank multiplies matrices, measured when the run starts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def product_rate(cluster: Cluster) -> float:
 
 
 def multiply_until(is_over: Callable[[], bool]) -> float:
-    """Return the median time of the same product, again and again until something is over."""
+    """Repeat a product until something is over; return its median time."""
     from pycaffe_dist.kernels.gemm import gemm
 
     factor = np.ones((SAMPLES, SIDE), np.float32)
@@ -48,7 +48,7 @@ def multiply_until(is_over: Callable[[], bool]) -> float:
 def _measure_seconds() -> float:
     """Return the time of a product of ``FLOPS`` operations on all of the rank's threads.
 
-    It is the best of a few, after one that compiles the kernel if no earlier run has.
+    It is the best of a few products, after a first one that may compile the kernel.
     """
     from pycaffe_dist.kernels.gemm import gemm
 

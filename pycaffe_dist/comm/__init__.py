@@ -1,1 +1,1 @@
-"""Ranks and what joins them: MPI, the thread that owns it, memory windows, paths between GPUs."""
+"""Ranks and their connections: MPI, the thread that owns it, memory windows, paths between GPUs."""

@@ -1,4 +1,4 @@
-"""The ranks of a run: who they are, what they agree on, and how one of them ends the run."""
+"""The ranks of a run: their names, what they agree on, and how one of them ends the run."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Cluster(abc.ABC):
 
     @property
     def owners(self) -> tuple[int, ...]:
-        """The ranks that own a parameter server's shards: all, unless some do nothing else."""
+        """The ranks that own a parameter server's shards: all, unless there are server ranks."""
         return tuple(range(self.size))
 
     @property
     def serves(self) -> bool:
-        """Whether this rank does not train but serves parameters to those that do."""
+        """Whether this rank only serves parameters to the ranks that train."""
         return False
 
     @abc.abstractmethod
     def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
-        """Overwrite ``array`` (C-contiguous) with that of rank ``root``; return it."""
+        """Overwrite ``array`` (C-contiguous) with rank ``root``'s; return it."""
 
     @abc.abstractmethod
     def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
@@ -74,7 +74,7 @@ class Cluster(abc.ABC):
         return self.sum(values) / self.size
 
     def mean_on_rank_0(self, values: Any) -> np.ndarray | None:
-        """Return the mean over ranks on rank 0; the others get None and need not wait for it."""
+        """Return the mean over ranks on rank 0; the others get None without waiting."""
         return self.mean(values)
 
     @abc.abstractmethod
@@ -83,12 +83,12 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def agree_max(self, values: Any, lag: int = 1) -> np.ndarray:
-        """Return the elementwise maximum over ranks of what was given ``lag`` calls ago (0 first).
+        """Return the elementwise maximum over ranks of the values ``lag`` calls ago (first 0).
 
         ``values`` are a number or a small array of numbers, of one shape in all calls.
 
-        It costs no waiting in a loop of which every pass takes longer than a message: the values
-        travel while the pass runs.  One rank alone gets its own value at once.
+        A loop whose passes take longer than a message never waits: the values are sent during the
+        pass.  A single rank gets its own value at once.
         """
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""What joins the ranks' GPUs: NCCL, or an MPI that reads and writes their memory, or neither."""
+"""The paths between the ranks' GPUs: NCCL, an MPI that accesses their memory, or neither."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 NCCL = "nccl"
 MPI = "cuda_mpi"
 _NAMES = {NCCL: "NCCL", MPI: "CUDA-aware MPI"}
-# What is sent to measure how fast a path is, and how often.
+# The bytes that are sent to measure a path, and how often.
 _BYTES = 4 << 20
 _REPETITIONS = 4
 
 
 class Peers:
-    """The GPUs of all ranks of ``cluster``, of which ``device`` is this rank's, if it has one.
+    """The GPUs of all ranks of ``cluster``; ``device`` is this rank's GPU, if it has one.
 
     ``refusals`` says why a path, NCCL or MPI, cannot be taken; the same on all ranks.
     ``staging_seconds`` is how long a byte takes to the host's memory and back; ``links`` are the
@@ -54,7 +54,7 @@ class Peers:
         return self._gpu
 
     def sum(self, array: Any) -> None:
-        """Enqueue on the current stream to replace an array by its sum over ranks, by NCCL.
+        """Enqueue NCCL's sum of an array over ranks, in place, on the current stream.
 
         The ranks sum the same arrays in the same order.
         """
@@ -68,7 +68,7 @@ class Peers:
             )
 
     def check(self) -> None:
-        """Raise DeviceError for what has gone wrong in sums that are under way."""
+        """Raise DeviceError for an error in a running sum."""
         try:
             self._communicator.check_async_error()
         except self._gpu.nccl().NcclError as error:
@@ -76,11 +76,11 @@ class Peers:
 
     @property
     def paths(self) -> list[str]:
-        """The paths that can be taken, the same on all ranks."""
+        """The usable paths, the same on all ranks."""
         return [path for path in _NAMES if path not in self.refusals]
 
     def describe(self) -> str:
-        """Say how gradients get from GPU to GPU."""
+        """Return, in words, how gradients get from GPU to GPU."""
         ways = [_NAMES[path] for path in self.paths] + ["MPI and the host's pinned memory"]
         closed = [f"no {_NAMES[path]}: {reason}" for path, reason in self.refusals.items()]
         return " or ".join(ways) + (f" ({'; '.join(closed)})" if closed else "")
@@ -126,7 +126,7 @@ class Peers:
 
 
 def _facts(host: str, device: Any) -> dict[str, Any]:
-    """Return what other ranks must know of this one's GPU."""
+    """Return the facts about this rank's GPU that other ranks need."""
     if not device.is_gpu:
         return {"host": host, "gpu": "", "nccl": "", "mpi": ""}
     facts = {
@@ -143,10 +143,10 @@ def _facts(host: str, device: Any) -> dict[str, Any]:
 
 
 def refusals(of_all: list[dict[str, Any]]) -> dict[str, str]:
-    """Say why paths cannot be taken, from the facts that every rank has told.
+    """Return why paths cannot be used, from the facts of all ranks.
 
-    These are its ``host``, its ``gpu`` (empty without one), and why it has no ``nccl`` or ``mpi``
-    that would do (empty if it has).
+    A rank's facts are its ``host``, its ``gpu`` (empty without one), and the reasons against
+    ``nccl`` and ``mpi`` (empty if they are usable).
     """
     without = [rank for rank, facts in enumerate(of_all) if not facts["gpu"]]
     if without:

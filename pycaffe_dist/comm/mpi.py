@@ -27,8 +27,8 @@ from pycaffe_dist.device import Device
 from pycaffe_dist.errors import ClusterError, exit_status
 from pycaffe_dist.launch import environment, messages
 
-# When several ranks fail for the same reason, only one is to speak: rank 0 goes first, and ends
-# the others while they wait (seconds).
+# When several ranks fail for the same reason, only one should report: the others wait so many
+# seconds, in which rank 0 ends them.
 _LATER_RANKS_WAIT = 1.0
 _NEXT_RANK_WAITS = 0.1
 _MOST_WAITING_RANKS = 20
@@ -90,7 +90,7 @@ class MPICluster(Cluster):
         atexit.register(self.close)
 
     def _initialise(self) -> bool:
-        """Start MPI in the thread that will use it; tell whether it is ours to end."""
+        """Start MPI in the thread that will use it; tell whether we must end it."""
         mpi = self._mpi
         ours = not mpi.Is_initialized()
         level = mpi.Init_thread(mpi.THREAD_SERIALIZED) if ours else mpi.Query_thread()
@@ -107,18 +107,18 @@ class MPICluster(Cluster):
         return ours
 
     def _allow_inquiries(self) -> None:
-        """Let a rank that waits for long ask the others what they are doing."""
+        """Set up the questions of a rank that waits for long to the others."""
         thread = self.communication
         thread.inquiry = StallInspector(self._mpi, self._questions, thread.status, thread.who)
 
     @property
     def has_servers(self) -> bool:
-        """Whether some ranks do not train but serve parameters."""
+        """Whether some ranks only serve parameters."""
         return self._settings.server_ranks > 0
 
     @property
     def serves(self) -> bool:
-        """Whether this rank is one of those."""
+        """Whether this rank only serves parameters."""
         return self.world_rank >= self._workers
 
     @property
@@ -148,7 +148,7 @@ class MPICluster(Cluster):
         self.local_rank, self.local_size = together.index(self.rank), len(together)
 
     def _share_host(self, host: str) -> None:
-        """Learn which ranks share this host, and divide its cores among them."""
+        """Find the ranks that share this host, and divide its cores among them."""
         widened = environment.undo_default_binding(self.size)
         mine = environment.cores(environment.usable_cpus())
         known = [
@@ -179,7 +179,7 @@ class MPICluster(Cluster):
 
     @property
     def windows(self) -> Windows:
-        """The memory that other ranks of the cluster write to, or share."""
+        """The memory windows to which other ranks of the cluster write, or which they share."""
         if self._windows is None:
 
             def call(function: Callable[[], Any], name: str) -> Any:
@@ -193,7 +193,7 @@ class MPICluster(Cluster):
         return self.communication.submit(task, name).wait()
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
-        """Overwrite ``array`` (C-contiguous) with that of rank ``root``; return it."""
+        """Overwrite ``array`` (C-contiguous) with rank ``root``'s; return it."""
 
         def task() -> Task:
             yield Step([self.control.Ibcast(array, root)])
@@ -232,7 +232,7 @@ class MPICluster(Cluster):
         return self._allgather(np.asarray(values), "sum").wait().sum(axis=0)
 
     def mean_on_rank_0(self, values: Any) -> np.ndarray | None:
-        """Return the mean over ranks on rank 0; the others get None and need not wait for it."""
+        """Return the mean over ranks on rank 0; the others get None without waiting."""
         handle = self._allgather(np.asarray(values), "mean")
         return None if self.rank else handle.wait().sum(axis=0) / self.size
 
@@ -249,7 +249,7 @@ class MPICluster(Cluster):
         self.run(task(), "barrier")
 
     def agree_max(self, values: Any, lag: int = 1) -> np.ndarray:
-        """Return the elementwise maximum over ranks of what was given ``lag`` calls ago."""
+        """Return the elementwise maximum over ranks of the values of ``lag`` calls ago."""
         mine = np.array(values)
         if self.size == 1:
             return mine
@@ -260,7 +260,7 @@ class MPICluster(Cluster):
         return agreed
 
     def peers(self, device: Device) -> Peers:
-        """Return what joins the ranks' GPUs, of which ``device`` is this one's, if it has one.
+        """Return the paths between the ranks' GPUs; ``device`` is this rank's GPU, if it has one.
 
         The first call with a device is collective.
         """
@@ -301,7 +301,7 @@ class MPICluster(Cluster):
                 _ABORT_TIMEOUT
             )
         finally:
-            # The launcher ends the other ranks when one ends like this.
+            # The launcher then ends the other ranks.
             os._exit(status)
 
     def close(self) -> None:
@@ -317,7 +317,7 @@ class MPICluster(Cluster):
 
     def _leave(self) -> Task:
         yield Step([self._world.Ibarrier()])
-        # What nobody waited for, as a mean on other ranks, may arrive after the barrier's messages.
+        # Messages that nobody waited for, as of a mean on rank 0, may arrive after the barrier's.
         while not self.communication.runs_only_one:
             yield Step([])
         self.communication.end_watches()
@@ -346,9 +346,9 @@ def library() -> str:
 
 
 def abilities() -> tuple[str, bool | None]:
-    """Return what MPI allows threads to do, in its own word, and whether it is CUDA-aware.
+    """Return MPI's name of its thread level, and whether it is CUDA-aware.
 
-    Starts and ends MPI if need be: some libraries answer in between only.
+    Starts and ends MPI if needed, because some libraries answer only while it runs.
     """
     from mpi4py import MPI
 
@@ -367,7 +367,7 @@ def abilities() -> tuple[str, bool | None]:
 
 
 def _name_of_host(hosts: Sequence[str], rank: int, size: int) -> str:
-    """Return what a rank is to call its host; empty when nobody says it."""
+    """Return the name that a rank must use for its host; empty if it is free."""
     if len(hosts) not in (0, size):
         raise ClusterError(f"{len(hosts)} hosts are named for {size} ranks: {', '.join(hosts)}")
     return hosts[rank] if hosts else ""

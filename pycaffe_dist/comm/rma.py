@@ -1,7 +1,7 @@
-"""Memory that other ranks write to, or share: MPI's windows, kept until the cluster is left.
+"""Memory that other ranks write to or share: MPI's windows, kept until the cluster is closed.
 
-Only all ranks together can make a window or give it up.  An exchange that ends, perhaps because its
-rank fails, waits for nobody: it just gives its windows back, and the next one gets them again.
+Only all ranks together can make or free a window. An exchange that ends, perhaps because its rank
+fails, must not wait: it gives its windows back for the next exchange.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MIB = 1 << 20
 
 
 class Window(NamedTuple):
-    """An MPI window, what this process sees of it (bytes), and for which set of ranks it is."""
+    """An MPI window, this process's memory in it (bytes), and its set of ranks."""
 
     win: Any
     memory: np.ndarray
@@ -41,24 +41,24 @@ class Windows:
     def remote(self, communicator: Any, nbytes: int) -> Window:
         """Return a window of ``nbytes`` on every rank, to which all others may put.
 
-        Raises ClusterError when there is no room, or when MPI does not offer one that is written
-        to without its owner's taking part.
+        Raises ClusterError when there is no room, or when MPI cannot write to a window without
+        calls of its owner.
         """
         if self._local_ranks > 1:
             self._require_room(nbytes * self._local_ranks, "one_sided")
         return self._take("remote", nbytes, lambda: self._make_remote(communicator, nbytes))
 
     def shared(self, communicator: Any, nbytes: int) -> Window:
-        """Return ``nbytes`` that all ranks of ``communicator``, which are on one host, share."""
+        """Return ``nbytes`` that the ranks of ``communicator``, all on one host, share."""
         self._require_room(nbytes, "hierarchical")
         return self._take("shared", nbytes, lambda: self._make_shared(communicator, nbytes))
 
     def give_back(self, window: Window) -> None:
-        """Let others have a window; waits for nothing."""
+        """Give a window back for other exchanges, without waiting."""
         self._idle.append(window)
 
     def free(self) -> None:
-        """Give all windows up, in the thread that talks to MPI; all ranks do it together."""
+        """Free all windows, in the thread that talks to MPI; all ranks do it together."""
         for window in self._made:
             window.win.Unlock_all()
             window.win.Free()

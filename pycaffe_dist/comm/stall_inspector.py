@@ -1,8 +1,8 @@
 """Lets a rank that has waited for long ask the others what they are doing.
 
-Every rank's communication thread looks for questions now and then, also when it has nothing else
-to do, so that a rank answers while its layers compute or its data are late; one that is stopped,
-or stuck inside MPI, does not.
+Every rank's communication thread looks for questions now and then, even when it is idle.  So a rank
+answers while its layers compute or its data is late; a rank that is stopped, or stuck inside MPI,
+does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _QUESTION, _ANSWER = 1, 2
 
 
 class StallInspector:
-    """Questions and answers over a ``communicator`` that is for nothing else.
+    """Questions and answers over a ``communicator`` of their own.
 
     ``status`` says what this rank is doing; ``who`` names it.  All methods run in the thread that
     talks to MPI.
@@ -34,7 +34,7 @@ class StallInspector:
         self._sent: list[Any] = []
 
     def ask(self, ranks: Sequence[int], now: float) -> None:
-        """Ask ranks (none: all) what they are doing; what they say is told on standard error."""
+        """Ask ranks (none: all) what they are doing; standard error shows their answers."""
         if self._asked:
             return
         everybody = range(self._communicator.Get_size())
@@ -59,7 +59,7 @@ class StallInspector:
             self._tell()
 
     def _receive(self, tag: int) -> tuple[int, str] | None:
-        """Return a message that is there, and from whom it is."""
+        """Return a message that has arrived, and its sender."""
         mpi, status = self._mpi, self._mpi.Status()
         if not self._communicator.Iprobe(mpi.ANY_SOURCE, tag, status):
             return None

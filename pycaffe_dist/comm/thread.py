@@ -1,9 +1,9 @@
-"""The one thread of a rank that talks to MPI: it moves many exchanges along and never blocks.
+"""The one thread of a rank that talks to MPI: it runs many exchanges at once and never blocks.
 
 A task is a generator that starts messages and yields them as a :class:`Step`; it is resumed once
 they have all arrived.  The thread tests the steps of all live tasks in turn, oldest first, naps
-when nothing moved, and sleeps when there is nothing to do.  It therefore leaves the cores to the
-kernels, where a blocking or spinning MPI call would take one of them.
+when nothing moved, and sleeps when there are no tasks.  So it leaves the cores to the kernels; a
+blocking or spinning MPI call would take one of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pycaffe_dist.errors import ClusterError
 # (at 1 Gbit/s and 64 MB: 8 MiB at a time take 730 ms, 32 MiB 600 ms); more would only take memory.
 MOST_LIVE = 3
 MOST_LIVE_BYTES = 32 << 20
-# What is more urgent than all that is under way need not wait for its turn if it is small.
+# A small task that is more urgent than all running tasks starts at once.
 URGENT_BYTES = 256 << 10
 # The longer nothing has moved, the longer the nap (both in seconds).
 SHORTEST_NAP = 50e-6
@@ -35,11 +35,11 @@ NAP_SHARE = 1 / 50
 
 
 class Step(NamedTuple):
-    """Messages that are on their way: MPI requests and, for each, the rank at the other end.
+    """Messages under way: MPI requests and, for each, the rank at the other end.
 
-    No ranks: the messages are a collective operation's, which does not tell for whom it waits.
-    ``nbytes`` is how much of them this rank sends.  ``late`` returns ranks that have not yet left
-    word in shared memory, none when there is nothing to wait for any more.
+    No ranks: the messages belong to a collective operation, which does not name the ranks it waits
+    for.  ``nbytes`` is the size of the messages that this rank sends.  ``late`` returns the ranks
+    whose flags in shared memory are still missing, none when the step is complete.
     """
 
     requests: list[Any]
@@ -52,7 +52,7 @@ Task = Generator[Step, None, Any]
 
 
 class Handle:
-    """What a submitted task gives back: wait for it, and get its result or its exception."""
+    """The handle of a submitted task: wait for it, and get its result or its exception."""
 
     __slots__ = ("_error", "_event", "_result", "name")
 
@@ -73,7 +73,7 @@ class Handle:
         return self._error
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Return the task's result when it has ended; raise its exception.
+        """Wait for the end of the task; return its result or raise its exception.
 
         Raises TimeoutError after ``timeout`` seconds.
         """
@@ -92,7 +92,7 @@ _numbers = itertools.count()
 
 
 class _Job:
-    """A task with its handle and what it is waiting for."""
+    """A task with its handle and its present step."""
 
     __slots__ = (
         "handle",
@@ -127,7 +127,7 @@ class _Job:
         self.reported = False
 
     def late(self) -> Sequence[int]:
-        """Return the ranks of which the step waits for word in shared memory."""
+        """Return the ranks for whose flags in shared memory the step waits."""
         return self.step.late() if self.step.late else ()
 
     def __lt__(self, other: _Job) -> bool:
@@ -141,9 +141,9 @@ class CommunicationThread:
     ``test_all`` tells whether a list of requests has completed (``MPI.Request.Testall``).  When a
     step takes longer than ``stall_seconds``, standard error says which ranks it waits for; ``who``
     names this rank there.  After ``shutdown_seconds``, waiting for the task raises ClusterError.
-    ``on_exchange`` is told, in the thread, of every task with an order that
-    has ended: its name, and when it started and ended (``time.perf_counter``).  ``pace`` limits
-    what tasks send that have an order or are ``paced``.
+    ``on_exchange`` is called, in the thread, for every task with an order that has ended, with its
+    name, its start and its end (``time.perf_counter``).  ``pace`` limits the messages of tasks that
+    have an order or are ``paced``.
     """
 
     def __init__(
@@ -161,17 +161,17 @@ class CommunicationThread:
         self._test_all = test_all
         self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._live: list[_Job] = []
-        self._waiting: list[_Job] = []  # a heap: the most urgent is in front
-        self._held: list[_Job] = []  # a heap of those without an order that the pace holds back
+        self._waiting: list[_Job] = []  # a heap: the most urgent one is first
+        self._held: list[_Job] = []  # a heap of tasks without an order that the pace holds back
         self._watches: dict[str, Callable[[float], bool]] = {}
         self._ended: list[int] = []  # a heap of orders that ended before a lower one
         self._frontier = 0  # the lowest order that has not ended
         self._ordered = 0  # how many tasks with an order are live
-        self._busy = 0.0  # how long there was at least one, up to the last time that there was none
+        self._busy = 0.0  # the seconds with at least one, up to the last moment without
         self._busy_since = 0.0
         self.on_exchange: Callable[[str, float, float], None] | None = None
         self.inquiry: StallInspector | None = None
-        self.place = ""  # where the run is, in words for other ranks
+        self.place = ""  # the state of the run, in words for other ranks
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="pcaffe-mpi", daemon=True)
         self._thread.start()
@@ -189,11 +189,11 @@ class CommunicationThread:
     ) -> Handle:
         """Hand over a task and return its handle; ``name`` is for messages.
 
-        Without ``order`` the task starts at once.  With it, only a few run at a time, judged by
-        ``nbytes``; of those that wait, the lowest ``priority`` starts first, then the lowest order.
-        The lowest order that has not ended is always started, so that ranks that submit in
-        different orders, or with different priorities, cannot wait for each other for ever.
-        Orders count up from 0, without gaps, since the last :meth:`restart_order`.
+        Without ``order`` the task starts at once.  Of tasks with an order only a few run at a time,
+        depending on their ``nbytes``; the waiting one with the lowest ``priority``, then the lowest
+        order, starts first.  The lowest order that has not ended is always started, so that ranks
+        that submit in different orders, or with different priorities, cannot wait for each other
+        for ever.  Orders count up from 0, without gaps, since the last :meth:`restart_order`.
 
         Tasks with an order, and those that are ``paced``, are held back while the pace is exceeded.
         A ``patient`` task may wait for others as long as it likes.
@@ -206,11 +206,11 @@ class CommunicationThread:
         return handle
 
     def watch(self, name: str, look: Callable[[float], bool] | None) -> Handle:
-        """Call ``look`` over and over in the thread, with the time (``time.monotonic``).
+        """Call ``look`` again and again in the thread, with the time (``time.monotonic``).
 
-        It looks for messages that nobody has asked for, tells whether it found any, and does not
-        wait.  It takes the place of an earlier one of that name; None ends it.  An exception in it
-        ends the thread, and is carried over to everybody who waits.
+        It looks for unexpected messages, returns whether it found any, and does not wait.  It
+        replaces an earlier watch of that name; None ends it.  An exception in it ends the thread,
+        and is raised in every waiting caller.
         """
 
         def change() -> None:
@@ -222,17 +222,17 @@ class CommunicationThread:
         return self.call(change, f"watch {name}")
 
     def end_watches(self) -> None:
-        """Look for no more messages; to be called in the thread."""
+        """End all watches; to be called in the thread."""
         self._watches.clear()
         self.inquiry = None
 
     @property
     def runs_only_one(self) -> bool:
-        """Whether there is one task and no more; to be asked in the thread, by a task."""
+        """Whether there is only one task; to be called in the thread, by a task."""
         return len(self._live) == 1 and not (self._waiting or self._held or not self._inbox.empty())
 
     def restart_order(self) -> None:
-        """Let orders count from 0 again; nothing that has one may be under way."""
+        """Let orders count from 0 again; no task with an order may be running."""
 
         def restart() -> None:
             self._frontier = 0
@@ -241,12 +241,12 @@ class CommunicationThread:
         self.call(restart, "restart_order")
 
     def exchange_seconds(self) -> float:
-        """Return for how long tasks that have an order have been under way, one or several."""
+        """Return the seconds in which at least one task with an order was running."""
         busy, since = self._busy, self._busy_since
         return busy + (time.perf_counter() - since if self._ordered else 0.0)
 
     def call(self, function: Callable[[], Any], name: str) -> Handle:
-        """Run a function that returns at once in the communication thread."""
+        """Run a short function in the communication thread."""
 
         def task() -> Task:
             return function()
@@ -255,7 +255,7 @@ class CommunicationThread:
         return self.submit(task(), name)
 
     def close(self, timeout: float | None = None) -> None:
-        """End the thread after the tasks that it has; returns after ``timeout`` seconds at most."""
+        """End the thread after its present tasks; return after ``timeout`` seconds at most."""
         self._closing = True
         self._inbox.put(None)
         self._thread.join(timeout)
@@ -263,7 +263,7 @@ class CommunicationThread:
     def _run(self) -> None:
         try:
             self._loop()
-        except BaseException as error:  # carried over to everybody who waits, now or later
+        except BaseException as error:  # raised in every caller that waits, now or later
             for job in self._live + self._waiting + self._held:
                 job.handle._finish(error=error)
             while (late := self._inbox.get()) is not None:
@@ -291,7 +291,7 @@ class CommunicationThread:
                 time.sleep(min(max((now - moved_at) * NAP_SHARE, SHORTEST_NAP), LONGEST_NAP))
 
     def _sleep(self) -> bool:
-        """Wait for a task, or as long as nobody needs to be looked for; tell whether one came."""
+        """Wait for a new task, or until the next look for messages; tell whether one came."""
         try:
             longest = LOOK_SECONDS if self.inquiry else None
             self._accept(self._inbox.get(timeout=LONGEST_NAP if self._watches else longest))
@@ -331,7 +331,7 @@ class CommunicationThread:
         return self._pace.allows(time.monotonic())
 
     def _start_frontier(self) -> bool:
-        """Start the task of the lowest order that has not ended, however many run."""
+        """Start the task of the lowest order that has not ended, even if many others run."""
         for number, job in enumerate(self._waiting):
             if job.order == self._frontier:
                 self._waiting[number] = self._waiting[-1]
@@ -374,13 +374,13 @@ class CommunicationThread:
         return complete
 
     def _inspect(self, job: _Job, now: float) -> None:
-        """Report a task that has waited for long, and let it fail when that is too long."""
+        """Report a task that has waited for long; fail it after too long a wait."""
         waited = now - job.since
         if waited > self.stall_seconds and not self._has_reported():
             job.reported = True
             self._report(job, now)
         if waited > self._shutdown_seconds and not job.handle.done:
-            # It stays live: MPI may still write to what it receives into.
+            # The task stays live: MPI may still write to its buffers.
             job.handle._finish(
                 error=ClusterError(
                     f"{job.handle.name} has waited {waited:.0f} s for {_named(self._missing(job))}:"
@@ -418,17 +418,17 @@ class CommunicationThread:
             self.on_exchange(job.handle.name, job.started, ended)
 
     def status(self) -> str:
-        """Say what this rank is doing, as far as this thread knows; to be called in it."""
+        """Return what this rank is doing, as far as this thread knows; call it in the thread."""
         names = [job.handle.name for job in self._live if not job.patient]
         doing = f"waits in {', '.join(names)}" if names else "has nothing under way and computes"
         return f"{doing}, {self.place}" if self.place else doing
 
     def _has_reported(self) -> bool:
-        """Whether a task that is still stuck has been reported: the others wait for the same."""
+        """Whether a stuck task has been reported, for which the others wait, too."""
         return any(job.reported for job in self._live)
 
     def _report(self, job: _Job, now: float) -> None:
-        """Say once which ranks a task is waiting for."""
+        """Report once the ranks that a task is waiting for."""
         missing = self._missing(job)
         if self.inquiry is not None:
             self.inquiry.ask(missing, now)

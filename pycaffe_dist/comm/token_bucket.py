@@ -1,19 +1,19 @@
-"""Keeps what a rank sends within a number of bytes per second."""
+"""Limits a rank's sending to a number of bytes per second."""
 
 from __future__ import annotations
 
 import math
 
-# What may be sent at once after a pause, in seconds of the permitted rate.
+# The burst that is allowed after a pause, in seconds of the permitted rate.
 BURST_SECONDS = 0.02
 
 
 class Pace:
     """A bucket that fills with ``bytes_per_second`` and that messages empty.
 
-    A message may start while the bucket is not empty, and may empty it by more than there is: the
-    next one then waits for longer.  So large messages pass, too, and the mean is kept.  Times are
-    those of ``time.monotonic``.
+    A message may start while the bucket is not empty, and may take more than its contents: then the
+    next one waits for longer.  So large messages pass, too, and the mean rate is kept.  Times are
+    from ``time.monotonic``.
     """
 
     def __init__(self, bytes_per_second: float = math.inf):
@@ -37,6 +37,6 @@ class Pace:
         return self._level > 0
 
     def take(self, nbytes: float) -> None:
-        """Take note that a message of so many bytes has started."""
+        """Note that a message of so many bytes has started."""
         if self.is_limited:
             self._level -= nbytes

@@ -1,4 +1,4 @@
-"""What the ranks' messages go through, as far as the operating system shows it."""
+"""The transports of the ranks' messages, as far as the operating system shows them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any
 
 _PROC = Path("/proc/self")
 _INFINIBAND = Path("/sys/class/infiniband")
-# Files that the messages of ranks on one host go through, by what MPI libraries call them.
+# Files for the messages between ranks of one host, by the names that MPI libraries give them.
 _SEGMENT = re.compile(
     r"/dev/shm/\S*(?:sm_segment|vader_segment|mpich|ucx|psm|Intel_MPI)\S*|/memfd:ucx"
 )
 _ESTABLISHED = "01"
 # MPICH's name of CUDA among the kinds of GPUs.
 _MPICH_CUDA = 0
-# What switches the support of GPUs on: in Cray's MPICH, in MVAPICH2.
+# Variables that switch the support of GPUs on, in Cray's MPICH and in MVAPICH2.
 _SWITCHES = ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA")
-# Names of libraries that move messages, of which one may use several.
+# Names of libraries that send messages; an MPI library may use several.
 _LIBRARIES = {"libucp": "UCX", "libfabric": "libfabric", "libpsm2": "PSM2"}
 
 
 def in_use(maps: str | None = None, files: Iterable[str] | None = None) -> list[str]:
     """Return the transports that this process has opened, once it has exchanged messages.
 
-    ``maps`` and ``files`` stand for what Linux shows of its memory and its open files; elsewhere
-    the list is empty.
+    ``maps`` and ``files`` are Linux's lists of its memory and its open files; on other systems the
+    result is empty.
     """
     maps = _read(_PROC / "maps") if maps is None else maps
     files = list(_open_files() if files is None else files)
@@ -59,10 +59,10 @@ def infiniband_devices() -> list[str]:
 
 
 def cuda_aware(library: Any = None) -> bool | None:
-    """Tell whether the MPI library, started, sends from a GPU's memory; None: it does not say.
+    """Tell whether the started MPI library sends from a GPU's memory; None if it does not say.
 
-    Open MPI, MVAPICH2 and MPICH have functions for it; where those are missing, as in Cray's MPICH,
-    it counts that the user has switched it on.  ``library`` stands for the one in this process.
+    Open MPI, MVAPICH2 and MPICH have functions for it; without them, as in Cray's MPICH, the user's
+    setting counts.  ``library`` is the MPI library in this process.
     """
     if library is None:
         found = re.search(r"(/\S*/libmpi(?:ch|_\w+)?\.so\S*)", _read(_PROC / "maps"))

@@ -1,4 +1,4 @@
-"""What the launcher that started this process says: ranks, cores, settings of its MPI."""
+"""The environment that a launcher gives this process: ranks, cores, settings of its MPI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Who sets which variable in the processes that it starts; the value is the number of ranks.
+# The variable that each launcher sets in its processes; its value is the number of ranks.
 _SIZE_VARIABLES = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
     "PMI_SIZE": "a PMI launcher (MPICH, Intel MPI, Slurm)",
@@ -29,13 +29,14 @@ _OPEN_MPI = {
     # Open MPI's own choice takes about twice as long for large arrays.
     "coll_libnbc_iallreduce_algorithm": "1",
 }
-# The same for the Open MPI that pip installed; a cluster's own one is left as it was set up.
+# More for the Open MPI of pip; a cluster's own Open MPI keeps its settings.
 _EMBEDDED_OPEN_MPI = {
-    # Looking for libfabric devices takes a second at every start, and only one-sided calls use it.
+    # A search for libfabric devices takes a second at every start, and only one-sided calls use
+    # them.
     "btl": "^ofi",
-    # One-sided calls over UCX complain with every window where there is no InfiniBand.
+    # Without InfiniBand, one-sided calls over UCX print a warning for every window.
     "osc": "^ucx",
-    # The default makes large messages over TCP go in one direction at a time.
+    # With the default, large messages over TCP go in one direction at a time.
     "btl_tcp_flags": "send",
 }
 
@@ -70,12 +71,12 @@ def rank() -> int:
 
 
 def prepare_mpi() -> None:
-    """Set Open MPI's parameters that suit one communication thread, unless they are set already.
+    """Set Open MPI's parameters for one communication thread, unless they are set already.
 
     Must run before MPI is initialised.
     """
     settings = dict(_OPEN_MPI)
-    # Open MPI's mpirun names the folder that its libraries are in.
+    # Open MPI's mpirun names the folder of its libraries.
     libraries = os.environ.get("OMPI_LIBDIR_LOC", "")
     if libraries and Path(libraries).resolve().is_relative_to(Path(sys.prefix).resolve()):
         settings |= _EMBEDDED_OPEN_MPI
@@ -109,7 +110,7 @@ def _first_sibling(cpu: int) -> int:
 
 
 def share_of_cores(mine: Collection[int], of_all: Iterable[Collection[int]]) -> int:
-    """Return how many threads a rank that may use the cores ``mine`` should run, at least 1.
+    """Return the number of threads, at least 1, for a rank that may use the cores ``mine``.
 
     ``of_all`` holds the cores of every rank on the host; each core is divided among its users.
     """
@@ -120,8 +121,8 @@ def share_of_cores(mine: Collection[int], of_all: Iterable[Collection[int]]) -> 
 def undo_default_binding(ranks: int) -> bool:
     """Let this process run on all of its launcher's processors; tell whether that changed anything.
 
-    Open MPI's mpirun ties each of at most two ranks to a single core unless told otherwise, which
-    would leave the other cores of a host idle.  A rank that has several cores keeps just these.
+    By default Open MPI's mpirun binds each of at most two ranks to a single core, and leaves the
+    other cores of a host idle.  A rank with several cores keeps them.
     """
     if (
         "OMPI_COMM_WORLD_SIZE" not in os.environ

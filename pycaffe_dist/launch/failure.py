@@ -1,4 +1,4 @@
-"""Why a job failed: what mpirun and the ranks have said of it."""
+"""Why a job failed, from the output of mpirun and the ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 _LOST_HOST = "host {host} does not answer any more, or mpirun's process there has ended"
-# What mpirun says, and what it means.
+# Messages of mpirun, and their meanings.
 _SURE = (
     (
         r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+)\s+exited on\s+"
@@ -24,7 +24,7 @@ _NO_START = (
     "no rank could be started on host {host}: is it up, does ssh reach it without a password, "
     "is mpirun there at the same path, and does no firewall keep it from answering?"
 )
-# The same; a rank's own word says more.  The last two are MPICH's.
+# More messages of mpirun; a rank's own report says more.  The last two are MPICH's.
 _ENDS = (
     (
         r"Process name: \[.*,(?P<rank>\d+)\]\s+Exit code: +(?P<code>\d+)",
@@ -44,7 +44,7 @@ _ENDS = (
 _ABORT = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+)\s+calling\s+\"abort\""
 )
-# MPI's words for a connection between two ranks that broke.
+# MPI's message about a broken connection between two ranks.
 _BROKEN = re.compile(
     r"peer process has unexpectedly disconnected(?:.|\n)*?"
     r"Local host:\s+(?P<here>\S+)(?:.|\n)*?Peer host:\s+(?P<there>\S+)"
@@ -52,24 +52,24 @@ _BROKEN = re.compile(
 
 
 def find_cause(output: str, gave_up: Sequence[str] = (), hosts: Sequence[str] = ()) -> str:
-    """Return which rank or host ended the job, and how; empty when nobody says it.
+    """Return which rank or host ended the job, and how; empty if unknown.
 
-    ``output`` is what mpirun and the ranks printed, ``gave_up`` names ranks that ended the job
-    themselves, the first one first, and ``hosts`` is every rank's host, once they have begun.
+    ``output`` is what mpirun and the ranks printed, ``gave_up`` names the ranks that ended the job
+    themselves, in order of time, and ``hosts`` is every rank's host, once they have started.
     """
     sure = (*_SURE, (_NO_DAEMON, _LOST_HOST if hosts else _NO_START))
     if cause := _search(sure, output):
         return cause
     if gave_up:
-        return f"{gave_up[0]} gave up, for the reason that it has told"
+        return f"{gave_up[0]} gave up; see its error message"
     if not (aborted := _ABORT.search(output)):
         return _search(_ENDS, output)
     rank = f"rank {aborted['rank']} on {aborted['host']}"
-    # A rank that dies on another host ends this one by way of MPI, before mpirun hears of it.
+    # If a rank dies on another host, MPI ends this rank before mpirun notices.
     suspects = _suspects(output, hosts)
     if suspects:
         return f"{rank} lost its connection to {suspects}, which had probably died before"
-    return f"{rank} gave up, for the reason that it has told"
+    return f"{rank} gave up; see its error message"
 
 
 def _search(causes: Sequence[tuple[str, str]], output: str) -> str:
@@ -94,5 +94,5 @@ def _suspects(output: str, hosts: Sequence[str]) -> str:
 
 
 def _short(host: str) -> str:
-    """Return a host's name without its domain, which MPI and the system may treat differently."""
+    """Return a host's name without its domain; MPI and the system may disagree about domains."""
     return host if host.replace(".", "").isdigit() else host.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Runs mpirun in a session of its own, passes signals on to its ranks, and starts it again."""
+"""Runs mpirun in its own session, passes signals on to its ranks, and restarts it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _PASSED_AS = {
     signal.SIGUSR2: (signal.SIGUSR2,),
 }
 _SECONDS_TO_END = 5.0
-# So long may mpirun take to end a job of which a rank has given up.
+# Seconds for mpirun to end a job after a rank has given up.
 _SECONDS_AFTER_FAILURE = 15.0
 
 
 class Job:
     """One run of mpirun.  While entered, this process's signals go to the ranks instead.
 
-    ``name`` tells its processes from all others.  A second SIGINT ends the job at once.  Enter it
-    in the main thread.
+    ``name`` identifies its processes.  A second SIGINT ends the job at once.  Enter it in the main
+    thread.
     """
 
     def __init__(self, line: Sequence[str], name: str):
@@ -102,21 +102,22 @@ class Job:
         return status
 
     def has_succeeded(self, status: int) -> bool:
-        """Tell whether mpirun's exit status is 0 and rank 0 has said that it has done its work.
+        """Tell whether mpirun's exit status is 0 and rank 0 has reported that its work is done.
 
-        The status alone does not tell: it is 0, too, after Open MPI's mpirun has lost a host.
+        The status alone is not enough: it is also 0 after Open MPI's mpirun has lost a host.
         """
         return status == 0 and self._done
 
     def ended_by_what_was_passed(self, status: int) -> bool:
-        """Tell by mpirun's exit status whether a signal came before anybody listened to it.
+        """Tell by mpirun's exit status whether a signal came before anybody handled it.
 
-        Until mpirun, and then a rank's Python, have set themselves up, it ends their processes.
+        Until mpirun, and then a rank's Python, have installed handlers, a signal ends their
+        processes.
         """
         return (-status if status < 0 else status - 128) in self._passed
 
     def cause_of_failure(self, status: int) -> str:
-        """Return which rank or host ended the job, as far as mpirun and the ranks have said it."""
+        """Return which rank or host ended the job, from the reports of mpirun and the ranks."""
         said = "\n".join(output.tail for output in self._outputs)
         if cause := failure.find_cause(said, self._gave_up, self._hosts):
             return cause
@@ -160,7 +161,7 @@ class Job:
         if not self._is_hydra:
             self._process.send_signal(number)
             return
-        # It ends at these signals; but what one rank is asked for, all do.
+        # mpirun ends at these signals; but a request to one rank reaches all.
         for rank in processes.ranks_of(self._name):
             with suppress(ProcessLookupError):
                 os.kill(rank, number)

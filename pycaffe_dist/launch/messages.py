@@ -1,7 +1,7 @@
-"""What ranks report to ``pcaffe launch``: short messages within their standard error.
+"""The ranks' reports to ``pcaffe launch``: short messages within their standard error.
 
-Standard error comes from every host and through every MPI's mpirun to the launcher, which needs no
-port and no shared folder for it.  The launcher takes the messages out before a user sees them.
+Standard error reaches the launcher from every host and through every MPI's mpirun, without a port
+or a shared folder. The launcher takes the messages out before a user sees them.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from contextlib import suppress
 
 #: Every process of a launched job has the job's name in this environment variable.
 VARIABLE = "PCAFFE_JOB"
-#: Rank 0 has done all that its command was to do.
+#: Rank 0 has done its command's work.
 DONE = "done"
 #: A rank ends the job.  After the word: "rank R on HOST".
 FAILED = "failed"
 #: Where the ranks are.  After the word: the host of every rank.
 HOSTS = "hosts"
 
-#: Is given the kind and the details of a message.
+#: Called with the kind and the details of a message.
 Receiver = Callable[[str, str], None]
 
-# Bytes that no log has, so that little is ever held back.
+# Bytes that no log has, so that little output is held back.
 _BEGIN, _END = b"\x02", b"\x03"
-# A pipe takes so much at once: other ranks' lines cannot come in between.
+# A pipe takes so many bytes at once: other ranks' lines cannot come in between.
 _MOST_BYTES = 4096
 
 
@@ -45,7 +45,7 @@ def _begin(job: str) -> bytes:
 
 
 class MessageFilter:
-    """Takes the messages of a job out of what its ranks print.
+    """Takes the messages of a job out of its ranks' output.
 
     ``receive`` is called with the kind and the details of every message.
     """
@@ -60,7 +60,7 @@ class MessageFilter:
         self._kept = b""
 
     def __call__(self, data: bytes) -> bytes:
-        """Return what a user is to see of the next bytes, and of those kept back before."""
+        """Return the user's part of the next bytes, and of bytes kept back before."""
         data = self._message.sub(self._take, self._kept + data)
         begin = data.rfind(_BEGIN)
         if begin < 0 or not self._may_be_message(data[begin:]):
@@ -69,12 +69,12 @@ class MessageFilter:
         return data[:begin]
 
     def rest(self) -> bytes:
-        """Return what was kept back, at the end of the output."""
+        """Return the bytes kept back, at the end of the output."""
         kept, self._kept = self._kept, b""
         return kept
 
     def _may_be_message(self, data: bytes) -> bool:
-        """Tell whether this may be the first part of a message, the rest of which has not come."""
+        """Tell whether this may be the beginning of a message whose rest has not come."""
         if len(data) > _MOST_BYTES:
             return False
         return data.startswith(self._begin) or self._begin.startswith(data)

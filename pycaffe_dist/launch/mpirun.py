@@ -1,4 +1,4 @@
-"""mpirun's command line and environment, and the hostfile that it is given."""
+"""mpirun's command line, environment and hostfile."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from pycaffe_dist.launch import messages
 from pycaffe_dist.schema.reading import read_lines
 
 ENVIRONMENT = {
-    # Open MPI refuses these two unless told: to run as root, as in containers, and to start more
-    # ranks than there are cores.
+    # Open MPI needs these to run as root, as in containers, and to start more ranks than cores.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    # A host that does not answer is given up after 20 + 4 x 10 seconds; by default, it takes Open
-    # MPI eight minutes.  A switch that starts anew may take half a minute.
+    # mpirun gives up a host without answers after 20 + 4 x 10 seconds, not after eight minutes as
+    # by default.  A restarting switch may take half a minute.
     "PRTE_MCA_oob_tcp_keepalive_time": "20",
     "PRTE_MCA_oob_tcp_keepalive_intvl": "10",
     "PRTE_MCA_oob_tcp_keepalive_probes": "4",
 }
-# What ranks on other hosts are to see of this process's environment; mpirun passes on its own.
+# Variables of this process's environment for ranks on other hosts; mpirun passes on its own.
 _PASSED_ON = re.compile(r"PYTHON|PCAFFE_|GLOG_|NUMBA_|OMP_|OPENBLAS_|LD_LIBRARY_PATH$")
 # Open MPI's flags, of versions 5 and 4, and MPICH's.
 _ELSEWHERE = re.compile(
@@ -52,7 +51,7 @@ def find() -> str:
 def check_flags(flags: Sequence[str]) -> None:
     """Raise UsageError for flags that send the ranks' standard error elsewhere.
 
-    It has to come to the launcher: rank 0 reports in it that its work is done.
+    It must reach the launcher: in it rank 0 reports that its work is done.
     """
     if found := _ELSEWHERE.search(" ".join(flags)):
         raise UsageError(
@@ -65,13 +64,13 @@ def check_flags(flags: Sequence[str]) -> None:
 def command(ranks: int, hostfile: str, extra: Sequence[str], program: Sequence[str]) -> list[str]:
     """Return mpirun's command line for ``pcaffe`` with the arguments ``program``.
 
-    Raises ClusterError when the hostfile cannot be what was meant.
+    Raises ClusterError when the hostfile is wrong.
     """
     mpirun = find()
     hosts = read_hostfile(hostfile, ranks) if hostfile else []
     line = [mpirun, "-n", str(ranks)]
     if is_hydra(mpirun):
-        # MPICH's writes hosts in another way, and passes the whole environment on.
+        # MPICH's takes hosts in another form, and passes the whole environment on.
         if hosts:
             line += ["-hosts", ",".join(f"{host}:{slots or 1}" for host, slots in hosts)]
     else:
@@ -83,15 +82,15 @@ def command(ranks: int, hostfile: str, extra: Sequence[str], program: Sequence[s
 
 
 def is_hydra(mpirun: str) -> bool:
-    """Tell whether this is the mpirun of MPICH, or of one of those that were made from it."""
+    """Tell whether this is the mpirun of MPICH, or of an MPI derived from it."""
     shown = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
     return bool(re.search(r"HYDRA|Intel\(R\) MPI", shown.stdout))
 
 
 def read_hostfile(path: str, ranks: int) -> list[tuple[str, int | None]]:
-    """Return the hosts of a hostfile, and on how many ranks each is to have.
+    """Return the hosts of a hostfile, and the number of ranks on each.
 
-    Raises ClusterError, with the line, when it cannot be what was meant.
+    Raises ClusterError, with the line, when the hostfile is wrong.
     """
     lines = read_lines(path, lambda message: ClusterError(f"the hostfile {path} {message}"))
     hosts: list[tuple[str, int | None]] = []

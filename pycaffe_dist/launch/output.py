@@ -1,4 +1,4 @@
-"""Passes on what a job prints, and keeps its end."""
+"""Passes on a job's output, and keeps its last lines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TAIL_BYTES = 1 << 16
 
 
 class Output:
-    """What a job writes to one of its two outputs: a thread passes it on to a stream of ours.
+    """One of a job's two outputs: a thread passes it on to a stream of ours.
 
-    ``stream`` is None where the stream has been closed.  When nobody reads it any more, or its disk
-    is full, lines are dropped: the log of a training of days is worth less than the training.
+    ``stream`` is None if it is closed.  When it has no reader any more, or its disk is full, lines
+    are dropped: days of training are worth more than their log.
     """
 
     def __init__(self, name: str, stream: TextIO | None, job: str, receive: Receiver):
@@ -26,7 +26,7 @@ class Output:
         self._filter = MessageFilter(job, receive)
         self._tail = b""
         self._has_warned = stream is None
-        # Where a terminal shows what the ranks print, mpirun, too, is to find one.
+        # If a terminal shows the output, mpirun must write to a terminal, too.
         is_terminal = stream is not None and stream.isatty()
         self._source, self.target = (pty.openpty if is_terminal else os.pipe)()
         self._thread = threading.Thread(target=self._pass_on, daemon=True)
@@ -34,15 +34,15 @@ class Output:
 
     @property
     def tail(self) -> str:
-        """The last of what the job has written."""
+        """The job's last output."""
         return self._tail.decode(errors="replace").replace("\r", "")
 
     def close(self) -> None:
-        """Close the end that the job writes to: it has its own by now."""
+        """Close our copy of the end that the job writes to."""
         os.close(self.target)
 
     def wait(self, timeout: float) -> None:
-        """Return when all has been passed on, or after ``timeout`` seconds."""
+        """Return when all output has been passed on, or after ``timeout`` seconds."""
         self._thread.join(timeout)
 
     def _pass_on(self) -> None:

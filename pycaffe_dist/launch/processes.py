@@ -1,7 +1,7 @@
 """The processes of a launched job on this host: found by the job's name, and ended.
 
-mpirun puts ranks into process groups of their own, and they outlive it when it is killed; but every
-process that a rank or mpirun starts inherits the environment, which names the job.
+mpirun puts ranks into separate process groups, and they outlive it when it is killed.  But every
+process of mpirun or a rank inherits the environment, which names the job.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def ranks_of(job: str) -> list[int]:
 def end(jobs: Collection[str]) -> None:
     """End all processes of some jobs on this host, and return when they have ended.
 
-    Without Linux's /proc, it finds none.  Raises ClusterError when one does not end, as when it
-    waits for a file system that does not answer.
+    Without Linux's /proc it finds none.  Raises ClusterError when a process does not end, for
+    example because its file system does not answer.
     """
     deadline = time.monotonic() + _SECONDS_TO_END
     while left := list(_processes_of(jobs)):
@@ -50,7 +50,7 @@ def end(jobs: Collection[str]) -> None:
 
 
 def end_earlier_attempts() -> None:
-    """End what is left on this host of the attempts before this process's own.
+    """End the processes of earlier attempts on this host.
 
     Their mpirun may have been killed, or have lost its connection to this host.  Raises
     ClusterError when a process does not end.
@@ -66,7 +66,7 @@ def job_name(launch: str, attempt: int) -> str:
 
 
 def launch_name() -> str:
-    """Return what the names of all attempts of this process's launch begin with; empty without."""
+    """Return the common prefix of the names of this launch's jobs; empty without a launch."""
     return os.environ.get(VARIABLE, "").rpartition(".")[0]
 
 

@@ -22,17 +22,16 @@ if TYPE_CHECKING:
     from pycaffe_dist.exchange.base import Exchange
     from pycaffe_dist.net.parameter import Parameter
 
-# What stands in the column of exchanges for parameters that no exchange combines.
+# The entry in the column of exchanges for parameters without an exchange.
 STATISTICS = "mean"
 NOTHING = "none"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What happens to one parameter: its exchange, the seconds predicted for it, and why.
+    """The plan for one parameter: its exchange, the predicted seconds, and the reason.
 
-    ``runner_up`` would have been the second choice, and taken ``runner_up_seconds``; empty when
-    there was none.
+    ``runner_up`` is the second choice, with ``runner_up_seconds``; empty if there is none.
     """
 
     key: str
@@ -51,7 +50,7 @@ class Row:
 class Plan:
     """One row for every parameter, in the order of the net.
 
-    Small ones travel together if they have at most ``bucket_bytes``.
+    Small parameters share buckets of at most ``bucket_bytes``.
     """
 
     rows: tuple[Row, ...]
@@ -70,7 +69,7 @@ class Plan:
         return {row.key: row.exchange for row in self.rows}
 
     def is_like(self, other: Plan) -> bool:
-        """Whether the same travels together, and by the same exchanges."""
+        """Whether another plan has the same buckets and the same exchanges."""
         return (self.choice, self.bucket_bytes) == (other.choice, other.bucket_bytes)
 
     def table(self) -> str:
@@ -116,7 +115,7 @@ class Plan:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Plan:
-        """Return the plan that was made a dictionary."""
+        """Return the plan of a dictionary."""
         rows = [Row(**row | {"shape": tuple(row["shape"])}) for row in fields["rows"]]
         return cls(tuple(rows), fields["bucket_bytes"])
 
@@ -128,14 +127,14 @@ def make_plans(
     wanted: str = AUTO,
     workload: Workload | None = None,
 ) -> list[Plan]:
-    """Return rank 0's plans, on all ranks: the one that it expects to be best comes first.
+    """Return rank 0's plans, on all ranks; the first one is predicted to be the best.
 
-    ``wanted`` is what --exchange says: "auto", or the name of the first of ``exchanges``, which
-    then combines all parameters that it can.  "auto" takes for each parameter what takes the least
-    time on its own, and with rank 0's ``workload`` those that together make the shortest iteration;
-    only then there may be several plans, because predictions that are close do not tell which is
-    better.  ``exchanges`` are left as the first plan wants them.  Raises ClusterError when
-    ``wanted`` can combine no parameter, or when this rank's parameters are not those of rank 0.
+    ``wanted`` is the value of --exchange: "auto", or the name of the first of ``exchanges``, which
+    then combines all parameters that it can. "auto" chooses for each parameter the fastest exchange
+    on its own.  With rank 0's ``workload`` it chooses exchanges that together make the shortest
+    iteration; then there may be several plans, because close predictions do not show which is
+    better. ``exchanges`` are left as the first plan needs them. Raises ClusterError when ``wanted``
+    can combine no parameter, or when this rank's parameters differ from rank 0's.
     """
     if wanted == AUTO:
         exchanges = [exchange for exchange in exchanges if exchange.may_help(cluster)]
@@ -181,7 +180,7 @@ def make_plan(
 def known_plan(
     data: bytes, parameters: Sequence[Parameter], exchanges: Sequence[Exchange], cluster: Cluster
 ) -> Plan | None:
-    """Return a plan that was made before, the same on all ranks, or None if it does not fit."""
+    """Return an earlier plan, the same on all ranks, or None if it does not fit."""
     plan = Plan.from_bytes(data)
     refused = [
         parameter.key
@@ -207,7 +206,7 @@ def buckets(
     exchanges: Sequence[Exchange],
     overlap: Overlap = Overlap.BACKWARD,
 ) -> list[tuple[Exchange, Bucket]]:
-    """Return what travels together by a plan, and how: see `buckets_of`."""
+    """Return the buckets of a plan and their exchanges: see `buckets_of`."""
     return buckets_of(plan.choice, parameters, exchanges, overlap)
 
 
@@ -230,7 +229,7 @@ def is_statistics(parameter: Parameter) -> bool:
 def _differences(
     parameters: Sequence[Parameter], exchanges: Sequence[Exchange], cluster: Cluster
 ) -> dict[tuple[str, str], str]:
-    """Say, by exchange and parameter, what must be the same on all ranks and is not."""
+    """Return, by exchange and parameter, what differs between ranks but must not."""
     facts = {
         f"{exchange.type} {parameter.key}": fact
         for exchange in exchanges
@@ -256,7 +255,7 @@ def _costs(
     cluster: Cluster,
     differences: dict[tuple[str, str], str],
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, str]]]:
-    """Return, by parameter and exchange, the predicted seconds, or the reason why it cannot."""
+    """Return, by parameter and exchange, the predicted seconds, or the reason of a refusal."""
     costs: dict[str, dict[str, float]] = {}
     refusals: dict[str, dict[str, str]] = {}
     for parameter in parameters:
@@ -314,7 +313,7 @@ def _choose(
     costs: Mapping[str, float],
     refusals: Mapping[str, str],
 ) -> tuple[str, str]:
-    """Return the name of a parameter's exchange, and why it is this one."""
+    """Return the name of a parameter's exchange, and the reason."""
     if not costs:
         raise ClusterError(
             f"no exchange can combine {parameter.key}: {_in_words(refusals.items())}"
@@ -334,7 +333,7 @@ def _in_words(refusals: Iterable[tuple[str, str]]) -> str:
 
 
 def _require_one(wanted: str, rows: Sequence[Row]) -> None:
-    """Raise ClusterError when the exchange that was asked for combines nothing."""
+    """Raise ClusterError when the wanted exchange combines nothing."""
     moved = [row for row in rows if row.exchange not in (STATISTICS, NOTHING)]
     if wanted == AUTO or not moved or any(row.exchange == wanted for row in moved):
         return

@@ -1,4 +1,4 @@
-"""Predicts how fast a net would train on a cluster that one does not have."""
+"""Predicts how fast a net would train on another cluster."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ UPDATE = "update"
 class Imagined:
     """A cluster of ``ranks`` hosts, one rank on each.
 
-    ``link`` joins any two of them at once, as a switch does; ``rate`` is FLOP/s in matrix products,
-    or None for this machine's; ``wire`` is the form in which gradients travel.
+    ``link`` connects any two of them at once, like a switch; ``rate`` is FLOP/s in matrix products,
+    or None for this machine's; ``wire`` is the format of gradients in messages.
     """
 
     ranks: int
@@ -59,7 +59,7 @@ def open_net(path: str) -> tuple[Net, Any]:
 
 
 def measure_times(net: Net, param: Any, iterations: int) -> Times:
-    """Return the median times of so many iterations on this machine, after one that compiles."""
+    """Return the median times of so many iterations here, after a first one that compiles."""
     method = method_class(param.type)(param, net.parameters)
     net.record = spans = LayerTimes()
     for number in range(1 + iterations):
@@ -68,7 +68,7 @@ def measure_times(net: Net, param: Any, iterations: int) -> Times:
         net.backward()
         for index, parameter in enumerate(net.parameters):
             started = perf_counter()
-            # Without a step, so that no weight can overflow however long this goes on.
+            # Without a step, so that no weight can overflow.
             method.update(index, 0.0, Regularization(1.0, 0.0, 0.0), number)
             spans(Kind.UPDATE, parameter.key, started, perf_counter())
         spans.end_iteration()
@@ -131,7 +131,7 @@ def curve(
 
 
 def curve_table(iterations: Sequence[tuple[int, Iteration]]) -> str:
-    """Return the curve as text; a speed-up is that of samples per second, with fixed batches."""
+    """Return the curve as text; speed-ups are of samples per second, with fixed batches."""
     alone = iterations[0][1].total
     lines: list[tuple[str, ...]] = [
         ("ranks", "ms", "computing", "wire", "waiting", "speed-up", "efficiency")

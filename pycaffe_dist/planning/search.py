@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from pycaffe_dist.exchange.base import Bucket, Exchange
     from pycaffe_dist.net.parameter import Parameter
 
-# A choice must shorten the iteration by more than this part of it: less is not predictable.
+# A choice must shorten the iteration by more than this fraction: less is not predictable.
 _WORTHWHILE = 0.003
 # So many of the largest parameters are tried one by one; the others follow.
 _MOST_TRIED = 48
-# What fuses parameters is tried with these sizes of what travels together.
+# Exchanges with buckets are tried with these bucket sizes.
 _BUCKET_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
-# Plans that are predicted to take at most so many times the least are worth a trial.
+# Plans whose predicted time is at most so many times the least are worth a trial.
 _CLOSE = 1.25
 _MOST_PLANS = 5
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a rank computes in an iteration of so many passes, and until when messages may go on."""
+    """A rank's computing in an iteration of some passes, and how long messages may overlap it."""
 
     times: Times
     passes: int = 1
@@ -55,12 +55,11 @@ def best_together(
     workload: Workload,
     cluster: Cluster,
 ) -> list[Choice]:
-    """Return the choice that is predicted to be best, then others that may be as good.
+    """Return the choice with the best prediction, then others that may be as good.
 
-    ``costs`` are the seconds that each exchange would take on its own, of those that are possible.
-    Better choices are looked for from the best of a few beginnings on: each exchange wherever it is
-    possible, and for each parameter the one that takes the least time on its own; all with several
-    sizes of buckets.
+    ``costs`` are the seconds of each possible exchange on its own.  The search starts from the best
+    of a few choices: each exchange wherever it is possible, and for each parameter the fastest one
+    on its own; all with several sizes of buckets.
     """
     cheapest = {key: min(of, key=of.__getitem__) for key, of in costs.items() if of}
     beginnings = [cheapest] + [
@@ -95,7 +94,7 @@ def best_together(
 
 
 def use_buckets(exchanges: Sequence[Exchange], bucket_bytes: int) -> None:
-    """Let exchanges fuse what has at most so many bytes together."""
+    """Let exchanges make buckets of at most so many bytes."""
     for exchange in exchanges:
         exchange.settings = replace(exchange.settings, bucket_bytes=bucket_bytes)
 
@@ -107,7 +106,7 @@ def predicted(
     workload: Workload,
     cluster: Cluster,
 ) -> Iteration:
-    """Return the iteration in which each parameter takes the exchange that ``choice`` names."""
+    """Return the predicted iteration with the exchanges of ``choice``."""
     sent = []
     if cluster.size > 1:
         sent = buckets_of(choice, parameters, exchanges, workload.overlap)
@@ -138,14 +137,14 @@ def predicted(
 
 
 def spared_seconds(exchange: Exchange, bucket: Bucket, cluster: Cluster) -> float:
-    """Return the seconds that a bucket spares the backward of its layer."""
+    """Return the seconds that a bucket saves in the backward of its layer."""
     flops = exchange.cost(bucket.slices, cluster).saved_flops
     return flops / product_rate(cluster) if flops else 0.0
 
 
 def _transfer(exchange: Exchange, bucket: Bucket, cluster: Cluster) -> Transfer:
     cost = exchange.cost(bucket.slices, cluster)
-    # Several parameters are complete with the one that backward comes to last.
+    # A bucket is complete with the parameter that backward reaches last.
     last = min((piece.parameter for piece in bucket.slices), key=_ready_after)
     return Transfer(
         layer=last.layer_index,

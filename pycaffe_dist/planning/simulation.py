@@ -1,4 +1,4 @@
-"""One training iteration on a cluster, event by event: what computing hides of the messages."""
+"""One training iteration on a cluster, event by event: how computing and messages overlap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pycaffe_dist.comm.measured import NO_CONTENTION, Contention
 from pycaffe_dist.config import Overlap
 
-# With messages during forward, how many iterations it takes until one is like the next.
+# With messages during forward, the number of iterations until they repeat.
 _SETTLING = 2
 
 
@@ -18,9 +18,9 @@ class Transfer:
     """Messages that start when backward has passed layer ``after``, or when it has ended (None).
 
     They occupy the wire for ``wire`` seconds and arrive ``latency`` seconds later.  ``finish``
-    seconds of computing follow once somebody waits for them; ``saved`` seconds are what backward of
-    layer ``layer`` is spared.  Of those that wait for the wire, the lowest ``priority`` goes first.
-    ``messages`` of them follow one another.
+    seconds of computing follow once somebody waits for them; backward of layer ``layer`` takes
+    ``saved`` seconds less.  Of the transfers that wait for the wire, the lowest ``priority`` goes
+    first.  A transfer has ``messages`` messages, one after the other.
     """
 
     layer: int
@@ -35,7 +35,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Update:
-    """A parameter's update: it takes so many seconds, after these transfers (their numbers).
+    """A parameter's update: its seconds, and the numbers of the transfers before it.
 
     ``layer`` is the first that uses the parameter.
     """
@@ -47,9 +47,9 @@ class Update:
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one iteration takes, in seconds: altogether, computing, and waiting for messages.
+    """The seconds of one iteration: in total, of computing, and of waiting for messages.
 
-    ``wire`` is how long the wire would be in use if nothing else went on.
+    ``wire`` is the time of the messages alone.
     """
 
     total: float
@@ -68,11 +68,11 @@ def simulate(
     overlap: Overlap = Overlap.BACKWARD,
     contention: Contention = NO_CONTENTION,
 ) -> Iteration:
-    """Run one iteration of a rank whose others do the same at the same time.
+    """Run one iteration of a rank while all other ranks do the same.
 
-    ``forward`` and ``backward`` are each layer's seconds; of ``passes`` passes the last one sends.
-    ``transfers`` come in the order in which they are sent, ``updates`` in that of the solver.  The
-    wire carries one transfer after the other.
+    ``forward`` and ``backward`` are each layer's seconds; the last of ``passes`` passes sends.
+    ``transfers`` are in the order of sending, ``updates`` in the solver's order.  The wire carries
+    one transfer after the other.
     """
     spared = [0.0] * len(backward)
     for transfer in transfers:
@@ -89,17 +89,17 @@ def simulate(
 
 
 class _Machine:
-    """A rank that computes, and a wire that carries what it is given, each at its own rate."""
+    """A rank that computes and a wire that carries transfers, each at its own rate."""
 
     def __init__(self, contention: Contention, transfers: Sequence[Transfer]):
         self._contention = contention
         self._transfers = transfers
         self._now = self._computing = self._waiting = 0.0
-        self._owed = 0.0  # the seconds that messages take from what is computed next
+        self._owed = 0.0  # the seconds that messages take from the next computing
         self._queue: list[tuple[int, int, int]] = []  # a heap: priority, order, number
         self._orders = 0
         self._carried: tuple[int, float] | None = None  # its number and its latency
-        self._left = 0.0  # the seconds of wire that it still needs
+        self._left = 0.0  # the seconds that it still needs on the wire
         self.arrivals: dict[int, float] = {}
 
     def state(self) -> tuple[float, float, float]:
@@ -116,11 +116,11 @@ class _Machine:
             self._next()
 
     def has_arrived(self, number: int) -> bool:
-        """Tell whether a transfer is there now."""
+        """Tell whether a transfer has arrived."""
         return self.arrivals.get(number, float("inf")) <= self._now
 
     def compute(self, seconds: float) -> None:
-        """Compute what takes so many seconds while the wire is not in use."""
+        """Do work that takes so many seconds without messages."""
         began, left = self._now, seconds + self._owed
         self._owed = 0.0
         while left > 0 and self._carried is not None:
@@ -138,7 +138,7 @@ class _Machine:
     def wait(self, number: int) -> None:
         """Do nothing until a transfer has arrived."""
         began = self._now
-        self._owed = 0.0  # a core is free for messages, whose latency has it
+        self._owed = 0.0  # a core is free for messages; the latency includes it
         while number not in self.arrivals:
             self._advance(self._left, self._left)
         until = self.arrivals[number]
@@ -151,7 +151,7 @@ class _Machine:
         self._waiting += self._now - began
 
     def _advance(self, seconds: float, carried: float) -> None:
-        """Let time pass, in which the wire does ``carried`` of what it has left."""
+        """Let time pass; the wire carries ``carried`` seconds of its work."""
         self._now += seconds
         self._left -= carried
         if self._left <= 1e-15 and self._carried is not None:
@@ -187,7 +187,7 @@ class _Run:
         self._unfinished: set[int] = set()
 
     def iteration(self, passes: int, overlap: Overlap) -> None:
-        """Go forward and backward, and update, at once or in the next forward."""
+        """Run forward, backward and the updates, now or in the next forward."""
         machine = self._machine
         for number in range(passes):
             for layer, seconds in enumerate(self._forward):
@@ -213,7 +213,7 @@ class _Run:
                 self._machine.send(number)
 
     def _use_the_time(self, awaited: Update) -> None:
-        """Make updates whose transfers have arrived until those of ``awaited`` have."""
+        """Make updates whose transfers have arrived, until the transfers of ``awaited`` arrive."""
         while not self._can(awaited):
             ready = [late for late in self._late if late is not awaited and self._can(late)]
             if not ready:

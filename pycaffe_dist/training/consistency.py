@@ -1,4 +1,4 @@
-"""Makes sure that ranks train the same: their solvers at the start, their weights now and then."""
+"""Checks that ranks train the same: their solvers at the start, their weights now and then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.solvers import Solver
 
-# Where files are, and which GPU computes, are each rank's own matter; nets are compared as built.
+# Paths of files and GPUs may differ between ranks; nets are compared after they are built.
 _OWN_FIELDS = ("net", "train_net", "test_net", "weights", "snapshot_prefix", "device_id")
 _NETS = ("net_param", "train_net_param", "test_net_param")
 _OWN_OPTIONS = ("solver", "snapshot", "weights", "gpu", "threads")
@@ -30,7 +30,7 @@ _OWN_OPTIONS = ("solver", "snapshot", "weights", "gpu", "threads")
 
 def check_options(cluster: Cluster, options: TrainOptions) -> None:
     """Raise ClusterError unless all ranks were given the same flags; all ranks call it."""
-    # All ranks must know whether there is a timeline, and only rank 0 which file it is.
+    # All ranks must know whether there is a timeline, but only rank 0 its file.
     compared = asdict(replace(options, timeline="a file" if options.timeline else "none"))
     compared |= compared.pop("cluster") | compared.pop("gradients")
     mine = [
@@ -53,7 +53,7 @@ def check_solvers(cluster: Cluster, param: Any) -> None:
 def check_nets(cluster: Cluster, solver: Solver) -> None:
     """Raise ClusterError unless the ranks' nets have the same parameters and outputs.
 
-    Batches may differ in size, and layers without parameters.  All ranks call it.
+    The sizes of batches, and layers without parameters, may differ.  All ranks call it.
     """
     mine = [
         f"{parameter.key} of shape {parameter.shape}, lr_mult {parameter.lr_mult}, "
@@ -66,7 +66,7 @@ def check_nets(cluster: Cluster, solver: Solver) -> None:
 
 
 def _check_alike(cluster: Cluster, what: str, mine: Sequence[str]) -> None:
-    """Raise ClusterError, with the first of its lines that differs, unless all have rank 0's."""
+    """Raise ClusterError, with the first different line, unless all ranks have rank 0's lines."""
     digest = hashlib.sha256("\n".join(mine).encode()).digest()
     of_all = cluster.gather_bytes(digest)
     others = [rank for rank, theirs in enumerate(of_all) if theirs != of_all[0]]
@@ -83,9 +83,9 @@ def _check_alike(cluster: Cluster, what: str, mine: Sequence[str]) -> None:
 
 
 class WeightCheck:
-    """Compares the ranks' weights every ``interval`` iterations, for a solver to call after each.
+    """Compares the ranks' weights every ``interval`` iterations; a solver calls it after each.
 
-    Raises ClusterError on all ranks, with the ranks that differ and the first parameter that does.
+    Raises ClusterError on all ranks, with the ranks and the first parameter that differ.
     """
 
     def __init__(self, interval: int):
@@ -99,7 +99,7 @@ class WeightCheck:
 
 
 def check_equal(cluster: Cluster, parameters: Sequence[Parameter], when: str) -> None:
-    """Raise ClusterError, with the words ``when`` in it, unless all ranks have equal weights.
+    """Raise ClusterError, which says ``when``, unless all ranks have equal weights.
 
     Running statistics are each rank's own.  All ranks call it.
     """

@@ -49,14 +49,14 @@ _ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
 
 
 class _Transfer:
-    """A bucket's state: which of its parameters' gradients are missing in the current round."""
+    """A bucket's state: the parameters whose gradients are missing in the current round."""
 
     def __init__(self, exchange: Exchange, bucket: Bucket):
         self.exchange, self.bucket = exchange, bucket
         self.members = {piece.parameter.key for piece in bucket.slices}
         self.missing = set(self.members)
-        self.round = 0  # how often it has been complete
-        self.completed = 0  # how often what follows the messages has been done
+        self.round = 0  # the number of times that it has been complete
+        self.completed = 0  # the number of times that the work after the messages has been done
         self.handle: Handle | None = None
 
     @property
@@ -64,7 +64,7 @@ class _Transfer:
         return self.handle is not None and self.handle.done
 
     def complete(self) -> bool:
-        """Do, once, what follows the messages; tell whether it was to be done."""
+        """Do the work after the messages, once; tell whether it was due."""
         if self.completed == self.round:
             return False
         self.completed = self.round
@@ -87,19 +87,19 @@ class ExchangeEngine(TunableEngine):
         self._transfers: list[_Transfer] = []
         self._held: list[_Transfer] = []
         self._of_parameter: dict[str, list[_Transfer]] = {}
-        self._rounds: dict[str, int] = {}  # how often each gradient has been ready
+        self._rounds: dict[str, int] = {}  # the number of times that each gradient has been ready
         self._unawaited: set[str] = set()
         self._overlap = Overlap.BACKWARD
         self._apart = False
         self._waited = 0.0  # for messages, in seconds
-        self._reported = (0.0, 0.0)  # what hidden() spoke of: seconds under way, and waited
+        self._reported = (0.0, 0.0)  # of the last hidden(): seconds under way, and waited
         self._record: Record | None = None
         self._plan: Plan | None = None
         self._plans: list[Plan] = []  # that might be better
         self._candidates: list[Exchange] = []  # what they are made of
         self._given = b""
         self._plan_is_fixed = False
-        # How often this rank was asked for an action, and how often all did it.
+        # How often this rank was asked for an action, and how often all ranks did it.
         self._asked = dict.fromkeys(_ACTIONS, 0)
         self._done = dict.fromkeys(_ACTIONS, 0)
 
@@ -134,7 +134,7 @@ class ExchangeEngine(TunableEngine):
     def _gather(
         self, kinds: Sequence[type[Exchange]], parameters: Sequence[Parameter]
     ) -> list[Exchange]:
-        """Return exchanges that have found out, with all ranks, what they can do here."""
+        """Return the exchanges, after all ranks have found out what these can do here."""
         exchanges = [kind(self._cluster, self._settings) for kind in kinds]
         for exchange in exchanges:
             exchange.negotiate(parameters)
@@ -143,7 +143,7 @@ class ExchangeEngine(TunableEngine):
     def _adopt(
         self, plan: Plan, parameters: Sequence[Parameter], exchanges: list[Exchange]
     ) -> None:
-        """Prepare to do what a plan says, from the next gradient on."""
+        """Prepare to follow a plan from the next gradient on."""
         self._plan = plan
         self._exchanges = exchanges
         self._statistics = [p for p in parameters if plan.row(p).exchange == STATISTICS]
@@ -201,13 +201,13 @@ class ExchangeEngine(TunableEngine):
         self._adopt(plan, parameters, self._candidates)
 
     def predict(self, parameters: Sequence[Parameter], times: Times) -> Iteration:
-        """Return the iteration that the plan is predicted to make of these times."""
+        """Return the plan's predicted iteration with these times of layers."""
         choice = self._plan.choice if self._plan else {}
         workload = self._workload(times)
         return predicted(choice, parameters, self._exchanges, workload, self._cluster)
 
     def _workload(self, times: Times) -> Workload:
-        """Return what is computed, with the products that the plan spares the layers."""
+        """Return the work of an iteration, with the products that the plan saves the layers."""
         full = [*times.backward]
         for transfer in self._transfers:
             layer = transfer.bucket.slices[0].parameter.layer_index
@@ -216,7 +216,7 @@ class ExchangeEngine(TunableEngine):
         return Workload(times, self._settings.passes, self._overlap)
 
     def fix_plan(self) -> bytes:
-        """Return the plan of "auto", which is not revised any more; else nothing."""
+        """Fix and return the plan of "auto", which is not revised any more; else return nothing."""
         self._plan_is_fixed = True
         return self._plan.to_bytes() if self._plan and self._exchange == AUTO else b""
 
@@ -261,12 +261,12 @@ class ExchangeEngine(TunableEngine):
         return bool(self._updated)
 
     def begin(self, iteration: int, rate: float) -> None:
-        """Take note of the iteration whose gradients come next, and of its learning rate."""
+        """Note the number of the iteration whose gradients come next, and its learning rate."""
         for exchange in self._updating:
             exchange.begin(iteration, rate)
 
     def synchronize(self) -> None:
-        """Give all ranks the same weights, when some may have seen fewer updates than others."""
+        """Give all ranks the same weights; some may have seen fewer updates than others."""
         for exchange in self._updating:
             exchange.synchronize()
 
@@ -284,7 +284,7 @@ class ExchangeEngine(TunableEngine):
         ]
 
     def _possible_overlap(self, plan: Plan) -> Overlap:
-        """Return the overlap that was asked for, if all exchanges allow it; else log why not."""
+        """Return the wanted overlap if all exchanges allow it; else log why not."""
         wanted = self._settings.overlap
         used = {row.exchange for row in plan.rows}
         late = [e.type for e in self._exchanges if e.type in used and not e.during_backward]
@@ -299,7 +299,7 @@ class ExchangeEngine(TunableEngine):
         return self._overlap is Overlap.FORWARD and not self._apart
 
     def has_arrived(self, parameter: Parameter) -> bool:
-        """Tell whether :meth:`wait` would find all messages of a parameter there."""
+        """Tell whether all messages of a parameter have arrived."""
         return all(transfer.has_arrived for transfer in self._of_parameter.get(parameter.key, ()))
 
     def hidden(self) -> str:
@@ -318,7 +318,7 @@ class ExchangeEngine(TunableEngine):
         return self._factored
 
     def gradient_ready(self, parameter: Parameter) -> None:
-        """Start the exchanges that waited for this gradient only.
+        """Start the exchanges whose last missing gradient this is.
 
         Raises ClusterError when the gradient was announced already and nobody waited for its mean.
         """
@@ -357,8 +357,8 @@ class ExchangeEngine(TunableEngine):
         Or, if an exchange :meth:`updates` it, when its weights are updated.  Unless it is to
         ``rebuild`` the gradient, the factors are returned if the gradient came as such.
 
-        Raises ClusterError when backward has not announced the gradient or one that travels with
-        it, and whatever went wrong on the way.
+        Raises ClusterError when backward has not announced a gradient of the bucket, and the
+        exchange's own exceptions.
         """
         for transfer in self._arrived(parameter):
             exchange = transfer.exchange
@@ -395,13 +395,13 @@ class ExchangeEngine(TunableEngine):
             self._record(Kind.WAIT, key, started, ended)
 
     def _release(self) -> None:
-        """Start what waited for the end of backward, in the same order on all ranks."""
+        """Start exchanges that waited for the end of backward, in the same order on all ranks."""
         held, self._held = self._held, []
         for transfer in sorted(held, key=lambda transfer: transfer.bucket.number):
             self._submit(transfer)
 
     def mean_statistics(self) -> None:
-        """Give the layers' running statistics their mean over ranks, on all ranks."""
+        """Replace the layers' running statistics by their means over ranks, on all ranks."""
         if not self._statistics:
             return
         arrays = [parameter.blob.data.reshape(-1) for parameter in self._statistics]
@@ -412,11 +412,11 @@ class ExchangeEngine(TunableEngine):
             begin += array.size
 
     def agree(self, action: Action) -> Action:
-        """Return what all ranks do, at the latest one call after a rank asked for it.
+        """Return the action that all ranks take, at the latest one call after a rank asked for it.
 
-        What is asked of all ranks at once, as mpirun does with signals, may reach them in different
-        iterations.  It is still done once: the n-th time that a rank is asked for something is
-        taken to be what the others were asked for their n-th time.
+        A request to all ranks, such as mpirun's signals, may reach them in different iterations. It
+        is still done once: a rank's n-th request for an action is the same as the other ranks'
+        n-th.
         """
         asked = self._asked
         if action is not Action.NONE:
@@ -431,7 +431,7 @@ class ExchangeEngine(TunableEngine):
         return new.pop() if new else Action.NONE
 
     def finish(self) -> None:
-        """Forget the net; waits for nothing, so that a rank that fails ends at once."""
+        """Forget the net without waiting, so that a rank that fails ends at once."""
         for exchange in self._exchanges:
             exchange.close()
         self._exchanges, self._transfers, self._held, self._statistics = [], [], [], []
@@ -445,7 +445,7 @@ class ExchangeEngine(TunableEngine):
 def make_engine(
     cluster: Cluster, exchange: str = AUTO, settings: ExchangeSettings | None = None
 ) -> Engine:
-    """Return the engine that suits ``cluster``: one rank needs no exchange.
+    """Return the engine for ``cluster``: one rank needs no exchange.
 
     Raises ClusterError when there is no ``exchange`` of that name, or not with these settings.
     """

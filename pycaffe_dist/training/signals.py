@@ -1,4 +1,4 @@
-"""Signals become actions that the solver asks for between two iterations, as in Caffe."""
+"""Turns signals into actions for the solver between two iterations, as in Caffe."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from pycaffe_dist.config import Action
 
 _LIKE_SIGTERM = {signal.SIGUSR1, signal.SIGUSR2}
-# So long may mpirun take to pass on both: between them there can be an iteration.
+# Seconds that mpirun may need to pass on both; an iteration may lie between them.
 APART_SECONDS = 0.2
 
 
 class SignalActions:
-    """While entered, collects signals; calling it returns the action they ask for, once.
+    """Collects signals while entered; a call returns the wanted action, once.
 
-    SIGINT and SIGHUP do what they were given.  SIGUSR1 and SIGUSR2 mean the same as these two,
-    because Open MPI's mpirun passes only them on to its ranks.  SIGTERM, and SIGUSR1 and SIGUSR2
-    together, write a snapshot and stop: one of them alone counts ``apart`` seconds after it came.
-    After a SIGINT that stops, a second one ends the process at once.  Enter it in the main thread.
+    SIGINT and SIGHUP have the given actions.  SIGUSR1 and SIGUSR2 mean the same, because Open MPI's
+    mpirun passes only these on to its ranks.  SIGTERM, or SIGUSR1 and SIGUSR2 together, write a
+    snapshot and stop; therefore one of the two alone counts only after ``apart`` seconds.  After a
+    SIGINT that stops, a second one ends the process at once.  Enter it in the main thread.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SignalActions:
         self._previous.clear()
 
     def __call__(self) -> Action:
-        """Return one pending action, NONE without; as in Caffe, SIGHUP's goes before SIGINT's."""
+        """Return one pending action, or NONE; as in Caffe, SIGHUP comes before SIGINT."""
         if self._pending.keys() >= _LIKE_SIGTERM:
             for number in _LIKE_SIGTERM:
                 del self._pending[number]
@@ -68,7 +68,7 @@ class SignalActions:
         return Action.NONE
 
     def _may_have_a_partner(self, number: signal.Signals) -> bool:
-        """Tell whether a signal is the first of two that may both be on their way."""
+        """Tell whether a signal may be the first of a pair."""
         young = time.monotonic() - self._pending[number] < self._apart
         return number in _LIKE_SIGTERM and young
 

@@ -1,4 +1,4 @@
-"""A file that shows what every rank did when: in Chrome's trace format, for Perfetto and others."""
+"""A file that shows what every rank did when, in Chrome's trace format, for Perfetto and others."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pycaffe_dist.profiling import Kind
 
 # Some 20 MB of file for each rank.
 MOST_SPANS = 200_000
-_SHORTEST_WAIT = 20e-6  # waiting for what is there already is not shown
-_COMPUTING = 0  # the first row of a rank; exchanges that overlap take one row each
+_SHORTEST_WAIT = 20e-6  # waiting for messages that have arrived is not shown
+_COMPUTING = 0  # the first row of a rank; overlapping exchanges take one row each
 _FIRST_EXCHANGE = 1
 
 
 class Span(NamedTuple):
-    """What happened between two times of this rank's clock (seconds)."""
+    """One event: its start and end on this rank's clock (seconds)."""
 
     kind: str
     name: str
@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 
 class Timeline:
-    """Keeps the spans that it is told of as a `Record`, the first ``most`` of them.
+    """A `Record` that keeps the first ``most`` spans.
 
     Making one and writing it are collective: the ranks' clocks are compared at both times.  Raises
     UsageError on rank 0 when ``path`` cannot be written to.
@@ -45,7 +45,7 @@ class Timeline:
         self._began = clock_ahead(cluster)
 
     def __call__(self, kind: Kind, name: str, started: float, ended: float) -> None:
-        """Take note of a span."""
+        """Note a span."""
         if len(self._spans) < self._most and (
             kind is not Kind.WAIT or ended - started >= _SHORTEST_WAIT
         ):
@@ -88,7 +88,7 @@ class Timeline:
 
 
 def _check_place(path: Path) -> None:
-    """Raise UsageError, before the run and not after it, where no file can be written."""
+    """Raise UsageError, before the run and not after it, if the file cannot be written."""
     if path.is_dir():
         raise UsageError(f"cannot write the timeline {path}: it is a folder")
     if not path.absolute().parent.is_dir():

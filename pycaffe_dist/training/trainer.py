@@ -33,9 +33,9 @@ def train(
 ) -> int:
     """Run the training that ``options`` describe, on this rank; return the exit status 0.
 
-    ``action_source`` is asked between iterations what to do; a rank that serves parameters leaves
-    that to those that train.  ``callbacks`` run after every iteration and do not look at
-    parameters.  Raises PcaffeError; on several ranks an exception ends the run on all of them.
+    ``action_source`` is called between iterations for the next action; a rank that serves
+    parameters does not call it.  ``callbacks`` run after every iteration and must not read
+    parameters.  Raises PcaffeError; an exception ends the run on all ranks.
     """
     with clusters.detect(options.cluster) as cluster:
         set_threads(options.threads or cluster.threads)
@@ -74,9 +74,9 @@ def _train(
 def _solver_for(
     options: TrainOptions, param: Any, cluster: Cluster, chosen: Device, snapshot: str
 ) -> Solver:
-    """Return the solver that ``options`` describe; ``snapshot`` is what it is to resume from."""
+    """Return the solver that ``options`` describe; it will resume from ``snapshot``."""
     if snapshot or options.weights:
-        # As in Caffe, these go before what the solver says.
+        # As in Caffe, these replace the solver's own.
         param.ClearField("weights")
     if not snapshot:
         param.weights.extend(options.weights)
@@ -100,7 +100,7 @@ def _run(
     action_source: ActionSource,
     callbacks: Sequence[Callback],
 ) -> None:
-    """Resume, if there is a ``snapshot``, and train to the end."""
+    """Resume if there is a ``snapshot``, and train to the end."""
     _log_ranks(cluster, solver)
     if snapshot:
         logger.info("Resuming from %s", snapshot)
@@ -114,14 +114,14 @@ def _run(
         solver.profile(timeline)
     logger.info("Starting Optimization")
     solver.solve()
-    # Caffe's command says so, whatever its solver has said.
+    # Caffe's command logs this even if its solver has.
     logger.info("Optimization Done.")
     if timeline is not None:
         timeline.write()
 
 
 def _find_snapshot(options: TrainOptions, param: Any, cluster: Cluster) -> str:
-    """Return the path of the solver state to resume from, on which rank 0 decides for all."""
+    """Return the path of the solver state to resume from; rank 0 decides for all."""
     found = resolve(param, options.snapshot) if cluster.rank == 0 else ""
     return cluster.broadcast_bytes(found.encode()).decode()
 
@@ -138,10 +138,10 @@ def make_solver(
     keep_diffs: bool = False,
     device: Device = HOST,
 ) -> Solver:
-    """Return a solver of a SolverParameter on this rank; see Solver for what the options mean.
+    """Return a solver of a SolverParameter on this rank; see Solver for the options.
 
-    What ``settings`` say of the solver's own needs is replaced by what ``param`` says of them.
-    Without a ``cluster``, under a launcher such as mpirun, it is the one that the launcher started.
+    ``param`` replaces the parts of ``settings`` that the solver determines.  Without a ``cluster``,
+    under a launcher such as mpirun, the launcher's cluster is used.
     """
     if cluster is None:
         cluster = launched_cluster()
@@ -167,7 +167,7 @@ def make_solver(
 
 
 def _needs_gradients(param: Any) -> str:
-    """Say why a solver must see all mean gradients itself; empty if it need not."""
+    """Return why a solver needs all mean gradients itself; empty if it does not."""
     if param.clip_gradients >= 0:
         return "clip_gradients needs the norm of all mean gradients, which no rank has"
     if param.data_type == "float16":
@@ -202,7 +202,7 @@ def _solver_param(options: TrainOptions) -> Any:
 
 
 def _log_ranks(cluster: Cluster, solver: Solver) -> None:
-    """Say how many ranks train together, and on how many samples per iteration."""
+    """Log the number of ranks and of samples per iteration."""
     if cluster.size == 1:
         return
     logger.info(

@@ -284,7 +284,7 @@ def test_a_run_to_the_end_has_status_0(launch, tmp_path):
         (
             "prterun has exited due to process rank 0 with PID 0 on node vm calling\n"
             '"abort". This may have caused other processes',
-            "rank 0 on vm gave up, for the reason that it has told",
+            "rank 0 on vm gave up; see its error message",
         ),
         (
             "A daemon failed to report back after being spawned. This could\nbe due to\n\n"
@@ -348,7 +348,7 @@ def test_a_rank_that_mpi_kills_is_not_named_as_the_cause(broken, hosts, suspects
     output = "".join(BROKEN % pair for pair in broken) + ABORT
     told = f"rank 0 on h1 lost its connection to {suspects}, which had probably died before"
     assert failure.find_cause(output, [], hosts) == told
-    reason = "rank 2 on h3 gave up, for the reason that it has told"
+    reason = "rank 2 on h3 gave up; see its error message"
     assert failure.find_cause(output, ["rank 2 on h3", "rank 0 on h1"], hosts) == reason
 
 
