@@ -42,7 +42,7 @@ def _to_half(value):
     size = np.uint32(bits & 0x7FFFFFFF)
     # From 2^-14 on: move the exponent's bias from 127 to 15, and round 13 bits away.
     normal = np.uint32(size + np.uint32(0xFFF) + ((size >> 13) & 1) - np.uint32(112 << 23)) >> 13
-    # Below: adding 0.5 makes the unit in the last place that of float16's smallest numbers.
+    # Below: adding 0.5 rounds to the spacing of float16's smallest numbers.
     small = np.float32(size.view(np.float32) + np.float32(0.5)).view(np.uint32) - 0x3F000000
     half = np.uint32(normal) if size >= np.uint32(113 << 23) else np.uint32(small)
     half = half if size < np.uint32(0x47800000) else np.uint32(0x7C00)

@@ -164,7 +164,7 @@ def _write_lines(pixels, at, pitch, means, mean_at, mean_pitches, scale, mirrore
 def _stream_seam(first, mean, pitch, mean_pitch, scale, size, mirrored, columns, waiting, place):
     """Stream the cache line with the ``waiting`` last numbers of a line and the next one's first.
 
-    The arguments are those of `_stream_lines`, with addresses of the line's first pixel, mean and
+    The arguments are as in `_stream_lines`, with addresses of the line's first pixel, mean and
     number.  Up to 16 pixels and means beside both lines are read, but not used.
     """
     for k in range(0, CACHE_LINE // size, LANES):

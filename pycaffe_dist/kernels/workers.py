@@ -111,7 +111,7 @@ def run_all(
     finished: Callable[[Exception | None], None],
     processes: int = 0,
 ) -> None:
-    """Run the tasks of all ``groups``, those of a group one after the other; wait for them.
+    """Run the tasks of all ``groups``, each group's one after the other; wait for them.
 
     A task is called with the worker that it may use.  There are as many workers as cores, or
     ``processes``.  ``finished`` is called after each task, by one thread at a time, with the

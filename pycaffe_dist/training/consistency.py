@@ -77,7 +77,7 @@ def _check_alike(cluster: Cluster, what: str, mine: Sequence[str]) -> None:
     pairs = zip_longest(*(data.decode().split("\n") for data in texts), fillvalue="nothing")
     expected, found = next(pair for pair in pairs if pair[0] != pair[1])
     raise ClusterError(
-        f"the {what} of rank {other} of {cluster.size} differs from that of rank 0: it has {found} "
+        f"the {what} of rank {other} of {cluster.size} differs from rank 0's: it has {found} "
         f"instead of {expected}"
     )
 
@@ -114,6 +114,6 @@ def check_equal(cluster: Cluster, parameters: Sequence[Parameter], when: str) ->
     first = min(int(np.argmax(of_all[rank] != expected)) for rank in others)
     ranks = f"rank{'s' * (len(others) > 1)} {', '.join(map(str, others))}"
     raise ClusterError(
-        f"{when} the weights of {ranks} of {cluster.size} differ from those of the other ranks, "
+        f"{when} the weights of {ranks} of {cluster.size} differ from the other ranks', "
         f"first in {compared[first].key}"
     )

@@ -169,8 +169,10 @@ def test_in_place_is_the_same_as_out_of_place(case):
 
 @every_differentiable_case
 def test_backward_reads_no_more_than_it_declares(case):
-    """Blobs that backward does not declare are overwritten, those of which it needs the signs
-    are scaled: the gradients stay."""
+    """Change the blobs that backward does not declare: the gradients stay the same.
+
+    Blobs of which backward declares only the signs are scaled, the others are overwritten.
+    """
     expected = case.build()
     _, bottom_diffs, parameter_diffs = run(expected)
     harness = case.build()

@@ -87,13 +87,13 @@ def test_ranks_that_wait_long_say_for_which_exchange_and_ranks(mpirun):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("options", "the command line of rank 1 of 2 differs from that of rank 0: it has check_"),
+        ("options", "the command line of rank 1 of 2 differs from rank 0's: it has check_"),
         (
             "solver",
-            "the solver of rank 1 of 2 differs from that of rank 0: it has max_iter: 5 instead of "
+            "the solver of rank 1 of 2 differs from rank 0's: it has max_iter: 5 instead of "
             "max_iter: 8",
         ),
-        ("net", "the net of rank 1 of 2 differs from that of rank 0: it has ip[0] of shape (5, 3)"),
+        ("net", "the net of rank 1 of 2 differs from rank 0's: it has ip[0] of shape (5, 3)"),
         ("shape", "layer0[1] (5,) float32 instead of layer0[1] (4,) float32"),
         ("count", "this rank's net has 4 parameters, rank 0's has 3"),
         ("twice", "the gradient of layer0[0] is ready twice"),
@@ -112,7 +112,7 @@ def test_weights_that_drift_apart_end_the_run(mpirun):
     assert finished.status == 1
     assert finished.output.count("equal") == 4
     message = (
-        "after iteration 7 the weights of ranks 1, 3 of 4 differ from those of the other ranks, "
+        "after iteration 7 the weights of ranks 1, 3 of 4 differ from the other ranks', "
         "first in layer0[1]"
     )
     assert finished.output.count(message) == 1

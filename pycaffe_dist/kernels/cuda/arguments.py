@@ -45,5 +45,5 @@ class Arguments:
         self._layout = layout
 
     def put(self, values: Sequence[Any]) -> None:
-        """Put in new values, addresses for arrays; raises struct.error for those of wrong types."""
+        """Store new values, addresses for arrays; raises struct.error for wrong types."""
         self._layout.pack_into(self._values, 0, *values)

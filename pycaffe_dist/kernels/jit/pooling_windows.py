@@ -68,7 +68,7 @@ class MaximumKernel:
     Arguments: x (the first row that the windows cover), x_row, rows, width, index (flat, of x[0]),
     best, where (scratch rows, at column 0), y, mask (int32), count.  The caller has filled the
     scratch rows' padding with -inf and `NOWHERE`; the first window starts ``pad`` before column 0.
-    Code for ``whole`` rows, those of a window inside the image, is unrolled.
+    Code for ``whole`` rows, as many as a window inside the image has, is unrolled.
     """
 
     columns: int

@@ -166,8 +166,8 @@ class SpreadKernel:
         dx[r, i] = Σ w[rows[r, l].weights + 4·k] · dy[rows[r, l].offset + (i + pad - k·dilation)
                    / stride] over l < lines and all k for which that is an element
 
-    Arguments: dy, rows (for each row of dx ``lines`` pairs of int64, an offset and that of its
-    weights), height (of dx), zeros (a row), w, dx.
+    Arguments: dy, rows (for each row of dx ``lines`` pairs of int64, an offset and its weights'
+    offset), height (of dx), zeros (a row), w, dx.
     """
 
     row: Row

@@ -220,8 +220,8 @@ def _add_sums(sums, dw, base, per_output, band, tiles, passes, places, outputs):
 def _add_piece(x, steps, dy_t, y_range, band, tiles, offsets, runs, run_starts, passes, sums):
     """Add the products of rows ``y_range`` of dy, transposed, to the sums of ``tiles``.
 
-    x is an address; ``steps`` are the floats between its images and rows, the rows and columns of
-    x between those of y, the number of images, and y's width.
+    x is an address; ``steps`` are the floats between its images and rows, the row and column stride
+    of the convolution, the number of images, and y's width.
     """
     image_step, pitch, row_step, stride, count, width_y = steps
     kernel, rows, first_offset, lanes = band[0], band[3], band[5], dy_t.shape[2]
