@@ -42,7 +42,7 @@ class Result(NamedTuple):
 
 
 def train(folder: Path, data: str, ranks: int, batch: int, iterations: int, flags: list) -> Result:
-    """Train on some ranks with so many samples on each; return how well it went."""
+    """Train on some ranks with so many samples on each; return accuracy, loss and time."""
     net = NET.read_text().replace("batch_size: 64", f"batch_size: {batch}")
     (folder / "net.prototxt").write_text(net.replace("data/mnist", data))
     solver = SOLVER.format(net=folder / "net.prototxt", iterations=iterations)
@@ -60,7 +60,7 @@ def train(folder: Path, data: str, ranks: int, batch: int, iterations: int, flag
 
 
 def show(way: str, result: Result, one: Result) -> None:
-    """Print a run beside that of one rank."""
+    """Print a run and its difference from one rank's."""
     apart = result.accuracy - one.accuracy
     print(
         f"{way:18}  {result.accuracy:10.2f}  {apart:+20.2f}  {result.loss:9.4f}  "

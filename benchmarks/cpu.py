@@ -1,10 +1,10 @@
-"""Times whole training iterations of Caffe's classic nets, beside PyTorch and BVLC Caffe.
+"""Times whole training iterations of Caffe's classic nets in pcaffe, PyTorch and BVLC Caffe.
 
-Each net runs forward, backward and update on random data.  pcaffe and PyTorch take turns, each in a
-process of its own, so that a busy machine slows both; medians are printed, and the median of the
-rounds' ratios.  For each layer follow its times, its rate, and the fraction of what this machine
-reached in the same run: multiply-adds for products and convolutions, copied bytes for the rest
-(small blobs that stay in a cache exceed it).
+Each net runs forward, backward and update on random data.  pcaffe and PyTorch take turns, each in
+its own process, so that a busy machine slows both; prints medians, and the median of the rounds'
+ratios.  Then, for each layer, its times, its rate, and the fraction of this machine's peak in the
+same run: multiply-adds for products and convolutions, copied bytes for other layers (small blobs
+in a cache exceed the peak).
 
     python benchmarks/cpu.py --threads 2 --json cpu.json --svg cpu.svg
     TORCH_PYTHON=/path/to/python CAFFE_BIN=/path/to/caffe python benchmarks/cpu.py --net LeNet
@@ -40,7 +40,7 @@ ROUND_SECONDS = 0.5
 
 
 class Worker:
-    """A process that trains one net; ``run`` has it do some iterations."""
+    """A process that trains one net; ``run`` lets it run some iterations."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str] | None = None):
         env = {**os.environ, **(environment or {})}
@@ -91,7 +91,7 @@ class Result:
         self.scratch = int(answer.get("scratch", self.scratch))
 
     def ratio(self, who: str, times: dict[str, list[float]]) -> float:
-        """Return the median over rounds of another one's time over ours."""
+        """Return the median over rounds of another framework's time over ours."""
         return median(theirs / ours for theirs, ours in zip(times[who], times["pcaffe"]))
 
 
@@ -225,7 +225,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print and write what the command line asks for."""
+    """Measure, print and write according to the command line."""
     args, torch = parse(), torch_python()
     if torch is None:
         print("PyTorch is not installed (TORCH_PYTHON may name an interpreter that has it):")

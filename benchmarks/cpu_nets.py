@@ -15,7 +15,7 @@ DATA_LAYERS = ("Data", "ImageData", "HDF5Data", "DummyData", "MemoryData", "Inpu
 
 @dataclass(frozen=True)
 class BenchmarkNet:
-    """A net of the model folder, and what it is trained on."""
+    """A net of the model folder, and its training data."""
 
     path: str
     batch: int

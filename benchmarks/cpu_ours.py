@@ -1,4 +1,4 @@
-"""pcaffe's side of cpu.py: trains one net of the benchmark, in a process of its own.
+"""pcaffe's side of cpu.py: trains one net of the benchmark, in its own process.
 
 Writes the net's layers as one line of JSON, then reads numbers of iterations and answers each with
 one line of JSON; "layers" and a number asks for the times of each layer.
@@ -63,7 +63,7 @@ def traffic_of(node: Node) -> float:
 def layer_times(solver: Solver, rounds: int) -> list[dict[str, Any]]:
     """Return, for each layer and pass, the median seconds, operations and bytes.
 
-    What runs as one with the layer before it has no forward of its own.
+    A layer that runs as one with the layer before it has no forward time.
     """
     net = solver.net
     spans: dict[tuple[Kind, str], list[float]] = defaultdict(list)
@@ -94,7 +94,7 @@ def layer_times(solver: Solver, rounds: int) -> list[dict[str, Any]]:
 
 
 def scratch_bytes(net: Net) -> int:
-    """Return the memory that the plans of the layers keep beyond blobs, and what they share."""
+    """Return the memory of the layers' plans, in addition to blobs, and their shared memory."""
     plans = (getattr(layer, "_plan", None) for layer in net.layers)
     own = sum(plan.scratch_bytes for plan in plans if plan is not None)
     return own + workspace.shared.kept_bytes
@@ -104,7 +104,7 @@ def main() -> None:
     """Serve the commands for the net, model folder and threads of the command line."""
     name, models, threads = sys.argv[1:]
     set_threads(int(threads))
-    layer_types()  # loads the layers and their compiler, which are no part of the net
+    layer_types()  # loads the layers and their compiler, which do not belong to the net
     before = peak_memory()
     solver = make_solver(NETS[name], Path(models))
     print(json.dumps(describe(solver.net, NETS[name].classes)), flush=True)

@@ -1,6 +1,6 @@
 """PyTorch's side of cpu.py: the same net, translated layer by layer, and trained with SGD.
 
-Runs in an interpreter of its own, which needs PyTorch and nothing of pcaffe.  Reads the net's
+Runs in its own interpreter, which needs PyTorch and nothing of pcaffe.  Reads the net's
 layers as one line of JSON, then numbers of iterations; answers each with one line of JSON.
 """
 
@@ -45,7 +45,7 @@ class Net:
     def parameter(
         self, shape: list[int], has_bias: bool = True
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return a weight of ``shape``, scaled by its inputs, and a bias if it is to have one."""
+        """Return a weight of ``shape``, scaled by its inputs, and optionally a bias."""
         scale = (3 / (torch.Size(shape).numel() / shape[0])) ** 0.5
         weight = ((2 * torch.rand(shape) - 1) * scale).requires_grad_()
         self.weights.append(weight)
@@ -98,7 +98,7 @@ def normalisation(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor
 
 
 def batch_norm(net: Net, layer: dict[str, Any]) -> Callable[..., torch.Tensor]:
-    """Return the function of a BatchNorm, and of the Scale behind it if ``layer`` is that."""
+    """Return the function of a BatchNorm, with the Scale after it if ``layer`` is a Scale."""
     channels = layer["weights"][0]
     mean, variance = torch.zeros(channels), torch.ones(channels)
     affine = net.parameter(layer["weights"]) if layer["type"] == "Scale" else ()
@@ -128,7 +128,7 @@ TRANSLATIONS: dict[str, Callable[[Net, dict[str, Any]], Callable[..., torch.Tens
 
 
 def main() -> None:
-    """Train for as many iterations as each line says."""
+    """Read numbers of iterations, one per line, and train."""
     threads = int(sys.argv[1])
     torch.set_num_threads(threads)
     torch.manual_seed(0)

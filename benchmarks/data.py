@@ -1,11 +1,11 @@
-"""How fast data layers read, beside a bare loop of lmdb reads and OpenCV decodes.
+"""Measures the reading speed of data layers, and of a bare loop of lmdb reads and OpenCV decodes.
 
 usage: python benchmarks/data.py [--images N] [--side N] [--crop N] [--seconds S] [--threads 1,2,4]
 
-Makes databases of JPEG images and of raw ones of MNIST's and CIFAR's size in a temporary folder.
-The bare loop reads and decodes in one thread and does nothing else; ours also crops, mirrors,
-subtracts means and fills batches.  They take turns.  As with a real data set, the images do not fit
-into the processor's caches.
+Makes databases of JPEG images and of raw images of MNIST's and CIFAR's size in a temporary folder.
+The bare loop only reads and decodes, in one thread; ours also crops, mirrors, subtracts means and
+fills batches.  They take turns.  As with a real data set, the images do not fit into the
+processor's caches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROUNDS = 5
 
 
 def write_images(path: str, count: int, side: int) -> None:
-    """Write JPEG files of smooth noise, about as large as photographs of that size."""
+    """Write JPEG files of smooth noise, with about the file size of photographs."""
     rng = np.random.default_rng(0)
     with create_database(path, "lmdb") as writer:
         for i in range(count):
@@ -58,7 +58,7 @@ def write_raw(path: str, count: int, channels: int, side: int) -> None:
 
 
 def bare_loop(path: str) -> Iterator[int]:
-    """Read and decode record after record; yield how many so far."""
+    """Read and decode record after record; yield the number so far."""
     cv2.setNumThreads(1)
     done = 0
     with lmdb.open(path, readonly=True, lock=False) as env, env.begin(buffers=True) as transaction:
@@ -74,7 +74,7 @@ def bare_loop(path: str) -> Iterator[int]:
 
 
 def layer_loop(path: str, batch: int, crop: int, threads: tuple[int, int]) -> Iterator[int]:
-    """Run a Data layer; yield how many records so far."""
+    """Run a Data layer; yield the number of records so far."""
     set_options(ReadingOptions(*threads))
     param = caffe_pb2.LayerParameter(name="data", type="Data", top=["data", "label"])
     param.data_param.source, param.data_param.batch_size = path, batch
@@ -99,7 +99,7 @@ def layer_loop(path: str, batch: int, crop: int, threads: tuple[int, int]) -> It
 def rate(loop: Callable[[], Iterator[int]], seconds: float) -> tuple[float, float]:
     """Return a loop's records per second, and per second of all its threads' processor time.
 
-    A start does not count.
+    The start is not counted.
     """
     with _closing(loop()) as records:
         warm = time.perf_counter() + 0.2 * seconds

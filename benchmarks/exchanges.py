@@ -1,8 +1,8 @@
-"""How long exchanges take, and what they cost of the cores, one beside the other.
+"""Measures the time and the processor time of exchanges.
 
 ``mpirun -n 4 python benchmarks/exchanges.py [--mib=16] [--rounds=15]``: gradients of one large
-parameter and of 40 small ones, nothing else going on.  Exchanges take turns, so that what else the
-machine does hits all of them; ``hosts=a,a,b,b`` says which ranks share a host where names do not.
+parameter and of 40 small ones, without other work.  Exchanges take turns, so that other load on the
+machine affects all of them; ``hosts=a,a,b,b`` sets the hosts of ranks instead of their names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SMALL = [(64,)] * 20 + [(3000,)] * 20
 
 
 class Runner:
-    """An exchange of the same parameters over and over."""
+    """Repeats an exchange of the same parameters."""
 
     def __init__(self, cluster: Cluster, exchange: str, wire: Wire, large: int):
         self.engine = ExchangeEngine(cluster, exchange, ExchangeSettings(wire=wire))

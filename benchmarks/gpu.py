@@ -1,13 +1,14 @@
-"""Times training iterations on a GPU, beside PyTorch in eager mode on the same device.
+"""Times training iterations on a GPU in pcaffe, and in PyTorch in eager mode.
 
-Each net runs forward, backward and update on random data that is on the device.  pcaffe and PyTorch
-take turns, each in a process of its own, and are waited for at the end of each turn; medians are
-printed, and the median of the rounds' ratios.
+Each net runs forward, backward and update on random data on the device.  pcaffe and PyTorch take
+turns, each in its own process; a turn ends when the GPU has finished.  Prints medians, and the
+median of the rounds' ratios.
 
     TORCH_PYTHON=/path/to/python python benchmarks/gpu.py --tf32 --json gpu.json
 
-A net's lines are printed, and the file is written, when it is done; one that fails, for want of
-memory say, is named and the others go on.  Without a GPU it says so in one line and exits with 1.
+A net's lines are printed, and the file is written, when the net is done.  A net that fails, for
+example without enough memory, is named, and the others run.  Without a GPU it exits with 1 and one
+line.
 TORCH_PYTHON is an interpreter with PyTorch, if this one has none.
 """
 
@@ -60,7 +61,7 @@ def measure(name: str, args: argparse.Namespace, torch: str | None) -> Result:
 
 
 def iterations(worker: Worker) -> int:
-    """Warm a side up; return how many iterations it does in one round."""
+    """Warm a side up; return its number of iterations in one round."""
     worker.run("3")  # compiles, allocates, and lets cuDNN choose
     return max(1, round(ROUND_SECONDS * 5 / worker.run("5")["wall"]))
 
@@ -77,7 +78,7 @@ def print_result(result: Result) -> None:
 
 
 def torch_on_gpu() -> str | None:
-    """Return an interpreter whose PyTorch sees a GPU; say so if there is none."""
+    """Return an interpreter whose PyTorch finds a GPU; print a line if there is none."""
     python = torch_python()
     if python is None:
         why = "PyTorch is not installed (TORCH_PYTHON may name an interpreter that has it)"
@@ -105,7 +106,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print and write what the command line asks for."""
+    """Measure, print and write according to the command line."""
     from pycaffe_dist.errors import DeviceError
     from pycaffe_dist.gpu.finding import open_gpu
 

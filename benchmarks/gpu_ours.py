@@ -1,4 +1,4 @@
-"""pcaffe's side of gpu.py: trains one net of the benchmark, in a process of its own.
+"""pcaffe's side of gpu.py: trains one net of the benchmark, in its own process.
 
 Writes the net's layers as one line of JSON, then reads numbers of iterations and answers each with
 one line of JSON.

@@ -1,6 +1,6 @@
 """PyTorch's side of gpu.py: the same net, translated layer by layer, in eager mode with cuDNN.
 
-Runs in an interpreter of its own, which needs PyTorch and nothing of pcaffe.  Reads the net's
+Runs in its own interpreter, which needs PyTorch and nothing of pcaffe.  Reads the net's
 layers as one line of JSON, then numbers of iterations; answers each with one line of JSON.
 """
 
@@ -17,7 +17,7 @@ TRANSLATIONS["Eltwise"] = lambda net, layer: lambda x, y: x + y
 
 
 def main() -> None:
-    """Train for as many iterations as each line says."""
+    """Read numbers of iterations, one per line, and train."""
     torch.set_default_device("cuda")
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True

@@ -1,8 +1,8 @@
-"""Times the kernels on the layers of Caffe's classic nets, beside PyTorch's where it is installed.
+"""Times the kernels on the layers of Caffe's classic nets, and PyTorch's if it is installed.
 
 Prints, for each pass, the milliseconds, the fraction of the measured multiply-add peak (products
-and convolutions; counted without regard to padding, so it may exceed 1), and PyTorch's time over
-ours.  Both sides run alternately, so that a busy machine slows both; medians are printed.
+and convolutions; padding counts as work, so it may exceed 1), and PyTorch's time over ours.  Both
+sides run alternately, so that a busy machine slows both; prints medians.
 
     python benchmarks/kernels.py --threads 2
     python benchmarks/kernels.py --only conv --match cifar --cpu-time

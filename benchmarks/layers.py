@@ -1,4 +1,4 @@
-"""How long every layer takes per byte that it reads and writes, against a plain copy.
+"""Measures the time of every layer per byte that it reads and writes, compared with a copy.
 
     python benchmarks/layers.py [TYPE ...]
 
@@ -24,7 +24,7 @@ IMAGES = (32, 32, 32, 32)  # 4 MB
 MATRIX = (1024, 1024)
 SCORES = (4096, 256)
 
-# What a layer needs beyond one bottom of images: fields, shapes of all its bottoms, tops.
+# The needs of layers besides one bottom of images: fields, shapes of all bottoms, tops.
 SETUPS: dict[str, tuple[str, list[tuple[int, ...]], int]] = {
     "Accuracy": ("", [SCORES, (4096,)], 1),
     "ArgMax": ("argmax_param { axis: 1 }", [SCORES], 1),
@@ -97,7 +97,7 @@ def build(kind: str) -> Net:
 
 
 def fill(net: Net, kind: str) -> None:
-    """Give bottoms values that suit the layer: labels, selectors, probabilities or Gaussians."""
+    """Fill bottoms with suitable values: labels, selectors, probabilities or Gaussians."""
     rng = np.random.default_rng(0)
     for number, name in enumerate(net.inputs):
         blob = net.blobs[name]

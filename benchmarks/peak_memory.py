@@ -10,7 +10,7 @@ from pathlib import Path
 
 def peak_memory() -> int:
     """Return the peak of the resident memory, in bytes."""
-    # On Linux the number of getrusage includes what the parent had before this program started.
+    # On Linux getrusage includes the parent's memory from before this program started.
     status = Path("/proc/self/status")
     if status.exists():
         found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())

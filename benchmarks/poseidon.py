@@ -1,13 +1,13 @@
-"""Predicts VGG-19 with 22K classes on 1 to 32 nodes, beside the speed-ups that Poseidon published.
+"""Predicts VGG-19 with 22K classes on 1 to 32 nodes, and compares with Poseidon's speed-ups.
 
-The published ones are those of Zhang et al., "Poseidon: An Efficient Communication Architecture for
-Distributed Deep Learning on GPU Clusters" (USENIX ATC 2017): 229 million parameters, 32 images on
-every node, one TITAN X in each.  Assumed here, as no such GPU is at hand:
+The published speed-ups are from Zhang et al., "Poseidon: An Efficient Communication Architecture
+for Distributed Deep Learning on GPU Clusters" (USENIX ATC 2017): 229 million parameters, 32 images
+on every node, one TITAN X in each.  Assumptions, without such a GPU:
 
 * one GPU trains 35 images per second without messages, and its time is divided among layers by
   their multiply-adds, a third of it forward;
 * it updates parameters with 200 GB/s of its memory, five numbers read or written for each;
-* products that rebuild gradients run at the rate that follows for the layers;
+* products that rebuild gradients run at the resulting rate of the layers;
 * latency is 50 us, and messages reach their full rate in both directions at once.
 
     python benchmarks/poseidon.py

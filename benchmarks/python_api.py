@@ -1,4 +1,4 @@
-"""What a forward or backward through the Python API costs beyond the layers' own time.
+"""Measures the overhead of forward and backward through the Python API over the layers' own time.
 
 python benchmarks/python_api.py prints microseconds per call for a net of nine small layers.
 """
@@ -19,7 +19,7 @@ ROUNDS = 9
 
 
 def prototxt() -> str:
-    """Return a small LeNet-shaped net without data layers of its own."""
+    """Return a small LeNet-shaped net without data layers."""
     L, P = caffe.layers, caffe.params
     n = caffe.NetSpec()
     n.data = L.Input(shape={"dim": [1, 1, 8, 8]})
@@ -35,7 +35,7 @@ def prototxt() -> str:
 
 
 def microseconds(run, calls: int = CALLS) -> float:
-    """Return the processor time of one call: the least of several rounds' means."""
+    """Return the processor time of one call: the minimum of several rounds' means."""
     best = float("inf")
     for _ in range(ROUNDS):
         began = time.thread_time()

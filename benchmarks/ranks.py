@@ -1,4 +1,4 @@
-"""Running pcaffe on several ranks of this machine, also more than it has cores."""
+"""Runs pcaffe on several ranks of this machine, also more ranks than cores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from pycaffe_dist.launch import mpirun
 
 BIN = Path(sys.executable).parent
-# With it, mpirun and pcaffe are those of this Python.
+# With this PATH, mpirun and pcaffe belong to this Python.
 ENVIRONMENT = {
     **os.environ,
     **mpirun.ENVIRONMENT,

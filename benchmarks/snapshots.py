@@ -1,4 +1,4 @@
-"""How long a snapshot holds up training, against a buffered copy of the weights' file.
+"""Times how long a snapshot delays training, compared with a buffered copy of the weights' file.
 
 ``python benchmarks/snapshots.py [MB]`` makes a net with that much in weights (240) and as much in
 momentum, and writes snapshots of it into a temporary folder.
@@ -37,14 +37,14 @@ def make_solver(folder: str, megabytes: float) -> Solver:
 
 
 def buffered_copy(source: Path, target: Path) -> None:
-    """Copy a file through a buffer of 1 MB, without asking the kernel to do it."""
+    """Copy a file through a buffer of 1 MB, without the kernel's copy functions."""
     with open(source, "rb") as reader, open(target, "wb") as writer:
         while data := reader.read(1 << 20):
             writer.write(data)
 
 
 def seconds(function: Callable[[], object]) -> float:
-    """Return how long a call takes."""
+    """Return the seconds of a call."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began

@@ -1,11 +1,11 @@
-"""What bounded staleness gains when ranks are slow at times: clocks per second, and the loss.
+"""Measures the gain of bounded staleness for ranks that are slow at times: clocks/s, and the loss.
 
 ``python benchmarks/staleness.py [FLAGS]`` trains a small net on several ranks of this machine, each
-of which is late in some iterations, at random: synchronous ranks wait for every one of them, those
-with a staleness of 3 only for one that falls behind by more.  (A rank that is slow all the time
-sets the pace of all in either case.)  The learning rate falls to nothing by the last clock.  Runs
-of both kinds take turns, with another seed each time, so that the range of the losses is what
-chance makes of them.
+of which is late in some iterations, at random.  Synchronous ranks wait for every late rank; ranks
+with a staleness of 3 wait only if a rank falls behind by more.  (A rank that is always slow sets
+the pace of all in both cases.)  The learning rate falls to zero by the last clock.  Runs of both
+kinds take turns, with another seed each time, so the range of the losses shows the effect of
+chance.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ SHAPES = (
 
 
 def ways(x_shape, w_shape, geometry, direction) -> dict[int, Callable[[], None]]:
-    """Return what computes one pass, by the size of the tiles; 0 is the direct kernel."""
+    """Return functions that compute one pass, by the size of the tiles; 0 is the direct kernel."""
     shapes = target(), x_shape, w_shape, geometry
     y_shape = (x_shape[0], w_shape[0], *geometry.output_shape(x_shape[2:]))
     x, w, y = (np.ones(shape, np.float32) for shape in (x_shape, w_shape, y_shape))

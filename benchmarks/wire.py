@@ -2,7 +2,7 @@
 
 ``python benchmarks/wire.py [--ranks=4] [--iterations=300]``, from the repository's root, after
 ``data/mnist/get_mnist.sh`` and ``data/mnist/create_mnist.sh``.  All runs see the same samples.
-The noise to compare with is how far runs with 32 bits are apart that start from other weights.
+The noise for comparison is the distance of runs with 32 bits that start from different weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ snapshot_after_train: false
 EXCHANGES = ("allreduce", "sufficient_factor", "one_sided", "hierarchical")
 WIRES = ("float32", "bfloat16", "float16")
 SEEDS = (1, 2, 3)
-# Losses of single iterations jump: a curve is a mean over so many.
+# Losses of single iterations vary: a curve is a mean over so many.
 WINDOW = 50
 
 

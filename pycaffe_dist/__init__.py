@@ -10,7 +10,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Where each name of the API is; a module of the same name counts as the module itself.
+# The module of each name of the API; a name equal to its module's means the module itself.
 _HOMES = {
     **dict.fromkeys(
         (

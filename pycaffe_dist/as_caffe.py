@@ -1,7 +1,7 @@
 """Lets programs that say ``import caffe`` run on pcaffe: ``python -m pycaffe_dist.as_caffe FILE``.
 
-Programs of one's own may call :func:`install_as_caffe` before they import caffe.  A Caffe that is
-installed is never hidden unless that is asked for.
+Programs may also call :func:`install_as_caffe` before they import caffe.  An installed Caffe is
+hidden only on request.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pycaffe_dist.errors import PcaffeError, UsageError
 def install_as_caffe(force: bool = False, cpu: bool = False) -> None:
     """Let ``import caffe`` give pcaffe in this process.
 
-    ``force`` allows that although a Caffe is installed, or imported already; without it that raises
-    UsageError.  ``cpu`` lets programs that ask for a GPU go on on the CPU.
+    If a Caffe is installed or already imported, this raises UsageError unless ``force`` is set.
+    With ``cpu``, programs that request a GPU run on the CPU.
     """
     if cpu:
         from pycaffe_dist.api.process import process
@@ -67,5 +67,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # As a module of its own, not as __main__: programs may import it, too.
+    # Under its own name, not as __main__, because programs may import it, too.
     sys.exit(importlib.import_module("pycaffe_dist.as_caffe").main())

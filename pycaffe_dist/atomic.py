@@ -1,4 +1,4 @@
-"""Writes files so that a crash, a full disk or a reader never meets half of one."""
+"""Writes files atomically: crashes and full disks leave no incomplete file, readers see none."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def checksum(path: str | os.PathLike[str]) -> Checksum:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a new file's path, in the folder of ``path``, that takes the place of ``path`` when the
-    block ends well and goes when it does not.
+    """Yield a new file's path in the folder of ``path``.
 
-    The new file and then its name are on the disk before the block returns.  Raises SnapshotError
-    when anything cannot be written; what was at ``path`` is then as it was.
+    When the block succeeds, the new file replaces ``path``; when it fails, the new file is removed.
+    The file and then its name are on the disk before the block returns.  Raises SnapshotError on a
+    failed write; the file at ``path`` is then unchanged.
     """
     path = Path(path)
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}")
@@ -60,7 +60,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def explaining(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn an OSError in the block into a SnapshotError that says that ``path`` is not written."""
+    """Turn an OSError in the block into a SnapshotError about ``path``."""
     path = Path(path)
     try:
         yield
@@ -72,15 +72,15 @@ def explaining(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def write(path: str | os.PathLike[str], parts: Sequence[Buffer]) -> None:
-    """Write a whole file, given in parts, by way of `replacing`."""
+    """Write a file, given in parts, by `replacing`."""
     with replacing(path) as new:
         fill(new, parts)
 
 
 def fill(new: Path, parts: Sequence[Buffer]) -> None:
-    """Write the new file that `replacing` gave, and read it back.
+    """Write the new file of `replacing`, and read it back.
 
-    Raises OSError, also when something else is read than was written.
+    Raises OSError, also when the bytes that are read differ.
     """
     with open(new, "xb") as file:
         file.writelines(parts)
@@ -92,18 +92,18 @@ def fill(new: Path, parts: Sequence[Buffer]) -> None:
 
 
 def finished(new: Path) -> Checksum:
-    """Return the checksum of a filled file once it is on the disk; raises OSError."""
+    """Flush a file to the disk and return its checksum; raises OSError."""
     sync(new)
     return checksum(new)
 
 
 def unlike_written() -> OSError:
-    """Return the error for a file that does not hold what was written to it."""
+    """Return the error for a file whose contents differ from the written bytes."""
     return OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def remove_leftovers(folder: Path, beginning: str) -> None:
-    """Remove what killed processes left of files in ``folder`` with this beginning of a name."""
+    """Remove temporary files of killed processes in ``folder`` whose names start like this."""
     for name in os.listdir(folder):
         if name.startswith(f".{beginning}") and name.endswith(_SUFFIX):
             with suppress(OSError):
@@ -111,7 +111,7 @@ def remove_leftovers(folder: Path, beginning: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Return when a file or folder is on the disk; raises OSError."""
+    """Flush a file or folder to the disk; raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

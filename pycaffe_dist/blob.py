@@ -35,9 +35,9 @@ class Blob:
 
     Both are C-contiguous and writable, allocated as zeros when first used, and stay the same array
     object until the blob is reshaped or adopts other memory.  A blob made on a GPU gives arrays of
-    the current device, that GPU or the host: data moves when it is asked for elsewhere, and what
-    ``data`` and ``diff`` return counts as written.  ``shape`` is a tuple of non-negative
-    ints; ``dtype`` is float32 unless a test wants float64.
+    the current device, this GPU or the host: access on the other device copies the values, and the
+    arrays returned by ``data`` and ``diff`` count as written.  ``shape`` is a tuple of non-negative
+    ints; ``dtype`` is float32, or float64 in tests.
     """
 
     def __init__(self, shape: tuple[int, ...] = (), dtype: Any = np.float32):
@@ -98,23 +98,23 @@ class Blob:
         self._diff.stage()
 
     def diff_is_staged(self) -> bool:
-        """Tell whether the diff is on the host, so that nobody waits who asks for it there."""
+        """Tell whether the diff can be read on the host without waiting."""
         return self._diff.is_staged()
 
     def read_data(self) -> np.ndarray:
-        """Return the values for reading only: where they lie on another device, they stay valid."""
+        """Return the values, read-only: their copy on the other device stays valid."""
         return self._data.array(self.shape, self.count, write=False)
 
     def read_diff(self) -> np.ndarray:
-        """Return the gradient for reading only: where it lies on another device, it stays valid."""
+        """Return the gradient, read-only: its copy on the other device stays valid."""
         return self._diff.array(self.shape, self.count, write=False)
 
     def adopt(self, values: np.ndarray) -> None:
         """Take over the memory of ``values`` as data and shape, without copying.
 
-        Blobs that share the data do so, too, and layers may write to it.  ``values`` has the dtype
-        of this blob and is a contiguous part of what `aligned_zeros` returned; a part that is not
-        aligned itself is copied to new memory, for the old one may have been adopted as well.
+        This includes blobs that share the data; layers may write to it.  ``values`` has the dtype
+        of this blob and is a contiguous part of an array of `aligned_zeros`.  A part that is not
+        aligned is copied to new memory, because the old memory may have been adopted as well.
         """
         if values.ctypes.data % ALIGNMENT:
             copy = aligned_zeros(values.size, values.dtype)
@@ -124,15 +124,15 @@ class Blob:
         self.reshape(*values.shape)
 
     def renew(self, shape: tuple[int, ...], write: Callable[[Any], None]) -> None:
-        """Take ``shape``, and as data what ``write`` puts into a flat array of the blob's device.
+        """Take ``shape``, and the data that ``write`` puts into a flat array of the blob's device.
 
-        On a GPU, where ``write`` only enqueues it, it overlaps what is computed meanwhile.
+        On a GPU ``write`` only enqueues the work, which overlaps with other kernels.
         """
         self._data.renew(math.prod(shape), write)
         self.reshape(*shape)
 
     def release(self) -> None:
-        """Wait until memory that :meth:`adopt` was given, or that renews, may be written again."""
+        """Wait until memory passed to :meth:`adopt` or used by :meth:`renew` may be overwritten."""
         self._data.release()
 
     def share_data(self, other: Blob) -> None:
@@ -151,7 +151,7 @@ class Blob:
 
     @property
     def diff_storage(self) -> Any:
-        """Where the diff lies; blobs that share it have the same.  May be set."""
+        """The diff's storage, the same object for blobs that share it.  May be set."""
         return self._diff
 
     @diff_storage.setter
@@ -160,7 +160,7 @@ class Blob:
         self._diff_view = None
 
     def shares_data_with(self, other: Blob) -> bool:
-        """Tell whether both blobs keep their values in one place."""
+        """Tell whether both blobs share the memory of their values."""
         return self._data is other._data
 
     @property

@@ -1,6 +1,6 @@
-"""The modules of pycaffe, under whose names programs may import pcaffe's.
+"""The modules of pycaffe, under whose names programs may import pcaffe's modules.
 
-Here are names only: what they stand for is imported when a program asks for it.
+This file has only names: a module is imported when a program imports its name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from pycaffe_dist.errors import UsageError
 
-# pycaffe's modules, and where their contents are.
+# pycaffe's modules, and the modules with their contents.
 _MODULES = {
     "caffe._caffe": "pycaffe_dist.pycaffe",
     "caffe.classifier": "pycaffe_dist.classifier",
@@ -30,12 +30,12 @@ _MODULES = {
 }
 # Names that mean something else in pycaffe_dist.
 _OWN_HOMES = {"layers": "pycaffe_dist.net_spec", "log": "pycaffe_dist.pycaffe"}
-# The version of Caffe whose behaviour this is.
+# The version of Caffe with the same behaviour.
 _VERSION = "1.0.0"
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives ``caffe`` and its modules; each is the very module of pycaffe_dist."""
+    """Finds ``caffe`` and its modules; each is the same object as the module of pycaffe_dist."""
 
     def find_spec(
         self, fullname: str, path: Any = None, target: ModuleType | None = None
@@ -82,8 +82,7 @@ class _Caffe(ModuleType):
 def install(force: bool = False) -> None:
     """Let ``import caffe`` give pcaffe in this process.
 
-    ``force`` allows that although a Caffe is installed, or imported already; without it that raises
-    UsageError.
+    If a Caffe is installed or already imported, this raises UsageError unless ``force`` is set.
     """
     loaded = sys.modules.get("caffe")
     if isinstance(loaded, _Caffe):
@@ -102,7 +101,7 @@ def install(force: bool = False) -> None:
 
 
 def _installed() -> str | None:
-    """Return the place of an installed Caffe; a mere folder of that name is none."""
+    """Return the path of an installed Caffe; a folder of this name alone does not count."""
     try:
         spec = importlib.util.find_spec("caffe")
     except (ImportError, ValueError):

@@ -14,10 +14,10 @@ from pycaffe_dist.schema import caffe_pb2
 
 
 class Classifier(Net):
-    """A net in TEST phase that takes images: scaled to ``image_dims``, then cropped.
+    """A net in TEST phase for images, which are scaled to ``image_dims`` and cropped.
 
-    ``image_dims`` (height, width) is by default the net's input; the others are those of
-    `io.Transformer`, for images (H, W, K) in RGB and [0, 1].
+    ``image_dims`` (height, width) is by default the size of the net's input; the other arguments
+    are as in `io.Transformer`, for images (H, W, K) in RGB and [0, 1].
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Classifier(Net):
     def predict(self, inputs: Sequence[np.ndarray], oversample: bool = True) -> np.ndarray:
         """Return the class probabilities (N, classes) of N images (H, W, K).
 
-        ``oversample`` takes the mean over ten crops: corners, centre, and all mirrored; without it
-        the centre crop alone counts.
+        ``oversample`` takes the mean over ten crops: corners, centre, and all mirrored; without it,
+        only the centre crop is used.
         """
         images = np.stack([io.resize_image(image, tuple(self.image_dims)) for image in inputs])
         if oversample:

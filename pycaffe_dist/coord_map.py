@@ -1,7 +1,7 @@
-"""How the coordinates of one blob lie in another's, and crops that align them, as for FCNs.
+"""Maps coordinates of one blob to another's, and makes crops that align them, as for FCNs.
 
-A map is (axis, scale, shift): along ``axis`` and the axes after it, an input coordinate ``x`` lies
-at ``scale * x + shift`` of the output.  (None, 1, 0) changes nothing, along any axis.
+A map is (axis, scale, shift): along ``axis`` and the axes after it, an input coordinate ``x`` is at
+``scale * x + shift`` of the output.  (None, 1, 0) is the identity, along any axis.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _IDENTITY: Map = (None, 1, 0)
 
 
 class UndefinedMapException(UsageError):
-    """A layer moves coordinates in no defined way."""
+    """A layer has no coordinate map."""
 
 
 class AxisMismatchException(UsageError):
-    """Two maps are about different axes."""
+    """Two maps have different axes."""
 
 
 class CropError(UsageError, AssertionError):
@@ -93,7 +93,7 @@ def coord_map(fn: Function) -> Map:
         return _IDENTITY
     if fn.type_name == "Crop":
         axis, offset = crop_params(fn)
-        # Its axis is the first that is cropped; a map's is the last before the coordinates.
+        # The layer's axis is the first cropped one; a map's is the last before the coordinates.
         return axis - 1, 1, -offset
     raise UndefinedMapException(f"a {fn.type_name} layer does not map coordinates")
 
@@ -101,7 +101,7 @@ def coord_map(fn: Function) -> Map:
 def compose(base_map: Map, next_map: Map) -> Map:
     """Return the map of ``next_map`` followed by ``base_map``.
 
-    Raises AxisMismatchException when they are about different axes.
+    Raises AxisMismatchException when they have different axes.
     """
     (axis, scale, shift), (next_axis, next_scale, next_shift) = base_map, next_map
     if axis is None:
@@ -112,18 +112,18 @@ def compose(base_map: Map, next_map: Map) -> Map:
 
 
 def inverse(coord_map: Map) -> Map:
-    """Return the map back."""
+    """Return the inverse map."""
     axis, scale, shift = coord_map
     return axis, 1 / scale, -shift / scale
 
 
 def _bottoms(top: Top) -> tuple[Top, ...]:
-    """Return the bottoms whose coordinates a top's are; Crop's second gives only the size."""
+    """Return the bottoms with the top's coordinates; Crop's second one gives only the size."""
     return top.fn.inputs[:1] if top.fn.type_name == "Crop" else top.fn.inputs
 
 
 def _maps_upwards(top: Top, until: dict[Top, Map]) -> tuple[dict[Top, Map], Top | None]:
-    """Return maps from blobs above to ``top``, and the first blob that is in ``until``."""
+    """Return maps from earlier blobs to ``top``, and the first of these blobs in ``until``."""
     maps: dict[Top, Map] = {top: _IDENTITY}
     frontier = [top]
     while frontier:
@@ -140,10 +140,10 @@ def _maps_upwards(top: Top, until: dict[Top, Map]) -> tuple[dict[Top, Map], Top 
 
 
 def coord_map_from_to(top_from: Top, top_to: Top) -> Map:
-    """Return the map from the coordinates of one top to those of another.
+    """Return the map from the coordinates of one top to another's coordinates.
 
-    Follows both back to a blob that they have in common.  Raises UsageError, a RuntimeError as in
-    pycaffe, when there is none.
+    Follows both back to a common blob.  Raises UsageError, a RuntimeError as in pycaffe, if there
+    is none.
     """
     from_maps, _ = _maps_upwards(top_from, {})
     to_maps, common = _maps_upwards(top_to, from_maps)

@@ -19,10 +19,10 @@ Windows = Sequence[Sequence[float]]
 
 
 class Detector(Net):
-    """A net in TEST phase that takes windows of images, warped to its input.
+    """A net in TEST phase for windows of images, which are warped to its input.
 
-    ``context_pad`` pixels on each side of the net's input then show what lies around the window.
-    The others are those of `io.Transformer`.
+    ``context_pad`` pixels on each side of the net's input show the surroundings of the window.
+    The other arguments are as in `io.Transformer`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Detector(Net):
         ]
 
     def detect_selective_search(self, image_fnames: Iterable[str]) -> list[dict[str, Any]]:
-        """Return what detect_windows does for the windows that selective search proposes.
+        """Return the result of detect_windows for the windows proposed by selective search.
 
         It needs the package selective_search_ijcv_with_python, and MATLAB; raises UsageError
         without them.
@@ -79,8 +79,8 @@ class Detector(Net):
     def crop(self, im: np.ndarray, window: Sequence[float]) -> np.ndarray:
         """Return the part (h, w, K) of an image (H, W, K) in ``window`` = ymin, xmin, ymax, xmax.
 
-        With ``context_pad`` it is of the net's input size, shows the window's surroundings, and
-        the mean where they lie beyond the image.  Raises ArgumentError for a window outside.
+        With ``context_pad`` it has the net's input size, with the window's surroundings, and the
+        mean outside of the image.  Raises ArgumentError for a window outside of the image.
         """
         if self.context_pad:
             return self._crop_with_context(im, np.asarray(window, float))
@@ -93,7 +93,7 @@ class Detector(Net):
     def _crop_with_context(self, im: np.ndarray, window: np.ndarray) -> np.ndarray:
         size = self.crop_dims[:2]
         pad = self.context_pad or 0
-        # The window is to fill the input but for the padding; edges count as inside.
+        # The window fills the input except the padding; edges belong to it.
         half = (window[2:] - window[:2] + 1) / 2
         reach = half * size / (size - 2.0 * pad)
         centre = window[:2] + half
@@ -114,7 +114,7 @@ class Detector(Net):
         return crop.astype(np.float32)
 
     def configure_crop(self, context_pad: int | None) -> None:
-        """Set how many pixels of context windows get, and what lies beyond the image: the mean."""
+        """Set the pixels of context around windows, and the mean, the fill outside of images."""
         name, transformer = self.inputs[0], self.transformer
         order = np.argsort(transformer.transpose[name])
         self.crop_dims = np.array(self.blobs[name].data.shape[1:])[order]
@@ -123,7 +123,7 @@ class Detector(Net):
         if mean is None:
             self.crop_mean = np.zeros(self.crop_dims, np.float32)
             return
-        # The mean in the space of images as they are given.
+        # The mean, converted to the space of input images.
         self.crop_mean = mean.transpose(order).astype(np.float32)
         if name in transformer.channel_swap:
             self.crop_mean = self.crop_mean[:, :, np.argsort(transformer.channel_swap[name])]

@@ -1,7 +1,7 @@
 """Draws nets as graphs, as pycaffe does, with Graphviz.
 
-The package pygraphviz brings Graphviz along (``pip install 'pycaffe-dist[draw]'``); a Graphviz that
-is installed serves as well.
+The package pygraphviz contains Graphviz (``pip install 'pycaffe-dist[draw]'``); an installed
+Graphviz works, too.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _COLORS = {
     "InnerProduct": "#CC33FF",
 }
 _WITH_RATES = ("Convolution", "Deconvolution", "InnerProduct")
-# What Graphviz takes for no label.
+# Graphviz's empty label.
 _NO_LABEL = '""'
 
 
 class Graph:
-    """A net's graph in Graphviz's language; drawn when asked for."""
+    """A net's graph in Graphviz's language; drawn on demand."""
 
     def __init__(self, dot: str):
         self._dot = dot
@@ -54,11 +54,11 @@ class Graph:
         try:
             return library.AGraph(string=self._dot).draw(format=format, prog=prog)
         except (OSError, TypeError, ValueError) as error:
-            # It writes its reason to standard error, and pygraphviz stumbles over the rest.
+            # Graphviz writes the reason to standard error, and pygraphviz fails on the rest.
             raise UsageError(f"Graphviz cannot draw '{format}'") from error
 
     def _run(self, prog: str, format: str) -> bytes:
-        """Let a Graphviz that is installed draw."""
+        """Draw with an installed Graphviz."""
         if shutil.which(prog) is None:
             raise UsageError(
                 f"drawing '{format}' needs Graphviz: pip install 'pycaffe-dist[draw]' brings it "
@@ -88,7 +88,7 @@ def get_pooling_types_dict() -> dict[int, str]:
 
 
 def get_edge_label(layer: Any) -> str:
-    """Return what stands at the edge from a layer to its tops: its size, or nothing (``""``)."""
+    """Return the label of the edge from a layer to its tops: its size, or ``""``."""
     if layer.type == "Data":
         return f"Batch {layer.data_param.batch_size}"
     if layer.type in ("Convolution", "Deconvolution"):
@@ -113,9 +113,9 @@ def get_layer_lr_mult(layer: Any) -> tuple[float, float]:
 
 
 def get_layer_label(layer: Any, rankdir: str, display_lrm: bool = False) -> str:
-    """Return a layer's label in quotes: name, type, kernel, and its rates if wanted.
+    """Return a layer's label in quotes: name, type, kernel, and optionally its rates.
 
-    In a graph from top to bottom the parts stand side by side, otherwise one below another.
+    In a graph from top to bottom the parts are side by side, otherwise one below another.
     """
     separator = " " if rankdir in ("TB", "BT") else r"\n"
     kind = layer.type
@@ -130,7 +130,7 @@ def get_layer_label(layer: Any, rankdir: str, display_lrm: bool = False) -> str:
 
 
 def _kernel_parts(layer: Any) -> list[str]:
-    """Return the parts of the label that describe a window which moves over images."""
+    """Return the label's parts for a window that moves over images."""
     if layer.type == "Pooling":
         param = layer.pooling_param
         kernel, stride, pad = param.kernel_size, param.stride, param.pad
@@ -190,7 +190,7 @@ def get_pydot_graph(
             edges.append(_edge(f"{blob}_blob", name, ""))
         size = get_edge_label(layer) if label_edges else _NO_LABEL
         for blob in layer.top:
-            # A blob that nothing reads stays plain.
+            # A blob without readers has no style.
             nodes.setdefault(f"{blob}_blob", _node(f"{blob}_blob", blob, {}))
             edges.append(_edge(name, f"{blob}_blob", "" if size == _NO_LABEL else size))
     title = _quoted(caffe_net.name or "Net")
@@ -203,7 +203,7 @@ def _quoted(text: str) -> str:
 
 
 def _in_record(label: str) -> str:
-    """Escape what has a meaning in the labels of records."""
+    """Escape the special characters of record labels."""
     return "".join(f"\\{char}" if char in "{}|<>" else char for char in label)
 
 

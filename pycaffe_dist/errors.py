@@ -4,20 +4,20 @@
 
     PcaffeError
     ├── UsageError        a command-line flag or an argument of the Python API
-    │   └── ArgumentError the same, and a ValueError, where pycaffe raises one
-    ├── PrototxtError     a prototxt: file, line and column, what is known instead
+    │   └── ArgumentError the same, and a ValueError, as in pycaffe
+    ├── PrototxtError     a prototxt: file, line and column, the known choices
     ├── NetError          a net that cannot be built or run
     │   └── LayerError    the same, with the layer's name
     ├── WeightsError      weights that do not fit the net
     ├── SnapshotError     a snapshot that cannot be read or written
     ├── DataError         a database, list, image or mean file
-    ├── DeviceError       a device that is missing or cannot do what was asked
+    ├── DeviceError       a device that is missing or unsuitable
     ├── NumericError      a loss that is not finite
     └── ClusterError      ranks, hosts, exchanges and MPI itself
 
-The message alone must tell the reader where (file:line, layer, record), what was expected, what
-was found and, where there is a list of known choices, the nearest one.  The command line prints it
-as one line and exits with `exit_status`.
+The message alone must say where (file:line, layer, record), what was expected, what was found and,
+if there is a list of known choices, the nearest one.  The command line prints it as one line and
+exits with `exit_status`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Iterable
 
 
 class PcaffeError(RuntimeError):
-    """The root of all deliberate errors; a RuntimeError, as those that pycaffe raises are."""
+    """The root of all deliberate errors; a RuntimeError, as in pycaffe."""
 
 
 class UsageError(PcaffeError):
@@ -56,7 +56,7 @@ class NetError(PcaffeError):
 
 
 class LayerError(NetError):
-    """A layer cannot do what was asked of it.
+    """A layer cannot be set up or run.
 
     ``where`` is the place of the layer's definition (``file:line``), if known.
     """
@@ -85,7 +85,7 @@ class DataError(PcaffeError):
 
 
 class DeviceError(PcaffeError):
-    """A device is missing or cannot do what was asked."""
+    """A device is missing or unsuitable."""
 
 
 class NumericError(PcaffeError):
@@ -93,18 +93,17 @@ class NumericError(PcaffeError):
 
 
 class ClusterError(PcaffeError):
-    """Ranks, hosts, exchanges or MPI cannot do what was asked."""
+    """Ranks, hosts, exchanges or MPI fail or do not support a request."""
 
 
-#: What the process ends with: after a failure that may be over at the next start, and after one
-#: that would come again.
+#: Exit statuses: after a failure that may not happen at the next start, and after one that would.
 FAILURE, WRONG_INPUT = 1, 2
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the exit status for an error: WRONG_INPUT, unless something else is behind it.
+    """Return the exit status for an error: WRONG_INPUT for input errors without another cause.
 
-    What is, such as a file system that fails or the code of a Python layer, is its cause.
+    Other causes are, for example, a failing file system or the code of a Python layer.
     """
     hopeless = isinstance(error, UsageError | PrototxtError | NetError | WeightsError)
     return WRONG_INPUT if hopeless and error.__cause__ is None else FAILURE

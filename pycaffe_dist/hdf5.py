@@ -1,4 +1,4 @@
-"""HDF5 files as Caffe lays them out: plain datasets, strings with a closing zero."""
+"""HDF5 files in Caffe's layout: plain datasets, strings with a closing zero."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pycaffe_dist.errors import PcaffeError, SnapshotError
 if TYPE_CHECKING:
     import h5py
 
-# What h5py raises, also for a group in the place of a data set and for names that are no text.
+# Exceptions of h5py, also for a group instead of a data set and for names that are not text.
 _DAMAGE = (
     OSError,
     RuntimeError,
@@ -30,7 +30,7 @@ _DAMAGE = (
 
 @contextmanager
 def filling(new: Path) -> Iterator[h5py.File]:
-    """Give the HDF5 file at a path of `atomic.replacing` to fill; raises OSError."""
+    """Open a new HDF5 file at a path of `atomic.replacing`; raises OSError."""
     import h5py
 
     try:
@@ -39,14 +39,14 @@ def filling(new: Path) -> Iterator[h5py.File]:
     except PcaffeError:
         raise
     except RuntimeError as error:
-        # Closing failed after a write had: HDF5 keeps the file open, and with it the disk full.
+        # After a failed write, closing fails too: HDF5 keeps the file open, and the disk full.
         os.truncate(new, 0)
         first = error.__context__
         raise first if isinstance(first, OSError) else OSError(str(error)) from error
 
 
 def check(new: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise OSError unless data sets of these names hold these arrays, bit for bit."""
+    """Raise OSError unless data sets of these names contain these arrays, bit for bit."""
     import h5py
 
     with h5py.File(new, "r") as file:
@@ -57,7 +57,7 @@ def check(new: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
-    """Give an HDF5 file to read; raises SnapshotError for one that is damaged, also later on."""
+    """Open an HDF5 file to read; raises SnapshotError if it is damaged, also in the block."""
     import h5py
 
     try:
@@ -88,13 +88,13 @@ def write_string(group: h5py.Group, name: str, value: str) -> None:
 
 
 def read_string(dataset: h5py.Dataset) -> str:
-    """Return a string, whichever way it was written."""
+    """Return a string, stored with a fixed or a variable length."""
     value = dataset[()]
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def read_numbered(group: h5py.Group) -> list[np.ndarray | None]:
-    """Return the datasets ``0``, ``1``, … of a group; None where a number is left out.
+    """Return the datasets ``0``, ``1``, … of a group; None for a missing number.
 
     Raises SnapshotError for a number or an array that is too large for `limits`.
     """
@@ -115,7 +115,7 @@ def read_numbered(group: h5py.Group) -> list[np.ndarray | None]:
 
 
 def _count(group: h5py.Group, count: int) -> int:
-    """Return how many arrays a group has, with those that are left out."""
+    """Return the number of arrays in a group, including missing ones."""
     excess = limits.excess(count, limits.NUMBERED_ARRAYS, "numbered arrays")
     if excess:
         raise SnapshotError(f"{group.file.filename}: {group.name} {excess}")

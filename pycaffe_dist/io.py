@@ -27,7 +27,7 @@ __all__ = [
     "resize_image",
 ]
 
-# The shares of red, green and blue in brightness (Rec. 709), as scikit-image takes them.
+# The shares of red, green and blue in brightness (Rec. 709), the same as in scikit-image.
 _BRIGHTNESS = np.array([0.2125, 0.7154, 0.0721], np.float32)
 
 
@@ -121,7 +121,7 @@ def load_image(filename: str | os.PathLike[str], color: bool = True) -> np.ndarr
         raise DataError(f"cannot read image '{filename}': {error.strerror}") from None
     pixels = decoded(encoded, None)
     if pixels is None:
-        raise DataError(f"'{filename}' is no image, or of an unknown format")
+        raise DataError(f"'{filename}' is not an image, or its format is unknown")
     image = pixels.astype(np.float32)
     if pixels.dtype.kind == "u":
         image /= np.iinfo(str(pixels.dtype)).max
@@ -137,7 +137,7 @@ def oversample(
 ) -> np.ndarray:
     """Return ten crops (10·N, *crop_dims, K) of each image: corners, centre, and all mirrored.
 
-    The images (H, W, K) are of one size.  Raises ArgumentError when they are too small.
+    The images (H, W, K) have the same size.  Raises ArgumentError when they are too small.
     """
     height, width, channels = images[0].shape
     crop_height, crop_width = (int(size) for size in crop_dims)

@@ -29,10 +29,10 @@ from pycaffe_dist.errors import PcaffeError, UsageError
 
 logger = logging.getLogger("pcaffe")
 
-# glog knows four severities; its numbers are those of --minloglevel.
+# glog's four severities, by the numbers of --minloglevel.
 SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
-# Information that a command shows even where it keeps its nets' own to itself.
+# The level of information that commands show although they hide their nets' log lines.
 NOTICE = 25
 
 
@@ -47,8 +47,8 @@ _HINT = " (an unexpected error, maybe of pcaffe itself: --debug shows where it c
 class GlogFormatter(logging.Formatter):
     """Formats a record as glog does: severity, date, time, process, file and line.
 
-    ``rank`` is named in front of the message, unless it is 0.  With ``debug`` an error that ends
-    the run is followed by its traceback; without, an unexpected one by a hint at it.
+    The message starts with ``rank``, unless it is 0.  With ``debug``, the traceback follows an
+    error that ends the run; without it, a hint at --debug follows an unexpected error.
     """
 
     def __init__(self, rank: int = 0, debug: bool = False):
@@ -70,7 +70,7 @@ class GlogFormatter(logging.Formatter):
 
 
 class _TerminalHandler(logging.StreamHandler):
-    """Writes to a stream; a live progress line on it is taken off first and put back after."""
+    """Writes to a stream; removes the progress line before and restores it afterwards."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm = sys.modules.get("tqdm")
@@ -81,15 +81,15 @@ class _TerminalHandler(logging.StreamHandler):
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Drop a line that nobody reads or that does not fit a disk; show all else, a bug."""
+        """Drop a line if the reader is gone or the disk full; show any other error, it is a bug."""
         if self.stream is not None and not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
 
 class _FileHandler(logging.Handler):
-    """Appends lines to an open binary file without a buffer; drops those that cannot be written.
+    """Appends lines to an open unbuffered binary file; drops lines that cannot be written.
 
-    The first of them leads to a warning.  Later ones are tried, too: there may be room again.
+    The first failure is logged as a warning.  Later lines are tried, too: the disk may have room.
     """
 
     def __init__(self, file: BinaryIO):
@@ -149,8 +149,8 @@ def start(
     """Send pcaffe's log to ``stream`` (standard error); a second call replaces the first.
 
     A rank other than 0 logs warnings and errors only, with its rank in front.  With ``log_dir``,
-    rank 0 writes a file there as well, named as glog names it; ``to_stream`` False leaves only
-    that.  ``debug`` adds tracebacks to errors.  Raises UsageError when the file cannot be written.
+    rank 0 also writes a file there, named as glog names it; with ``to_stream`` False only the file.
+    ``debug`` adds tracebacks to errors.  Raises UsageError when the file cannot be written.
     """
     handlers: list[logging.Handler] = []
     if log_dir and rank == 0:
@@ -176,7 +176,7 @@ def stop() -> None:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Drop what the calling thread logs."""
+    """Drop log lines of the calling thread."""
     thread = threading.get_ident()
 
     def is_kept(record: logging.LogRecord) -> bool:
@@ -192,8 +192,7 @@ def silent() -> Iterator[None]:
 def fatal(error: BaseException, who: str = "") -> None:
     """Log an error as glog's FATAL line, with the place that raised it; ``who`` goes before it.
 
-    An error that is not raised on purpose gets its type, too, and its traceback as the log's format
-    has it: see `GlogFormatter`.
+    An unexpected error also gets its type, and its traceback as `GlogFormatter` prints it.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -240,8 +239,10 @@ def _user() -> str:
 
 
 def _new_file(path: Path) -> BinaryIO:
-    """Create a file of this name, or with a number behind it: containers may share host names and
-    process numbers; raises OSError."""
+    """Create a file of this name, with a number appended if it exists; raises OSError.
+
+    Containers may share host names and process numbers.
+    """
     for number in itertools.count():
         with contextlib.suppress(FileExistsError):
             return open(f"{path}.{number}" if number else path, "xb", buffering=0)
@@ -249,7 +250,7 @@ def _new_file(path: Path) -> BinaryIO:
 
 
 def _link(link: Path, name: str) -> None:
-    """Let a link lead to a file beside it, in one step; a file system may have none."""
+    """Point a symbolic link to a file in its folder, atomically, if the file system has links."""
     new = link.with_name(f".{name}.link")
     with contextlib.suppress(OSError):
         new.symlink_to(name)

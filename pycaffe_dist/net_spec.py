@@ -49,7 +49,7 @@ def _net(tops: Any, names: dict[Any, str]) -> Any:
 
 
 def assign_proto(proto: Any, name: str, val: Any) -> None:
-    """Set a field of a message to a Python value, and what is nested in it.
+    """Set a field of a message to a Python value, including nested values.
 
     A dict fills a message, a list or tuple a repeated field; a single value for a repeated field
     counts as a list of one.  Raises AttributeError for an unknown field, as pycaffe does.
@@ -67,7 +67,7 @@ def assign_proto(proto: Any, name: str, val: Any) -> None:
             else:
                 field.append(item)
     elif isinstance(val, dict):
-        # An empty dict, too, makes the message present.
+        # Also an empty dict makes the message present.
         field.SetInParent()
         _fill(field, val)
     else:
@@ -113,7 +113,7 @@ class Function:
         self.tops = tuple(Top(self, n) for n in range(self.ntop))
 
     def to_proto(self) -> Any:
-        """Return a NetParameter with this layer and all that it needs."""
+        """Return a NetParameter with this layer and all layers that it needs."""
         return to_proto(self)
 
     def _name_of(self, thing: Top | Function, names: dict[Any, str], automatic: Counter) -> str:

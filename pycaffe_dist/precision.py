@@ -1,4 +1,4 @@
-"""Numbers of 16 bits, as which GPUs may store data: float16 and bfloat16."""
+"""The 16-bit types in which GPUs may store data: float16 and bfloat16."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def is_narrow(dtype: Any) -> bool:
 
 
 def wide(dtype: np.dtype) -> np.dtype:
-    """Return the type that values of ``dtype`` are computed in: float32 for those of 16 bits."""
+    """Return the type for computing with values of ``dtype``: float32 if they have 16 bits."""
     return np.dtype(np.float32) if is_narrow(dtype) else dtype

@@ -1,4 +1,4 @@
-"""Where a run's time goes: spans of time, and the profiler that collects them."""
+"""The profiler: spans of time in a run, and the functions that collect them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a rank does, or waits for, during a span of time."""
+    """A rank's activity, or the reason for its wait, during a span of time."""
 
     FORWARD = "forward"  # of a layer
     BACKWARD = "backward"
     UPDATE = "update"  # of a parameter
-    REBUILD = "rebuild"  # what is left to do once a parameter's messages are there
+    REBUILD = "rebuild"  # the work after a parameter's messages have arrived
     WAIT = "wait"  # for a parameter's messages
-    EXCHANGE = "exchange"  # messages that are under way, in the communication thread
+    EXCHANGE = "exchange"  # messages under way, in the communication thread
 
 
 # Gets the kind, the name of the layer, parameter or exchange, and when it began and ended
@@ -33,12 +33,12 @@ class Profiler:
         self._records.append(record)
 
     def remove(self, record: Record) -> None:
-        """Call ``record`` no more."""
+        """Stop calling ``record``."""
         self._records.remove(record)
 
     @property
     def record(self) -> Record | None:
-        """What calls all of them; None when there are none, so that nothing need be timed."""
+        """The function that calls all others; None without any, so that nothing is timed."""
         return self._record if self._records else None
 
     def _record(self, kind: Kind, name: str, started: float, ended: float) -> None:

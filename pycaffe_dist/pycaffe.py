@@ -1,4 +1,4 @@
-"""Under pycaffe's name for it: nets, solvers, and what counts for the whole process."""
+"""The module that pycaffe calls ``pycaffe``: nets, solvers, and settings of the whole process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name → class, filled by decorators in modules that are found by scanning their package.
+"""Registries: classes by name, filled by decorators in all modules of a package.
 
 A new layer, solver, exchange or database is one new file: nothing lists it.
 """
@@ -28,7 +28,7 @@ class Registry(Generic[T]):
         self._scanned = False
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Return a decorator that files a class under ``name`` and sets its ``type``."""
+        """Return a decorator that registers a class as ``name`` and sets its ``type``."""
 
         def decorate(cls: type[T]) -> type[T]:
             known = self._classes.get(name)
@@ -51,7 +51,7 @@ class Registry(Generic[T]):
     def get(self, name: str, also: Iterable[str] = ()) -> type[T]:
         """Return the class called ``name``; raises an error with the nearest known name.
 
-        Names in ``also`` are known, but of no class.
+        Names in ``also`` are known, but have no class.
         """
         self._scan()
         try:

@@ -18,7 +18,7 @@ ALIGNMENT = 64
 class Storage:
     """A growable, aligned, zero-initialised buffer that several blobs may share.
 
-    An array of it is good for as long as ``generation`` stays equal.
+    Its arrays are valid while ``generation`` does not change.
     """
 
     __slots__ = ("_buffer", "dtype", "generation")
@@ -34,16 +34,16 @@ class Storage:
         return device.HOST
 
     def stage(self) -> None:
-        """Begin to copy to the host what will be asked for there next."""
+        """Begin to copy the values to the host."""
 
     def is_staged(self) -> bool:
-        """Tell whether asking for it on the host would not have to wait."""
+        """Tell whether the values can be read on the host without waiting."""
         return True
 
     def flat(self, count: int) -> np.ndarray:
         """Return the first ``count`` elements, growing the buffer when it is too small."""
         if self._buffer is None or self._buffer.size < count:
-            # As in Caffe, what a too small buffer held is lost when it grows.
+            # As in Caffe, a buffer loses its values when it grows.
             self._buffer = aligned_zeros(count, self.dtype)
             self.generation += 1
         return self._buffer[:count]
@@ -53,20 +53,20 @@ class Storage:
         return self.flat(count).reshape(shape)
 
     def release(self) -> None:
-        """Wait until nobody reads any more what was adopted, or used to renew the values."""
+        """Wait until nobody reads the memory that was adopted, or that renewed the values."""
 
     def renew(self, count: int, write: Callable[[Any], None]) -> None:
-        """Go on with ``count`` values that ``write`` puts into a flat array of the device."""
+        """Take ``count`` new values, which ``write`` puts into a flat array of the device."""
         write(self.flat(count))
 
     def adopt(self, buffer: np.ndarray) -> None:
-        """Go on with flat ``buffer``, which keeps what it holds, in place of one's own."""
+        """Replace the own buffer by flat ``buffer`` with its values."""
         self._buffer = buffer
         self.generation += 1
 
 
 def aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
-    """Return ``count`` zeros, flat, in memory such as blobs have: aligned, with slack behind."""
+    """Return ``count`` zeros, flat, in memory like a blob's: aligned, with slack at the end."""
     nbytes = count * dtype.itemsize
     raw = np.zeros(nbytes + ALIGNMENT + SLACK_BYTES, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT

@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: the pcaffe of .venv, and an mpirun that works everywhere.
+# Sourced by the scripts in this folder: the pcaffe of .venv, and an mpirun that works everywhere.
 # shellcheck shell=bash
 
 # shellcheck source=data/common.sh

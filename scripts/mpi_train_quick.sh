@@ -7,9 +7,9 @@
 #   -n RANKS            the number of ranks over all hosts
 #
 # Every host needs this folder at the same path, by a shared file system or with `make install`,
-# data/cifar10/get_cifar10.sh and data/cifar10/create_cifar10.sh run there, and lets ssh in without
-# a password.  The batch size is the published one times the number of ranks; --global_batch
-# shares it.
+# data/cifar10/get_cifar10.sh and data/cifar10/create_cifar10.sh run there, and ssh without a
+# password.  The batch size is the published one times the number of ranks; with --global_batch the
+# ranks divide it.
 
 set -eu
 # shellcheck source=scripts/environment.sh
@@ -32,7 +32,7 @@ if [ ! -r "$machines" ]; then
   say "cannot read the machinefile $machines"
   exit 1
 fi
-# mpirun takes what is no number for as many ranks as there is room for.
+# If -n is not a number, mpirun starts as many ranks as there are slots.
 case $ranks in
   *[!0-9]* | 0)
     say "-n needs a number of ranks, at least 1, not '$ranks'"
@@ -42,8 +42,8 @@ esac
 
 # The paths in models/ count from the repository's root.
 cd "$repository"
-# Called by their full names, both are found on the other hosts.  A rank works with several
-# threads, so it is not bound to one core.
+# Full paths work on the other hosts, too.  A rank has several threads, so it is not bound to one
+# core.
 mpi=("$(command -v mpirun)" --bind-to none --machinefile "$machines" -n "$ranks")
 pcaffe=$(command -v pcaffe)
 model=models/cifar10_quick/cifar10_quick

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train LeNet on MNIST, fetching MNIST if need be, and print its test accuracy.
+# Download MNIST if necessary, train LeNet on it, and print the test accuracy.
 #
 # usage: scripts/train_lenet.sh [-n RANKS] [--quick] [flags of pcaffe train …]
 #
@@ -31,7 +31,7 @@ trap 'rm -rf "$log"' EXIT
 pcaffe_on "$ranks" train --solver="$solver" --log_dir="$log" "$@"
 
 accuracy=$(sed -n 's/.*Test net output #[0-9]*: accuracy = //p' "$log/pcaffe.INFO" | tail -n 1)
-# get_mnist.sh may have put other digits in MNIST's place; MNIST's test images have this size.
+# get_mnist.sh may have used other digits instead of MNIST; MNIST's test images have this size.
 images=MNIST
 if [ "$(wc -c < data/mnist/t10k-images-idx3-ubyte)" -ne 7840016 ]; then
   images="scikit-learn's UCI digits, NOT MNIST"

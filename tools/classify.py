@@ -17,7 +17,7 @@ MODEL = Path(__file__).parent.parent / "models" / "bvlc_reference_caffenet"
 
 
 def add_net_flags(parser: argparse.ArgumentParser) -> None:
-    """Give ``parser`` the flags that classify.py and detect.py have in common."""
+    """Give ``parser`` the common flags of classify.py and detect.py."""
     add = parser.add_argument
     add("--model_def", default=str(MODEL / "deploy.prototxt"), help="the deploy net")
     add(
@@ -38,7 +38,7 @@ def add_net_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def net_options(options: argparse.Namespace) -> dict:
-    """Return the Classifier's or Detector's arguments that those flags give."""
+    """Return the Classifier's or Detector's arguments from these flags."""
     if options.gpu:
         caffe.set_mode_gpu()
     print("GPU mode" if options.gpu else "CPU mode")

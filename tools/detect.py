@@ -78,7 +78,7 @@ def run(argv: list[str]) -> None:
     options = parser.parse_args(argv)
     net = net_options(options)
     if net["mean"] is not None and net["mean"].ndim == 3:
-        # One value per channel: windows have no place in a mean image.
+        # One value per channel, because a mean image has no position for windows.
         net["mean"] = net["mean"].mean(axis=(1, 2))
     detector = caffe.Detector(
         options.model_def, options.pretrained_model, context_pad=options.context_pad, **net

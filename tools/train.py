@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a net on one or several ranks from Python (pycaffe's train.py).
 
-Where pycaffe starts a process for each of --gpus, here mpirun starts the ranks:
+pycaffe starts a process for each of --gpus; here mpirun starts the ranks:
 mpirun -n 4 tools/train.py --solver=solver.prototxt
 """
 
@@ -68,12 +68,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--solver", required=True, help="the solver's prototxt")
-    parser.add_argument("--snapshot", help="the solver state to go on from")
+    parser.add_argument("--snapshot", help="the solver state to resume from")
     parser.add_argument("--gpus", type=int, nargs="+", help="the GPU of each rank")
     parser.add_argument("--timing", action="store_true", help="log the time of every layer")
     options = parser.parse_args()
     if caffe.solver_count() > 1:
-        # An error must end the run on all ranks: let it through.
+        # An error must end the run on all ranks, so it is not caught.
         solve(options)
         return 0
     try:

@@ -1,11 +1,11 @@
-"""Times pcaffe's exchanges beside PyTorch's DistributedDataParallel, on emulated hosts.
+"""Times pcaffe's exchanges and PyTorch's DistributedDataParallel, on emulated hosts.
 
-Every host is a network namespace of this machine with one rank on it or several, and all share its
-cores: what counts are ratios of times in the same column.  The ways take turns, each in processes
-of its own; of every way the median over all of its iterations but the first few is shown.  "none"
-leaves out the messages, and lets the ranks drift apart; "alone:allreduce" leaves out everything
-else, and with "late:allreduce" messages wait for the end of backward: what is then slower was
-hidden.  What is predicted is the simulator's, from the times of layers in the same run.
+Every host is a network namespace of this machine with one or several ranks, and all share its
+cores: only ratios of times in the same column are meaningful.  The ways take turns, each in its own
+processes; the median over all iterations except the first few is shown.  "none" sends no messages,
+and the ranks drift apart; "alone:allreduce" only sends messages; with "late:allreduce" messages
+wait for the end of backward, and the additional time was hidden.  The simulator makes the
+predictions, from the times of layers in the same run.
 
     python benchmarks/netlab/exchanges.py --rate 1gbit --rounds 3 --json exchanges.json
     TORCH_PYTHON=/path/to/python python benchmarks/netlab/exchanges.py
@@ -40,9 +40,9 @@ WARM_UP = 3  # iterations; auto settles on its plan in these and more that are n
 
 @dataclass
 class Found:
-    """Seconds of a way on so many hosts: iterations, and what was predicted or measured with them.
+    """Seconds of a way on so many hosts: of iterations, and other predictions and measurements.
 
-    ``predicted`` is the simulator's for an iteration, ``backward`` that of all layers.
+    ``predicted`` is the simulator's time of an iteration, ``backward`` the time of all layers.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Found:
     backward: list[float] = field(default_factory=list)
 
     def add(self, turn: dict[str, Any]) -> None:
-        """Add a turn's iterations but those that warm up."""
+        """Add a turn's iterations except the first ones, which warm up."""
         self.seconds += turn["seconds"][WARM_UP:]
         self.predicted.append(turn.get("predicted", 0.0))
         self.backward.append(turn.get("backward", 0.0))
@@ -70,7 +70,7 @@ def has_torch(python: str) -> bool:
 def run(
     network: Network, net: str, way: str, hosts: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return what a rank prints after the iterations that count and those that warm up."""
+    """Return a rank's output after the warm-up and the measured iterations."""
     threads = max(1, len(os.sched_getaffinity(0)) // (hosts * options.ranks))
     environment = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
     iterations = str(options.iterations + WARM_UP)
@@ -87,7 +87,7 @@ def run(
 
 
 def table(ways: dict[str, dict[int, Found]], hosts: list[int]) -> str:
-    """Return medians in milliseconds, and the ratios that say how good they are."""
+    """Return medians in milliseconds, and ratios that rate them."""
     lines = [["ms", *(f"{count} hosts" for count in hosts)]]
 
     def add(name: str, value: Callable[[int], str]) -> None:
@@ -115,7 +115,7 @@ def table(ways: dict[str, dict[int, Found]], hosts: list[int]) -> str:
 
 
 def hidden(ways: dict[str, dict[int, Found]], hosts: int) -> float:
-    """Return which part of the allreduce that could hide behind backward does."""
+    """Return the hidden share of the part of allreduce that could hide behind backward."""
     fits = min(ways[ALONE][hosts].median, median(ways[LATE][hosts].backward))
     return (ways[LATE][hosts].median - ways["allreduce"][hosts].median) / fits
 
@@ -147,7 +147,7 @@ def main() -> None:
     if DDP in ways and not has_torch(options.python):
         print(f"{options.python} has no PyTorch: set TORCH_PYTHON to time it, too")
         ways.remove(DDP)
-    # Ended from outside, it still takes the hosts away.
+    # A signal must not prevent the removal of the hosts.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     nets: dict[str, dict[str, dict[int, Found]]] = {}
     with Network(max(options.hosts), options.rate) as network:

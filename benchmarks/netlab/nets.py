@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Constant data: the kernels' times do not depend on it, and reading none costs no rank any time.
+# Constant data: the kernels' times do not depend on it, and no rank spends time on reading.
 DATA = """
 layer { name: 'data' type: 'DummyData' top: 'data' top: 'label' dummy_data_param {
   shape { %s } data_filler { type: 'constant' value: 0.5 }
@@ -63,7 +63,7 @@ INNER_PRODUCTS = {
     "plain_fc": (32, (3072, 4096, 4096, 10)),
 }
 CIFAR_BATCH = 100
-# Momentum and weight decay.  Without, PyTorch keeps no history; ours does, as Caffe's snapshots do.
+# Momentum and weight decay.  Without, PyTorch has no history; ours has, for Caffe's snapshots.
 CAFFE, PLAIN = (0.9, 0.0005), (0.0, 0.0)
 UPDATES = {"fc6-fc8": CAFFE, "plain_fc": PLAIN, "cifar10_quick": CAFFE}
 

@@ -1,4 +1,4 @@
-"""Hosts that are network namespaces of this machine, on a switch, behind links of a given rate."""
+"""Emulates hosts by network namespaces of this machine, on a switch, with links of a given rate."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ HERE = Path(__file__).resolve().parent
 PREFIX = "pcaffe-lab"
 SUBNET = "10.87.0"
 NAMES = Path("/etc/netns")
-# What one packet buffer may hold: small ones shape short messages truly, large ones cost less
-# processor time, which is what limits fast links here.
+# The size of a packet buffer: small ones shape short messages accurately, large ones need less
+# processor time, which limits fast links here.
 SMALL_BYTES, LARGE_BYTES, FAST_GBITS = 16 << 10, 64 << 10, 2.0
 QUEUE_BYTES = 4 << 20
 MPIRUN = (
@@ -26,7 +26,7 @@ MPIRUN = (
 
 
 def missing() -> str:
-    """Say why there can be no emulated network here; empty when there can."""
+    """Return why there can be no emulated network here; empty if there can."""
     if os.geteuid() != 0:
         return "emulated networks need root"
     for tool in ("ip", "tc", "unshare"):
@@ -48,7 +48,7 @@ def bits(rate: str) -> float:
 
 
 class Network:
-    """So many hosts, while it is entered; every link has ``rate`` in each of its two directions."""
+    """So many hosts, inside a ``with``; every link has ``rate`` in both directions."""
 
     def __init__(self, hosts: int, rate: str):
         self.hosts = [f"{PREFIX}-{number}" for number in range(1, hosts + 1)]
@@ -56,7 +56,7 @@ class Network:
         self._bits = bits(rate)
 
     def __enter__(self) -> Network:
-        self._remove()  # what a run that was killed has left
+        self._remove()  # the hosts of a killed run
         try:
             self._make()
         except BaseException:
@@ -94,7 +94,7 @@ class Network:
             self._limit(self._switch, port)
 
     def _limit(self, namespace: str, device: str) -> None:
-        """Let a device send no faster than the rate, about one packet at a time."""
+        """Limit a device's rate of sending, about one packet at a time."""
         packet = LARGE_BYTES if self._bits > FAST_GBITS * 1e9 else SMALL_BYTES
         _ip("-n", namespace, "link", "set", device, "gso_max_size", str(packet))
         bucket = ("rate", f"{self._bits:.0f}bit", "burst", f"{packet + 4096}b")
@@ -118,9 +118,9 @@ class Network:
     def mpirun(
         self, hosts: int, command: Sequence[str], environment: dict[str, str], ranks: int = 1
     ) -> str:
-        """Run a command on the first so many hosts, ``ranks`` on each; return what it printed.
+        """Run a command on the first so many hosts, ``ranks`` on each; return its output.
 
-        Raises SystemExit with the end of that when it fails.
+        Raises SystemExit with the end of the output when it fails.
         """
         chosen = self.hosts[:hosts]
         listed = ",".join(f"{host}:{ranks}" for host in chosen)

@@ -1,10 +1,9 @@
 """Usage: ours.py NET WAY ITERATIONS [FLAG=VALUE…]: times iterations on the ranks of mpirun.
 
-WAY is an exchange; "none" leaves out all messages, "alone:EXCHANGE" all computing, and with
-"late:EXCHANGE" messages wait for the end of backward.  Rank 0
-prints one line of JSON: the seconds of each iteration, what an iteration was predicted to take with
-the layers' times in the first ones, in which messages wait for the end of backward, and the part of
-the exchange's time that was hidden.
+WAY is an exchange; "none" sends no messages, "alone:EXCHANGE" computes nothing, and with
+"late:EXCHANGE" messages wait for the end of backward.  Rank 0 prints one line of JSON: the seconds
+of each iteration, the prediction for an iteration from the layers' times in the first ones, in
+which messages wait for the end of backward, and the hidden part of the exchange's time.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def trained(solver: Solver, count: int, late: bool) -> dict[str, Any]:
 
 
 def exchanges(solver: Solver, count: int) -> list[float]:
-    """Exchange gradients that nobody computes; return the seconds of each time."""
+    """Exchange gradients without computing them; return the seconds of each exchange."""
     solver.step(1)  # the plan, and the layers' factors
     parameters = solver.net.parameters
     found = []

@@ -5,7 +5,7 @@
 #
 #   TRAIN_FOLDER   has a folder of images for each class, as in train.txt
 #   VAL_FOLDER     has the images that val.txt lists
-#   --resize       resize all to 256x256; leave it away if that has been done
+#   --resize       resize all to 256x256; not needed if they have this size
 #
 # The lists come from data/ilsvrc12/get_ilsvrc_aux.sh.  Training images are shuffled.
 

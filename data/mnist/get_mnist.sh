@@ -5,8 +5,8 @@
 #
 # Files that are there already, with the right checksum, are kept.  Others come from MNIST_MIRROR,
 # if that is set (a folder, or a file:// or http(s):// URL of one, that has the files, gzipped or
-# not), else from public mirrors.  Where there is neither a mirror nor a network, and scikit-learn
-# is installed, its much smaller set of handwritten digits takes MNIST's place.
+# not), else from public mirrors.  If no mirror can be reached and scikit-learn is installed, its much
+# smaller set of handwritten digits is used instead of MNIST.
 
 set -eu
 # shellcheck source=data/common.sh

@@ -17,7 +17,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def batches(net: Net, arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the arrays in parts of the net's batch size, the last one filled up with zeros.
+    """Yield the arrays in parts of the net's batch size, the last one padded with zeros.
 
     The batch size is the first axis of the net's first blob.
     """
@@ -75,7 +75,7 @@ def _copies(results: Arrays) -> Arrays:
 
 
 def _joined(parts: list[Arrays], names: list[str], count: int) -> Arrays:
-    """Join batches' results sample by sample; a scalar, as a loss is, gives one value per batch."""
+    """Join batches' results sample by sample; a scalar, such as a loss, gives a value per batch."""
     joined = {}
     for name in names:
         arrays = [part[name] for part in parts]

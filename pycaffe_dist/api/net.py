@@ -26,8 +26,8 @@ _Path = str | os.PathLike[str]
 class Net:
     """A net as Python programs see it; arrays are writable NumPy views into the net.
 
-    ``Net(network_file, phase, level=0, stages=None, weights=None)`` or, as older programs write
-    it, ``Net(network_file, weights, phase)``.  Raises PrototxtError, NetError or WeightsError.
+    ``Net(network_file, phase, level=0, stages=None, weights=None)`` or, in older programs,
+    ``Net(network_file, weights, phase)``.  Raises PrototxtError, NetError or WeightsError.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Net:
         for node in net.nodes:
             for name, blob in zip(node.top_names, node.top):
                 self.blobs.setdefault(name, blob)
-        #: The parameters (weights first, then biases) by layer name, for layers that have some.
+        #: The parameters (weights first, then biases) by layer name, for layers with parameters.
         self.params: OrderedDict[str, list[Blob]] = OrderedDict(
             (node.name, node.layer.blobs) for node in net.nodes if node.layer.blobs
         )
@@ -124,7 +124,7 @@ class Net:
         """The loss weight of every blob."""
         return OrderedDict((name, self._net.blob_losses.get(name, 0.0)) for name in self.blobs)
 
-    # What pycaffe has under private names, and programs use.
+    # Private names of pycaffe that programs use.
 
     @property
     def _layer_names(self) -> list[str]:
@@ -243,7 +243,7 @@ class Net:
     ) -> dict[str, np.ndarray]:
         """Run forward over inputs of any length, batch by batch; return the joined outputs.
 
-        The last batch is filled up with zeros, whose results are left out.
+        The last batch is padded with zeros, whose results are dropped.
         """
         return batching.forward_all(self, list(blobs or ()), kwargs)
 
@@ -290,7 +290,7 @@ class Net:
         self._net.save_weights(os.fspath(path))
 
     def save_hdf5(self, path: _Path) -> None:
-        """Write the weights to an HDF5 file, whatever its name."""
+        """Write the weights to an HDF5 file of any name."""
         self._net.save_weights(os.fspath(path), as_hdf5=True)
 
     def copy_from(self, path: _Path) -> None:

@@ -1,4 +1,4 @@
-"""From images to net inputs and back, as pycaffe's Transformer does it."""
+"""Converts images to net inputs and back, like pycaffe's Transformer."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Transformer:
         return tuple(self.inputs[in_])
 
     def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
-        """Return an image (H', W', K) as input ``in_`` takes it, (K, H, W) float32.
+        """Return an image (H', W', K) in the format of input ``in_``, (K, H, W) float32.
 
-        ``data`` itself is not changed.  Raises ArgumentError.
+        Does not change ``data``.  Raises ArgumentError.
         """
         dims = self._shape(in_)[2:]
         ready = data.astype(np.float32)
@@ -52,7 +52,7 @@ class Transformer:
         return ready
 
     def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
-        """Return the image (H, W, K) that an input (1, K, H, W) or (K, H, W) was made of.
+        """Return the image (H, W, K) for an input (1, K, H, W) or (K, H, W).
 
         Without a transpose, as in pycaffe, a gray image comes as (H, W).
         """
@@ -95,7 +95,7 @@ class Transformer:
         self.channel_swap[in_] = order
 
     def set_raw_scale(self, in_: str, scale: float) -> None:
-        """Set what images are multiplied by before the mean: 255 for nets that learnt bytes."""
+        """Set the factor on images before the mean: 255 for nets trained on bytes."""
         self._shape(in_)
         self.raw_scale[in_] = scale
 
@@ -118,14 +118,14 @@ class Transformer:
         mean = mean.reshape(-1, *mean.shape[-2:])
         if mean.shape != shape:
             low, high = mean.min(), mean.max()
-            # A constant mean has no range to be normalized to.
+            # A constant mean has no range for normalization.
             span = high - low or 1
             unit = resize_image(((mean - low) / span).transpose(1, 2, 0), (shape[1], shape[2]))
             mean = unit.transpose(2, 0, 1) * span + low
         self.mean[in_] = mean
 
     def set_input_scale(self, in_: str, scale: float) -> None:
-        """Set what inputs are multiplied by after everything else."""
+        """Set the factor on inputs after everything else."""
         self._shape(in_)
         self.input_scale[in_] = scale
 
@@ -137,7 +137,7 @@ def transformer_for(
     raw_scale: float | None,
     channel_swap: Sequence[int] | None,
 ) -> Transformer:
-    """Return a Transformer for a net's first input and images (H, W, K), with what is given."""
+    """Return a Transformer for a net's first input and images (H, W, K), with given settings."""
     name = net.inputs[0]
     transformer = Transformer({name: net.blobs[name].data.shape})
     transformer.set_transpose(name, (2, 0, 1))

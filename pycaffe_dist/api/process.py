@@ -1,4 +1,4 @@
-"""What pycaffe keeps for the whole process: mode, device, random seed, ranks, log, timer."""
+"""pycaffe's settings of the whole process: mode, device, random seed, ranks, log, timer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pycaffe_dist.launch import environment
 
 @dataclass
 class Process:
-    """The process's settings, as Caffe's own are: one set, changed by the functions below."""
+    """The process's settings: one object, as in Caffe, changed by the functions below."""
 
     seed: int | None = None
     # Whether nets and solvers made from now on run on a GPU, and on which.
     on_gpu: bool = False
     device_id: int = 0
-    # install_as_caffe(cpu=True): programs that ask for a GPU get the CPU.
+    # install_as_caffe(cpu=True): programs that request a GPU get the CPU.
     cpu_instead: bool = False
 
 
@@ -29,15 +29,14 @@ process = Process()
 
 
 def set_mode_cpu() -> None:
-    """Let nets and solvers made from now on run on the CPU, as they do at first."""
+    """Let nets and solvers made from now on run on the CPU, the default."""
     process.on_gpu = False
 
 
 def set_mode_gpu() -> None:
-    """Let nets and solvers made from now on run on a GPU; raises DeviceError when there is none.
+    """Let nets and solvers made from now on run on a GPU; raises DeviceError if there is none.
 
-    Those that are there stay where they are.  Programs run by
-    ``python -m pycaffe_dist.as_caffe --cpu`` go on on the CPU.
+    Existing ones do not move.  With ``python -m pycaffe_dist.as_caffe --cpu`` programs use the CPU.
     """
     if process.cpu_instead:
         logs.logger.warning("set_mode_gpu: computing on the CPU, as asked for by --cpu")
@@ -55,7 +54,7 @@ def set_mode_gpu() -> None:
 
 
 def set_device(device_id: int) -> None:
-    """Choose the GPU that set_mode_gpu uses; it has no effect on the CPU.
+    """Choose the GPU for set_mode_gpu; no effect on the CPU.
 
     Raises UsageError for a negative number.
     """
@@ -65,7 +64,7 @@ def set_device(device_id: int) -> None:
 
 
 def chosen_device() -> Device:
-    """Return the device that mode and number lead to; raises DeviceError when it is not there."""
+    """Return the device for mode and number; raises DeviceError if it is missing."""
     if not process.on_gpu:
         return HOST
     from pycaffe_dist.gpu.finding import open_gpu
@@ -79,7 +78,7 @@ def set_random_seed(seed: int) -> None:
 
 
 def solver_count() -> int:
-    """Return how many ranks train together: what mpirun started, 1 without it."""
+    """Return the number of ranks that train together: mpirun's, or 1 without mpirun."""
     from pycaffe_dist.training.trainer import launched_cluster
 
     return launched_cluster().size
@@ -93,17 +92,17 @@ def solver_rank() -> int:
 
 
 def set_solver_count(count: int) -> None:
-    """Check that ``count`` ranks were started; raises UsageError that names the command if not."""
+    """Raise UsageError, which names the right command, unless ``count`` ranks were started."""
     found = solver_count()
     if count != found:
         raise UsageError(
             f"the program wants {count} solver(s), but {found} rank(s) were started: with pcaffe "
-            f"each rank is a process of its own; start them with mpirun -n {count}"
+            f"each rank is a separate process; start them with mpirun -n {count}"
         )
 
 
 def set_solver_rank(rank: int) -> None:
-    """Check that ``rank`` is this process's; raises UsageError if it is another's."""
+    """Raise UsageError unless ``rank`` is this process's."""
     found = solver_rank()
     if rank != found:
         raise UsageError(
@@ -113,19 +112,19 @@ def set_solver_rank(rank: int) -> None:
 
 
 def set_multiprocess(multiprocess: bool) -> None:
-    """Accept what is always so: with pcaffe every solver has a process of its own."""
+    """Accept the call: with pcaffe every solver has its own process anyway."""
 
 
 def has_nccl() -> bool:
-    """Tell that :class:`NCCL` works: gradients are averaged over ranks, by MPI."""
+    """Return True: :class:`NCCL` works, because MPI averages gradients over ranks."""
     return True
 
 
 def init_log(level: int | None = None, stderr: bool = True) -> None:
     """Show Caffe's log on standard error, from severity ``level`` on.
 
-    0 shows all, 1 warnings, 2 errors, 3 only what is fatal; without a level GLOG_minloglevel says
-    it.  ``stderr`` False sends the log to a file in GLOG_log_dir or the temporary folder instead.
+    0 shows all, 1 warnings, 2 errors, 3 only fatal errors; the default level is GLOG_minloglevel.
+    ``stderr`` False sends the log to a file in GLOG_log_dir or the temporary folder instead.
     Raises UsageError for another level.
     """
     if level is None:
@@ -144,7 +143,7 @@ def _log_folder() -> str:
 
 
 def show_log() -> None:
-    """Start the log for a program that trains, unless it has chosen handlers of its own."""
+    """Start the log for a training program, unless it has its own handlers."""
     if not logs.logger.hasHandlers() and logs.logger.level == logging.NOTSET:
         init_log()
 

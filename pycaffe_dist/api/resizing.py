@@ -11,8 +11,8 @@ def resize_image(im: np.ndarray, new_dims: tuple[int, int], interp_order: int = 
     """Return an image (H, W, K) resized to (*new_dims, K), as float32.
 
     ``interp_order`` is 0 (nearest), 1 (linear) or 3 (cubic).  One or three channels are resized as
-    scikit-image does: pixels are areas, and beyond the image lies its least value.  Other numbers
-    of channels as SciPy's zoom does: pixels are points, corners stay.  Raises ArgumentError.
+    scikit-image does: pixels are areas, and outside of the image is its minimum.  Other numbers of
+    channels as SciPy's zoom does: pixels are points, corners stay.  Raises ArgumentError.
     """
     if im.ndim != 3:
         raise ArgumentError(f"resize_image needs an image (H, W, K), found shape {im.shape}")
@@ -41,7 +41,7 @@ def _resize_axis(im: np.ndarray, axis: int, size: int, order: int, areas: bool) 
     for tap, weight in enumerate(weights):
         index = first + tap
         if areas:
-            # Beyond the image lies zero.
+            # Outside of the image is zero.
             weight = np.where((index >= 0) & (index < old), weight, 0)
         rows = im.take(np.clip(index, 0, old - 1), axis)
         result = result + rows * weight.reshape([-1 if a == axis else 1 for a in range(3)])

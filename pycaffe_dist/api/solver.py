@@ -17,11 +17,11 @@ _Path = str | os.PathLike[str]
 
 
 class Solver:
-    """A solver: ``net`` is its train net, ``test_nets`` those it tests.
+    """A solver: ``net`` is its train net, ``test_nets`` are its test nets.
 
     Under mpirun every rank makes the same solver, gradients are averaged over ranks, and rank 0
     logs and writes snapshots.  Making one starts Caffe's log on standard error.  ``exchange`` and
-    ``staleness`` are what `pcaffe train` has as flags.
+    ``staleness`` are as the flags of `pcaffe train`.
     """
 
     method: str | None = None
@@ -45,7 +45,7 @@ class Solver:
             keep_diffs=True,
             device=chosen_device(),
         )
-        # A loop of the program's own may call forward before the solver itself starts.
+        # The program's own loop may call forward before the solver starts.
         self._take_weights_of_rank_0()
         self.net = Net.of(self._solver.net)
         self.test_nets = [Net.of(net) for net in self._solver.test_nets]
@@ -63,7 +63,7 @@ class Solver:
 
     @property
     def param(self) -> Any:
-        """The SolverParameter; a changed ``base_lr`` counts from the next iteration on."""
+        """The SolverParameter; a changed ``base_lr`` applies from the next iteration on."""
         return self._solver.param
 
     @property
@@ -105,7 +105,7 @@ class Solver:
     ) -> None:
         """Call functions in every iteration: before forward, and when the gradients are ready.
 
-        ``on_gradients_ready`` sees the mean gradients over ranks.  An NCCL object alone may be
+        ``on_gradients_ready`` gets the mean gradients over ranks.  An NCCL object alone may be
         given: the solver averages gradients in any case.
         """
         if isinstance(on_start, NCCL):
@@ -169,16 +169,16 @@ _CLASSES = {
 def get_solver(
     solver_file: _Path, *, exchange: str = TrainOptions.exchange, staleness: int = 0
 ) -> Solver:
-    """Return a solver of the type that the file names; see `Solver`."""
+    """Return a solver of the type in the file; see `Solver`."""
     method = text.read_solver(os.fspath(solver_file)).type
     kind = _CLASSES.get(method, Solver)
     return kind(solver_file, exchange=exchange, staleness=staleness)
 
 
 class NCCL:
-    """The ranks' link, as programs for several GPUs make it; under mpirun it is MPI.
+    """pycaffe's connection of ranks, for programs for several GPUs; under mpirun it is MPI.
 
-    ``uid`` is not needed: mpirun has brought the ranks together.
+    ``uid`` is not needed: mpirun has connected the ranks.
     """
 
     def __init__(self, solver: Solver, uid: bytes | str = b""):
@@ -194,4 +194,4 @@ class NCCL:
         self._solver._take_weights_of_rank_0()
 
     def __call__(self, layer: int = 0) -> None:
-        """Do nothing: as a callback of net or solver, the exchange has happened already."""
+        """Do nothing: when net or solver call this, the exchange has been done already."""

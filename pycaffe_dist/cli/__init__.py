@@ -1,6 +1,6 @@
 """The command line: a module with a ``run`` function is a command; ``main`` finds and runs it.
 
-A command module is cheap to import (what is heavy is imported inside ``run``) and has::
+A command module is cheap to import (``run`` imports heavy modules) and has::
 
     '''Score a model.'''                                  # the first line is its help text
 

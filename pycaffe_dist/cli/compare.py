@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
     parser.add_argument("first", help="a .caffemodel or .solverstate, binary or HDF5")
-    parser.add_argument("second", help="another one of its kind")
+    parser.add_argument("second", help="a second file of the same kind")
     add_flag(parser, "blobs", bool, help="show every blob instead of each layer's largest")
     add_flag(
         parser,

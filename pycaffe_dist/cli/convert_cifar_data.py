@@ -19,9 +19,9 @@ def main(argv: Sequence[str]) -> int:
 
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's arguments."""
-    parser.add_argument("input_folder", help="where data_batch_1.bin to 5 and test_batch.bin are")
+    parser.add_argument("input_folder", help="with data_batch_1.bin to 5 and test_batch.bin")
     parser.add_argument(
-        "output_folder", help="where cifar10_train_BACKEND and cifar10_test_BACKEND are created"
+        "output_folder", help="the folder for cifar10_train_BACKEND and cifar10_test_BACKEND"
     )
     parser.add_argument(
         "backend", nargs="?", default="lmdb", help="lmdb or leveldb (default: %(default)s)"

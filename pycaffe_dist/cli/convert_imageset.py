@@ -21,11 +21,11 @@ def main(argv: Sequence[str]) -> int:
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
     parser.add_argument(
-        "root_folder", help="put before every path of the list; ends in / as a rule"
+        "root_folder", help="the prefix of every path in the list; usually ends in /"
     )
     parser.add_argument("list_file", help="the list: a path, a space and a label per line")
     parser.add_argument("database", help="the folder to create")
-    add_flag(parser, "gray", bool, help="treat images as gray ones")
+    add_flag(parser, "gray", bool, help="convert images to gray")
     add_flag(parser, "shuffle", bool, help="put images and their labels in a random order")
     add_backend_flag(parser, "the kind of database to create")
     add_flag(parser, "resize_width", int, default=0, metavar="N", help="width to resize images to")
@@ -38,7 +38,7 @@ def add_flags(parser: FlagParser) -> None:
         parser,
         "encode_type",
         metavar="TYPE",
-        help="the kind of image file to store (png, jpg, …); else each image's own",
+        help="the kind of image file to store (png, jpg, …); by default each image's own",
     )
     add_flag(parser, "seed", int, metavar="N", help="make --shuffle repeatable")
     add_flag(
@@ -54,7 +54,7 @@ def add_flags(parser: FlagParser) -> None:
         "on_error",
         default="skip",
         choices=("skip", "stop"),
-        help="what an image does that cannot be read: it is left out, as in Caffe, or stops",
+        help="for an image that cannot be read: skip it, as in Caffe, or stop",
     )
 
 

@@ -23,7 +23,7 @@ def add_flags(parser: FlagParser) -> None:
     parser.add_argument("labels", help="the idx1 file of labels; may be gzipped")
     parser.add_argument("database", help="the folder to create")
     add_backend_flag(parser, "the kind of database to create", "leveldb")
-    add_flag(parser, "seed", int, default=0, metavar="N", help="decides on the pairs")
+    add_flag(parser, "seed", int, default=0, metavar="N", help="the seed of the random pairs")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Show what pcaffe can compute with here: cores, GPUs, MPI and versions."""
+"""Show the cores, GPUs, MPI and versions that pcaffe can use here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_flags(parser: FlagParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Log what was found; raises DeviceError for a GPU that is not there."""
+    """Log the machine's devices and versions; raises DeviceError for a missing GPU."""
     for line in chain(_cpu(), _gpus(options.gpu), _mpi(), _versions()):
         logger.info(line)
     return 0
@@ -124,7 +124,7 @@ def _mpi() -> Iterator[str]:
 
 
 def _between_gpus(cluster: MPICluster) -> Iterator[str]:
-    """Say how fast GPUs exchange gradients, when ranks take the GPUs of their host in turn."""
+    """Log the speed of exchanges between GPUs, with ranks on the GPUs of their host in turn."""
     from pycaffe_dist.calibration.gpu_link import gpu_link
     from pycaffe_dist.device import HOST
     from pycaffe_dist.gpu.finding import count, open_gpu

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.schema import caffe_pb2, text
 
     if "." not in options.output_image_file:
-        raise UsageError(f"'{options.output_image_file}' has no ending that tells the format: .png")
+        raise UsageError(f"'{options.output_image_file}' has no ending for its format, as in .png")
     net = text.read_net(options.input_net_proto_file)
     print(f"Drawing net to {options.output_image_file}")
     phase = None if options.phase == "ALL" else caffe_pb2.Phase.Value(options.phase)

@@ -23,7 +23,7 @@ def add_flags(parser: FlagParser) -> None:
     parser.add_argument("weights", help="the trained net (.caffemodel)")
     parser.add_argument("model", help="the net's prototxt; its TEST phase has a data layer")
     parser.add_argument("blobs", help="the blobs' names, separated by commas")
-    parser.add_argument("targets", help="as many databases or files to create")
+    parser.add_argument("targets", help="the databases or files to create, one for each blob")
     parser.add_argument("batches", type=int, help="the number of batches to run")
     parser.add_argument("kind", help="lmdb, leveldb or hdf5")
     parser.add_argument("device", nargs="?", default="CPU", help="CPU (default) or GPU")

@@ -41,13 +41,13 @@ class Flag(NamedTuple):
             value = None if self.kind is bool else self.kind(text)
         except ValueError:
             value = None
-        # NaN is no number, and passes every comparison with a limit.
+        # NaN is refused: it passes every comparison with a limit.
         if value is not None and value == value:
             return value
         raise UsageError(f"flag --{self.name} needs {_KIND_NAMES[self.kind]}, not '{text}'")
 
 
-# Caffe's own flags, which every `caffe` command knows, whether it reads them or not.
+# Caffe's own flags, which every `caffe` command accepts, even if it does not use them.
 CAFFE_FLAGS = (
     Flag("solver", str, "", "the solver definition (prototxt)", "FILE"),
     Flag("model", str, "", "the net definition (prototxt)", "FILE"),
@@ -88,7 +88,7 @@ CAFFE_FLAGS = (
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Shows every default that says something, and booleans as ``--[no]name``."""
+    """Shows useful defaults, and booleans as ``--[no]name``."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=28)
@@ -114,7 +114,7 @@ class FlagParser(argparse.ArgumentParser):
     """An argparse parser whose options are gflags flags; errors are raised as UsageError.
 
     Positional arguments are added with ``add_argument`` as usual, flags with :func:`add_flag`.
-    With ``flags_first``, what follows the first positional argument is left as it is.
+    With ``flags_first``, arguments after the first positional one are not parsed.
     """
 
     def __init__(self, prog: str, description: str = ""):
@@ -214,7 +214,7 @@ def add_flag(
 ) -> None:
     """Give ``parser`` a flag of type ``kind``; its value is the attribute ``name``.
 
-    The default of a str is the empty string and that of a bool False, as Caffe has it.
+    The default of a str is the empty string, of a bool False, as in Caffe.
     """
     if default is None and kind in (str, bool):
         default = kind()
@@ -283,10 +283,10 @@ def _meant(given: Any, declared: SettingsFlag) -> Any:
 
 
 def add_caffe_flags(parser: FlagParser, used: Sequence[str], **help_texts: str) -> None:
-    """Give ``parser`` Caffe's own flags: those in ``used``, and silently the others.
+    """Give ``parser`` Caffe's flags: ``used`` ones with help, the others hidden.
 
-    Caffe's commands accept each other's flags, so scripts pass them; one that is given without
-    effect is listed in ``parser.given_without_effect``.  ``help_texts`` replace texts by name.
+    Caffe's commands accept each other's flags, so scripts pass them; flags without an effect are
+    listed in ``parser.given_without_effect``.  ``help_texts`` replace texts by name.
     """
     for flag in CAFFE_FLAGS:
         if flag.name in used:
@@ -318,7 +318,7 @@ def require_not_negative(options: argparse.Namespace, names: Iterable[str]) -> N
 
 
 def require_utf8(options: argparse.Namespace, names: Iterable[str]) -> None:
-    """Raise UsageError when one of these flags has bytes in it that are not UTF-8."""
+    """Raise UsageError when the value of one of these flags is not UTF-8."""
     for name in names:
         value = getattr(options, name)
         try:

@@ -1,14 +1,14 @@
 """Run a command on several ranks: launch -n 4 train --solver=FILE.
 
-Starts mpirun with what pcaffe needs and passes signals on to the ranks, which mpirun does not:
-SIGINT (Ctrl-C) goes to them as SIGUSR1, SIGHUP as SIGUSR2, SIGTERM as both, with which training
-writes a snapshot and stops.  A second SIGINT ends the job at once.
+Starts mpirun with suitable flags and forwards signals to the ranks, which mpirun does not: SIGINT
+(Ctrl-C) as SIGUSR1, SIGHUP as SIGUSR2, SIGTERM as both; after both, training writes a snapshot and
+stops.  A second SIGINT ends the job at once.
 
-The job has succeeded when mpirun's status is 0 and rank 0 has reported that its work is done.  Else
-the rank or host that failed first is named, as far as it is known, and --restarts lets training go
-on from its newest snapshot, once the old ranks have ended.  A host that does not answer is given up
-after a minute; a job whose ranks wait for each other can be ended, too (train --stall_shutdown).
-When nobody reads the output any more (… | head), lines are dropped, and the job goes on.
+The job succeeds when mpirun's status is 0 and rank 0 has reported that its work is done.  Otherwise
+pcaffe names the rank or host that failed first, if it is known, and with --restarts training
+continues from its newest snapshot, after the old ranks have ended.  A host that does not answer
+counts as failed after a minute; train --stall_shutdown ends a job whose ranks wait for each other.
+When nobody reads the output any more (… | head), lines are dropped, and the job continues.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pycaffe_dist.errors import UsageError
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Give ``parser`` this command's flags; those of the command to launch are not its own."""
+    """Give ``parser`` this command's flags; it does not parse flags of the launched command."""
     parser.flags_first = True
     add_flag(parser, "n", int, default=0, metavar="N", help="the number of ranks")
     add_flag(
         parser,
         "hostfile",
         metavar="FILE",
-        help="the hosts to run on, one on a line: NAME slots=RANKS",
+        help="the hosts to run on, one per line: NAME slots=RANKS",
     )
     add_flag(
         parser,
@@ -42,7 +42,7 @@ def add_flags(parser: FlagParser) -> None:
         parser,
         "mpirun_flags",
         metavar="FLAGS",
-        help="further flags for mpirun, in quotes; none that sends the ranks' output elsewhere",
+        help="more flags for mpirun, in quotes; none that redirects the ranks' output",
     )
     parser.add_argument("command", nargs="*", metavar="COMMAND …")
 
@@ -68,10 +68,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _resumed(options: argparse.Namespace) -> list[str]:
-    """Return the command with which training goes on: the last of equal flags counts.
+    """Return the command that continues training: the last of equal flags counts.
 
-    The snapshot that the run was begun from, if any, is for a failure before the first of its own.
-    Snapshots that an earlier run has left are no place to go on from, unless it said so itself.
+    The run's own newest snapshot is used, or before the first one the snapshot that the run started
+    from, if any.  Other snapshots of earlier runs are used only if the command requests them.
     """
     words = [word.lstrip("-") if word.startswith("-") else "" for word in options.command]
     begun_from = ""

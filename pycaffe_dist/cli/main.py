@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except Exception as error:
         if environment.rank() > 0:
-            # What is wrong here is mostly wrong on all ranks: rank 0 says so, and its end ends us.
+            # Most errors occur on all ranks: rank 0 reports them, and its end ends this rank.
             time.sleep(RANK_0_FIRST_SECONDS)
         log.fatal(error)
         return exit_status(error)
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _open_closed_streams() -> None:
     """Open the null device in place of standard streams that are closed (``2>&-``).
 
-    Else the next files that are opened would get their numbers, and what libraries print.
+    Otherwise the next open files would get their numbers, and libraries would print into them.
     """
     while (file := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD_STREAM:
         os.set_inheritable(file, True)
@@ -104,7 +104,7 @@ def _run(args: list[str]) -> int:
 
 
 def _split_command(args: list[str]) -> tuple[str, list[str]]:
-    """Take the command's name out of the arguments: flags may stand before it, as in Caffe."""
+    """Separate the command's name from the arguments: flags may precede it, as in Caffe."""
     at = 0
     if args[0].startswith("-"):
         known = commands()
@@ -144,9 +144,9 @@ def _usage() -> str:
 
 
 def _add_log_flags(parser: FlagParser) -> None:
-    """Give ``parser`` --debug and glog's flags, whose defaults are its environment variables.
+    """Give ``parser`` --debug and glog's flags; glog's environment variables are the defaults.
 
-    argparse parses a default that is a text as it parses a value.
+    argparse parses a text default like a value.
     """
     environment = os.environ.get
     add_flag(
@@ -155,7 +155,7 @@ def _add_log_flags(parser: FlagParser) -> None:
         int,
         default=environment("GLOG_minloglevel", "0"),
         metavar="N",
-        help="log from this severity on: 0 all, 1 warnings, 2 errors, 3 only what ends the run",
+        help="log from this severity on: 0 all, 1 warnings, 2 errors, 3 only fatal errors",
     )
     add_flag(
         parser,
@@ -164,13 +164,13 @@ def _add_log_flags(parser: FlagParser) -> None:
         metavar="FOLDER",
         help="write the log to a file in this folder, too",
     )
-    add_flag(parser, "logtostderr", bool, help="write no log file, whatever log_dir says")
+    add_flag(parser, "logtostderr", bool, help="write no log file, even with log_dir")
     add_flag(
         parser,
         "alsologtostderr",
         bool,
         default=True,
-        help="log to standard error even when there is a log file (on when not given)",
+        help="log to standard error also when there is a log file (the default)",
     )
     add_flag(parser, "debug", bool, help="show the traceback of an error that ends the command")
 

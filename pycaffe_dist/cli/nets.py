@@ -1,4 +1,4 @@
-"""Opening the net that a command's flags name."""
+"""Opens the net that a command's flags name."""
 
 from __future__ import annotations
 

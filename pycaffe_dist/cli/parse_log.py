@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
     parser.add_argument("logfile_path", help="the log, Caffe's or pcaffe's")
-    parser.add_argument("output_dir", help="where LOG.train and LOG.test are written")
+    parser.add_argument("output_dir", help="the folder for LOG.train and LOG.test")
     add_flag(parser, "verbose", bool, help="print the files' names")
     add_flag(parser, "delimiter", default=",", metavar="C", help="what separates columns")
 

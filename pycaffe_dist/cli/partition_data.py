@@ -1,4 +1,4 @@
-"""Cut a database into parts, one for each rank with a disk of its own."""
+"""Split a database into parts, one for each rank with its own disk."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def main(argv: Sequence[str]) -> int:
 
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
-    parser.add_argument("database", help="the database to cut")
+    parser.add_argument("database", help="the database to split")
     parser.add_argument("ranks", type=int, help="the number of parts: TARGET_0, TARGET_1, …")
     parser.add_argument(
-        "target", nargs="?", default="", help="what the parts' names begin with; else DATABASE"
+        "target", nargs="?", default="", help="the parts' names without _r; by default DATABASE"
     )
     add_backend_flag(parser, "the kind of database")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the parts; raises DataError and then leaves none behind."""
+    """Write the parts; after a DataError none remains."""
     from tqdm import tqdm
 
     from pycaffe_dist.data.parts import write_parts

@@ -1,8 +1,8 @@
-"""Predict how fast a net would train on a cluster that one does not have.
+"""Predict how fast a net would train on a cluster that you do not have.
 
-Shows which exchange each parameter would take, and the speed-up on 1, 2, 4, … hosts with one rank
-each and the prototxt's batch size on every rank.  Layers are timed here (or --times has their
-times), messages are modelled, and their overlap with backward is simulated.
+Shows the exchange of each parameter, and the speed-up on 1, 2, 4, … hosts with one rank each and
+the prototxt's batch size on every rank.  Layers are timed here (or --times has their times),
+messages are modelled, and their overlap with backward is simulated.
 """
 
 from __future__ import annotations
@@ -29,9 +29,16 @@ def add_flags(parser: FlagParser) -> None:
         float,
         default=10.0,
         metavar="GBITS",
-        help="what a host sends while it receives as much, in Gbit/s",
+        help="the rate at which a host sends and receives at the same time, in Gbit/s",
     )
-    add_flag(parser, "latency", float, default=50.0, metavar="US", help="of a short message, in us")
+    add_flag(
+        parser,
+        "latency",
+        float,
+        default=50.0,
+        metavar="US",
+        help="the latency of a short message, in us",
+    )
     add_flag(
         parser,
         "gflops",

@@ -18,13 +18,13 @@ def main(argv: Sequence[str]) -> int:
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
     parser.add_argument("image", help="the picture to write: .png, .svg or .pdf")
-    parser.add_argument("logs", nargs="+", help="the logs; several runs are drawn side by side")
+    parser.add_argument("logs", nargs="+", help="the logs; several runs share the charts")
     add_flag(
         parser,
         "against",
         default="both",
         choices=("iterations", "seconds", "both"),
-        help="what runs along the horizontal axis",
+        help="the horizontal axis",
     )
 
 

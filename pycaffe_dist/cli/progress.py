@@ -18,11 +18,11 @@ _FORMAT = "{n_fmt}/{total_fmt} iterations  {images_rate} images/s  {remaining} l
 
 
 class Progress:
-    """Shows iterations done and in all, images/s and the time left, while it is entered.
+    """Shows iterations done and in total, images/s and the time left, inside a ``with``.
 
     Call it with the solver after every iteration.  It writes to ``stream`` (standard error) only if
-    that is, or mpirun passes it on to, a terminal, so a log that goes to a file stays clean; log
-    lines pass above it.
+    this is a terminal, or if mpirun copies it to one, so a log in a file has no progress lines.
+    Log lines appear above it.
     """
 
     def __init__(self, stream: TextIO | None = None):
@@ -59,7 +59,7 @@ def _open_line(solver: Solver, stream: TextIO) -> tqdm:
         @property
         def format_dict(self) -> dict[str, Any]:
             values = super().format_dict
-            # tqdm's own rate is smoothed, and unknown until it has been drawn twice.
+            # tqdm's own rate is smoothed, and unknown until the second update.
             mean = (values["n"] - values["initial"]) / max(values["elapsed"], 1e-9)
             values["images_rate"] = f"{images * (values['rate'] or mean):.0f}"
             return values
@@ -76,10 +76,10 @@ def _open_line(solver: Solver, stream: TextIO) -> tqdm:
 
 
 def _ends_at_terminal(stream: TextIO) -> bool:
-    """Tell whether somebody watches: the terminal is ours, or that of the mpirun above us.
+    """Tell whether standard error ends at a terminal, of this process or of its mpirun.
 
     Open MPI's mpirun reads its ranks' standard error through a pipe and copies it to its own,
-    unless one of its output options says otherwise.
+    unless one of its output options redirects it.
     """
     if stream.isatty():
         return True

@@ -1,4 +1,4 @@
-"""Resize images so that their shorter side fits, and crop their middle."""
+"""Resize images so that their shorter side fits, and crop their centre."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def main(argv: Sequence[str]) -> int:
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
     parser.add_argument("list_file", help="the images, a path below --input_folder per line")
-    add_flag(parser, "input_folder", metavar="FOLDER", help="where the images are")
-    add_flag(parser, "output_folder", metavar="FOLDER", help="where they go, under the same names")
+    add_flag(parser, "input_folder", metavar="FOLDER", help="the folder with the images")
+    add_flag(parser, "output_folder", metavar="FOLDER", help="the folder for the results")
     add_flag(
         parser,
         "output_side_length",

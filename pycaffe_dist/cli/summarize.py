@@ -23,7 +23,7 @@ def add_flags(parser: FlagParser) -> None:
         parser,
         "shape",
         metavar="C,H,W",
-        help="the shape of a sample, where the data layer does not tell it",
+        help="the shape of a sample, if the data layer does not contain it",
     )
 
 

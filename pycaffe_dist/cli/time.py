@@ -1,6 +1,6 @@
 """Measure a net's forward and backward time, layer by layer.
 
-Kernels are compiled before, and one pass goes before that is not counted.
+Kernels are compiled first, and the first pass is not counted.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _measure(net: Net, iterations: int) -> None:
 def _add_times(
     times: list[float], net: Net, run: Callable[[int], object], layers: Iterable[int]
 ) -> None:
-    """Run the layers one by one, adding the seconds each takes to ``times``."""
+    """Run the layers one by one; add the seconds of each to ``times``."""
     for index in layers:
         at = perf_counter()
         run(index)

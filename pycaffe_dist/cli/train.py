@@ -22,7 +22,7 @@ from pycaffe_dist.data.options import ReadingOptions, set_options
 from pycaffe_dist.errors import UsageError
 
 _CAFFE_FLAGS = ("solver", "snapshot", "weights", "gpu", "level", "stage")
-# A solver and its state keep these; protobuf's texts are UTF-8.
+# A solver and its state contain these paths; protobuf's texts are UTF-8.
 _PATHS_IN_MESSAGES = ("solver", "weights", "snapshot")
 _SIGNAL_FLAGS = ("sigint_effect", "sighup_effect")
 

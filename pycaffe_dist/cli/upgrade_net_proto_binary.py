@@ -1,4 +1,4 @@
-"""Bring a binary net (.caffemodel) up to today's format."""
+"""Upgrade a binary net (.caffemodel) to today's format."""
 
 from __future__ import annotations
 

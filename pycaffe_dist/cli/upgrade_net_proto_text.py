@@ -1,4 +1,4 @@
-"""Bring a net's prototxt up to today's format."""
+"""Upgrade a net's prototxt to today's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bring a solver's prototxt up to today's format."""
+"""Upgrade a solver's prototxt to today's format."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Compile kernels and keep them for later runs: those of a net, or those of usual nets.
+"""Compile kernels for later runs, of one net or of common nets.
 
-With --model these are all kernels that training and testing this net need; the net's data must be
-there.  Without, they are those that do not depend on the sizes of layers; they take longest.
+With --model, compiles all kernels for training and testing this net, whose data must be available.
+Without, compiles the kernels that do not depend on the sizes of layers, which take longest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def add_flags(parser: FlagParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compile what the flags ask for; raises PcaffeError."""
+    """Compile the kernels that the flags select; raises PcaffeError."""
     from pycaffe_dist import device
     from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.kernels import caching
@@ -67,7 +67,7 @@ def _open_net(options: argparse.Namespace, phase: int) -> Net:
 
 
 def _run(nets: list[Net]) -> None:
-    """Run nets on a GPU, whose kernels are compiled when they are used."""
+    """Run nets on a GPU, whose kernels are compiled at their first use."""
     train, test = nets
     train.forward()
     train.backward()
@@ -76,7 +76,7 @@ def _run(nets: list[Net]) -> None:
 
 
 def _update(net: Net) -> None:
-    """Update a parameter, whose values matter to nobody, by every solver method."""
+    """Update a dummy parameter by every solver method."""
     from pycaffe_dist import device
     from pycaffe_dist.schema import caffe_pb2
     from pycaffe_dist.solvers.method import Regularization, method_class, method_types
@@ -92,7 +92,7 @@ def _compile_data_kernels(worker: Worker) -> None:
 
 
 def _read_records() -> None:
-    """Read records of the usual kinds as data layers do, which compiles the kernels for it."""
+    """Read records of the usual kinds like data layers, which compiles their kernels."""
     import tempfile
 
     import numpy as np

@@ -1,4 +1,4 @@
-"""What data layers read: sources of records, their transformation, prefetching and partition.
+"""The data of data layers: sources of records, transformation, prefetching, shares of ranks.
 
-Nothing is imported here, so that the command line and `LayerContext` pay only for what they use.
+Imports nothing, so that the command line and `LayerContext` load only what they use.
 """

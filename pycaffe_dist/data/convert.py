@@ -34,7 +34,7 @@ def write_datums(writer: Writer, images: np.ndarray, labels: np.ndarray, key_dig
 def read_cifar(folder: str, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return the images (N, 3, 32, 32) and labels (N,) in files of CIFAR-10's binary version.
 
-    Raises `DataError` when one is missing or is not made of whole records.
+    Raises `DataError` when a file is missing or ends within a record.
     """
     record = 1 + int(np.prod(CIFAR_SHAPE))
     parts = []

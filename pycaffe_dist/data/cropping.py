@@ -1,4 +1,4 @@
-"""Squares from the middle of image files, as ImageNet's images are prepared."""
+"""Crops central squares from image files, the usual preparation of ImageNet's images."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pycaffe_dist.errors import DataError
 def crop_file(source: str, target: str, side: int) -> None:
     """Resize an image so that its shorter side has ``side`` pixels, and write its central square.
 
-    The kind of file is that of the target's ending.  The target appears whole or not at all; its
-    folder is made.  Raises `DataError`.
+    The target's ending decides on the kind of file.  The target is written atomically; its folder
+    is created.  Raises `DataError`.
     """
     image = read_image(source, color=True)
     _, height, width = image.shape

@@ -25,7 +25,7 @@ from pycaffe_dist.kernels.datum import (
 )
 
 Shape = tuple[int, int, int]
-# Takes a decoded image, as OpenCV has it, and its place among the records of a batch.
+# Takes a decoded image in OpenCV's layout, and its index among the records of a batch.
 WriteImage = Callable[[np.ndarray, int], None]
 _BYTES = np.dtype(np.uint8)
 
@@ -33,8 +33,8 @@ _BYTES = np.dtype(np.uint8)
 class Datums:
     """Neighbouring Datums of a database; record i has stream index ``first + i * step``.
 
-    ``table`` is that of `kernels.datum.parse_datums`; ``images`` holds the decoded ones among the
-    encoded images, by stream index.
+    ``table`` comes from `kernels.datum.parse_datums`; ``images`` has the encoded images that are
+    already decoded, by stream index.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Datums:
         return int(self.table[i, LABEL])
 
     def decoded(self, i: int) -> np.ndarray | None:
-        """Return the decoded image (C, H, W) of record ``i``; None when it was not encoded."""
+        """Return the decoded image (C, H, W) of record ``i``; None if it is not encoded."""
         return self.images.get(self.index(i))
 
     def shape(self, i: int) -> Shape:
@@ -80,7 +80,7 @@ class Datums:
         return (int(row[CHANNELS]), int(row[HEIGHT]), int(row[WIDTH]))
 
     def pixels(self, i: int) -> np.ndarray:
-        """Return the image (C, H, W) of record ``i``, which holds one that is not encoded."""
+        """Return the image (C, H, W) of record ``i``, which must not be encoded."""
         row = self.table[i]
         data = self.records.buffer[row[DATA] : row[DATA] + row[SIZE]]
         return (data if row[SIZE] else self.floats(i)).reshape(self.shape(i))
@@ -95,8 +95,8 @@ class Datums:
 class DatumReader:
     """Reads, parses and decodes the Datums of ``source``.
 
-    ``color`` says how encoded images are decoded (see `decode_image`).  A reader belongs to one
-    thread at a time; images are decoded by the threads of ``decoders``, which it may share.
+    ``color`` is as for `decode_image`.  One thread at a time uses a reader; the threads of
+    ``decoders``, which readers may share, decode images.
     """
 
     def __init__(self, source: Source, color: bool | None = None, decoders: Decoders | None = None):
@@ -106,14 +106,14 @@ class DatumReader:
         self._decoders = decoders or Decoders()
 
     def read(self, start: int, count: int, step: int = 1) -> Datums:
-        """Return the records with stream indices start, start + step, …; nothing is decoded yet.
+        """Return the records with stream indices start, start + step, …, without decoding.
 
-        Raises `DataError` when one is no Datum.
+        Raises `DataError` when one is not a Datum.
         """
         return self._read(self._cursor, start, count, step)
 
     def decode(self, datums: Datums) -> None:
-        """Decode the encoded images of ``datums`` that are not yet, and forget all others."""
+        """Decode the encoded images of ``datums`` that are not yet decoded; forget all others."""
         encoded = [(int(i), datums.index(int(i))) for i in np.flatnonzero(datums.table[:, ENCODED])]
         kept = {index: datums.images[index] for _, index in encoded if index in datums.images}
         missing = [(i, index) for i, index in encoded if index not in kept]
@@ -125,7 +125,7 @@ class DatumReader:
     def image(self, datums: Datums, i: int) -> np.ndarray:
         """Decode record ``i``, which must be encoded; raises `DataError`.
 
-        Where bad images are skipped, a bad one's place, and label, goes to the next one.
+        If bad images are skipped, the next good image and its label take a bad one's place.
         """
 
         if not self._decoders.skip:
@@ -147,9 +147,10 @@ class DatumReader:
     def color_decoder(
         self, datums: Datums, shape: Shape, write: WriteImage
     ) -> Callable[[int], bool]:
-        """Return what decodes record i, as OpenCV does, and gives it to ``write``; all are encoded.
+        """Return a function that decodes record i, as OpenCV does, and passes it to ``write``.
 
-        It returns False for a record that is not of ``shape`` (3, H, W), or no image at all.
+        It returns False if the record's shape is not ``shape`` (3, H, W), or if it has no image.
+        All records must be encoded.
         """
         buffer, places = datums.records.buffer, datums.table[:, DATA : SIZE + 1]
         files = [buffer[begin : begin + size] for begin, size in places.tolist()]
@@ -167,7 +168,7 @@ class DatumReader:
         return fill
 
     def check(self, datums: Datums, i: int) -> None:
-        """Raise `DataError` unless record ``i`` holds an image, decoded if it was encoded."""
+        """Raise `DataError` unless record ``i`` has an image, decoded if it was encoded."""
         if datums.decoded(i) is not None:
             return
         channels, height, width = datums.shape(i)
@@ -185,7 +186,7 @@ class DatumReader:
             )
 
     def describe(self, datums: Datums, i: int) -> str:
-        """Say which record of which database record ``i`` is."""
+        """Return a text that names record ``i`` and its database."""
         return self._source.describe(datums.index(i))
 
     def close(self) -> None:

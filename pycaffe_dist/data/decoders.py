@@ -14,19 +14,19 @@ from pycaffe_dist.log import logger
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Of images that cannot be read, so many are named in the log, and in a row are given up on.
+# The number of unreadable images that the log names, and the number in a row that ends the run.
 _NAMED = 10
 _MOST_IN_A_ROW = 100
-# A thread's share of some items is dealt out in so many parts.
+# The number of parts in which a thread's share of items is processed.
 _PARTS = 4
-# Of a stream, so many images are at work: enough for the threads, few for the memory.
+# The number of a stream's images in progress: enough for the threads, few for the memory.
 _AT_ONCE = 256
 
 
 class Decoders:
-    """Runs functions over images on ``threads`` threads, and deals with bad ones.
+    """Runs functions over images on ``threads`` threads, and handles bad images.
 
-    ``skip`` puts the next image in the place of one that cannot be read; else its error is raised.
+    With ``skip`` the next image replaces an unreadable one; else its error is raised.
     """
 
     def __init__(self, threads: int = 1, skip: bool = False):
@@ -38,7 +38,7 @@ class Decoders:
         self._pool = ThreadPoolExecutor(threads, "pcaffe-decoder") if threads > 1 else None
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
-        """Return ``function`` of every item, in their order; one thread is the caller's own."""
+        """Return ``function`` of every item, in order; the calling thread works, too."""
         if self._pool is None:
             return map(function, items)
         return self._map_parts(self._pool, function, list(items))
@@ -46,23 +46,22 @@ class Decoders:
     def _map_parts(
         self, pool: ThreadPoolExecutor, function: Callable[[T], R], items: list[T]
     ) -> Iterator[R]:
-        """Have the threads work on some items at a time: a task takes time of its own."""
+        """Give the threads several items per task, because a task has overhead."""
         size = max(1, len(items) // (self._threads * _PARTS))
         parts = [items[begin : begin + size] for begin in range(0, len(items), size)]
         for results in pool.map(lambda part: [function(item) for item in part], parts):
             yield from results
 
     def stream(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Yield ``function`` of every item, in their order; only so many are at work at once."""
+        """Yield ``function`` of every item, in order, with a limited number in progress."""
         remaining = iter(items)
         while part := list(islice(remaining, _AT_ONCE)):
             yield from self.map(function, part)
 
     def first_good(self, read: Callable[[int], R], index: int) -> R:
-        """Return ``read(index)``, or of the first index behind it for which it raises no DataError.
+        """Return ``read(index)``, or for the next index at which it raises no DataError.
 
-        That is only where images are to be skipped.  Raises the first DataError otherwise, or when
-        there are too many in a row.
+        Without ``skip``, or after too many errors in a row, raises the first DataError.
         """
         try:
             return read(index)
@@ -79,7 +78,7 @@ class Decoders:
         raise DataError(f"{first}; nor can the {_MOST_IN_A_ROW} images from there on") from first
 
     def close(self) -> None:
-        """Stop the threads and say how many images were skipped."""
+        """Stop the threads and log the number of skipped images."""
         if self._pool is not None:
             self._pool.shutdown()
         if self.skipped:

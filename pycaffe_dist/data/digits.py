@@ -1,4 +1,4 @@
-"""scikit-learn's UCI digits in MNIST's format and file names, for where MNIST is out of reach.
+"""scikit-learn's UCI digits in MNIST's format and file names, if MNIST cannot be downloaded.
 
 usage: python -m pycaffe_dist.data.digits FOLDER
 """

@@ -18,13 +18,13 @@ from pycaffe_dist.atomic import replacing
 from pycaffe_dist.errors import DataError, PcaffeError
 from pycaffe_dist.schema.reading import read_bytes
 
-STREAMS = 20  # parts of a text that are read side by side
+STREAMS = 20  # parts of a text that are read in parallel
 _TEST_SHARE = 0.1
 _POINTS = {"train": 7500, "test": 2500}
 
 
 def write_part(folder: str, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write data sets to ``name.h5`` in ``folder``, and ``name.txt`` that lists it by its path."""
+    """Write data sets to ``name.h5`` in ``folder``, and ``name.txt`` with the path of this file."""
     path = os.path.join(folder, f"{name}.h5")
     with replacing(path) as new, h5py.File(new, "w") as file:
         for key, values in arrays.items():
@@ -34,7 +34,7 @@ def write_part(folder: str, name: str, arrays: Mapping[str, np.ndarray]) -> None
 
 
 def write_characters(text: bytes, folder: str) -> None:
-    """Write a text's bytes as ``data``, (steps, STREAMS), each with its next as ``target``.
+    """Write a text's bytes as ``data``, (steps, STREAMS), and each one's successor as ``target``.
 
     ``cont`` is 0 at each stream's beginning.  The text's last tenth is for testing.  Raises
     `DataError` when it is too short.
@@ -52,7 +52,7 @@ def write_characters(text: bytes, folder: str) -> None:
 
 
 def write_points(folder: str, seed: int = 0) -> None:
-    """Write points in four dimensions, of two classes that a curved surface divides."""
+    """Write points in four dimensions, in two classes divided by a curved surface."""
     rng = np.random.default_rng(seed)
     for name, count in _POINTS.items():
         points = rng.normal(size=(count, 4)).astype(np.float32)
@@ -62,7 +62,7 @@ def write_points(folder: str, seed: int = 0) -> None:
 
 
 def main(args: list[str]) -> Any:
-    """Run the program; return what `sys.exit` takes."""
+    """Run the program; return the argument for `sys.exit`."""
     try:
         if len(args) == 3 and args[0] == "characters":
             path = args[1]

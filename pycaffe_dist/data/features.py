@@ -19,12 +19,12 @@ from pycaffe_dist.errors import DataError
 from pycaffe_dist.hdf5 import filling
 from pycaffe_dist.schema import caffe_pb2
 
-# What HDF5 may write besides the rows that it is given: it rounds up, and keeps indices.
+# The bytes that HDF5 may write besides the rows, for rounding and indices.
 _HDF5_SLACK = 2 << 20
 
 
 class FeatureSink(ABC):
-    """Takes a blob's values, batch after batch; ``count`` samples so far."""
+    """Stores a blob's values, batch after batch; ``count`` is the number of samples so far."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -60,10 +60,10 @@ class _Rows(FeatureSink):
 
 
 def append_rows(file: Any, name: str, rows: np.ndarray) -> None:
-    """Append rows to the array ``name`` of an open HDF5 file, which need not have it yet.
+    """Append rows to the array ``name`` of an open HDF5 file, creating it if necessary.
 
-    Raises OSError, also where the disk has hardly more room: the HDF5 library would not survive
-    a write that fails.
+    Raises OSError, also before the disk is full, because the HDF5 library crashes after a failed
+    write.
     """
     disk = os.statvfs(file.filename)
     if rows.nbytes + _HDF5_SLACK > disk.f_bavail * disk.f_frsize:

@@ -1,4 +1,4 @@
-"""Rows of HDF5 files as one endless stream: file after file, over and over, shuffled if asked."""
+"""Rows of HDF5 files as one endless stream: file after file, repeated, optionally shuffled."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _NUMBERS = "biuf"
 
 
 class HDF5Rows:
-    """The rows of the files that a list file names, for some data sets of equal length.
+    """The rows of the files in a list file, for some data sets of equal length.
 
     ``names`` are the data sets (the layer's tops).  The rows of one file at a time are in memory.
-    With ``shuffle``, every epoch permutes the files and the rows within each, from ``seed`` (one
-    is drawn if it is None) and the epoch's number alone, so that ranks with one seed agree on the
+    With ``shuffle``, every epoch permutes the files and the rows within each.  The order depends on
+    ``seed`` (drawn if None) and the epoch's number only, so ranks with one seed have the same
     order.  Raises DataError.
     """
 
@@ -76,7 +76,7 @@ class HDF5Rows:
         return np.random.default_rng([self.seed, epoch, stream]).permutation(length)
 
     def _look_at(self, file: str) -> list[tuple[int, ...]]:
-        """Return the shapes of a file's data sets, which have equally many rows."""
+        """Return the shapes of a file's data sets, which have the same number of rows."""
         shapes = []
         with _opened(file) as content:
             for name in self._names:
@@ -107,14 +107,14 @@ class HDF5Rows:
 
 @contextlib.contextmanager
 def _opened(file: str) -> Iterator[h5py.File]:
-    """Open an HDF5 file; the library's errors, then and later, become `DataError`."""
+    """Open an HDF5 file; the library's errors, also in the block, become `DataError`."""
     try:
         with open(file, "rb"), h5py.File(file, "r") as content:
             yield content
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         if isinstance(error, PcaffeError):
             raise
-        # The library's words: what it was about, and the reason in parentheses.
+        # The library's message: the operation, and the reason in parentheses.
         words = getattr(error, "strerror", None) or str(error)
         reason = re.sub(r"^[^(]*\((.*)\)[^)]*$", r"\1", " ".join(words.split()))
         raise DataError(f"HDF5 file '{file}' cannot be read: {reason}") from error

@@ -30,7 +30,7 @@ def read_labels(path: str) -> np.ndarray:
 
 
 def read_pair(images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images and as many labels of two idx files; raises `DataError`."""
+    """Return the images and labels in two idx files, the same number; raises `DataError`."""
     pixels, numbers = read_images(images), read_labels(labels)
     if len(pixels) != len(numbers):
         raise DataError(
@@ -61,7 +61,7 @@ def _read(path: str, magic: int, axes: int, what: str) -> np.ndarray:
     expected = int(np.prod(shape, dtype=object))
     if excess := limits.excess_expanded(expected, len(data)):
         raise DataError(f"'{path}' {excess}")
-    # One more shows whether there is more than there should be.
+    # One byte more shows whether the file is too long.
     values = np.frombuffer(_contents(path, data, head + expected + 1), np.uint8, offset=head)
     if values.size != expected:
         found = "more" if values.size > expected else str(values.size)
@@ -73,7 +73,7 @@ def _read(path: str, magic: int, axes: int, what: str) -> np.ndarray:
 
 
 def _contents(path: str, data: bytes, most: int) -> bytes:
-    """Return what is in a file, unpacked if need be, up to ``most`` bytes."""
+    """Return the contents of a file, decompressed if necessary, up to ``most`` bytes."""
     if not data.startswith(_GZIP):
         return data[:most]
     try:

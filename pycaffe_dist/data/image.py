@@ -20,10 +20,10 @@ _OPENCVS_LIMIT = 1 << 30
 def decode_image(
     data: np.ndarray | bytes, color: bool | None, what: Callable[[], str]
 ) -> np.ndarray:
-    """Return the image in an image file's bytes as (C, H, W) uint8, a view that is not contiguous.
+    """Return the image in an image file's bytes as (C, H, W) uint8, a non-contiguous view.
 
-    ``color`` True gives 3 channels, False 1, None what the file has; ``what()`` names the image in
-    errors.  Raises `DataError` when the bytes are no image or one of other than 8 bits.
+    ``color`` True gives 3 channels, False 1, None the channels of the file; ``what()`` names the
+    image in errors.  Raises `DataError` unless the bytes are an image of 8 bits per channel.
     """
     encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
     image = decoded(encoded, color)
@@ -40,7 +40,7 @@ def decode_image(
 
 
 def decoded(encoded: np.ndarray, color: bool | None) -> np.ndarray | None:
-    """Return the image that OpenCV makes of a file's bytes, None if they are none.
+    """Return OpenCV's image of a file's bytes, None if they are not an image.
 
     It is (H, W) or (H, W, C), of any type; ``color`` as for `decode_image`.
     """
@@ -49,21 +49,20 @@ def decoded(encoded: np.ndarray, color: bool | None) -> np.ndarray | None:
 
 
 class Decoder(NamedTuple):
-    """Makes image files what OpenCV makes of them."""
+    """Decodes image files with the same result as OpenCV."""
 
-    # Returns the channels of a file that libjpeg-turbo alone makes the same of, 0 for others.
+    # Returns the channels of a file that libjpeg-turbo decodes like OpenCV, 0 for other files.
     plain_channels: Callable[[np.ndarray], int]
-    # Returns the (H, W) or (H, W, C) image of a file with so many plain channels, None if it has
-    # none.
+    # Returns the (H, W) or (H, W, C) image of a file with so many plain channels, None on failure.
     decode: Callable[[np.ndarray, int], np.ndarray | None]
 
 
 @functools.cache
 def decoder(color: bool | None) -> Decoder:
-    """Return the `Decoder` of ``color``, which is as for `decode_image`."""
+    """Return the `Decoder` for ``color``, as in `decode_image`."""
     import simplejpeg
 
-    # Attributes are slow to find behind a decoder, which leaves nothing else in the caches.
+    # Local names, because a decoder evicts everything from the caches and attributes are then slow.
     decode_jpeg, imdecode, too_large = simplejpeg.decode_jpeg, _cv2().imdecode, _cv2().error
     flags, upright = _flags()[color], color is not None
 
@@ -98,7 +97,7 @@ def read_file(path: str) -> bytes:
 
 
 def read_image(path: str, color: bool, height: int = 0, width: int = 0) -> np.ndarray:
-    """Return the image in file ``path`` as (C, H, W) uint8, resized where a size is given.
+    """Return the image in file ``path`` as (C, H, W) uint8, resized if a size is given.
 
     Raises `DataError`.
     """
@@ -109,7 +108,7 @@ def read_image(path: str, color: bool, height: int = 0, width: int = 0) -> np.nd
 def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Return a (C, H, W) uint8 image in another size, bilinearly, as Caffe does.
 
-    Raises `DataError` when there is no memory for it.
+    Raises `DataError` when memory is insufficient.
     """
     cv2 = _cv2()
     planes_last = np.ascontiguousarray(image.transpose(1, 2, 0))
@@ -125,7 +124,7 @@ def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
 def check_kind(kind: str) -> None:
     """Raise `DataError` unless OpenCV writes image files of ``kind`` ("jpg", "png", …)."""
     if not _cv2().haveImageWriter(f".{kind}"):
-        raise DataError(f"OpenCV cannot write images of type '{kind}'; jpg and png it can")
+        raise DataError(f"OpenCV cannot write images of type '{kind}'; it writes jpg and png")
 
 
 def encode(image: np.ndarray, kind: str) -> bytes:
@@ -149,18 +148,18 @@ def _most_pixels() -> int:
 
 @functools.cache
 def _flags() -> dict[bool | None, int]:
-    """Return OpenCV's ways of decoding by ``color``."""
+    """Return OpenCV's flags by ``color``."""
     cv2 = _cv2()
     return {True: cv2.IMREAD_COLOR, False: cv2.IMREAD_GRAYSCALE, None: cv2.IMREAD_UNCHANGED}
 
 
 @functools.cache
 def _cv2() -> Any:
-    # Has no effect where the program has imported OpenCV before.
+    # Has no effect if the program has imported OpenCV before.
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(_most_pixels()))
     import cv2
 
-    # The threads are ours; OpenCV would start as many for every one of them.
+    # pcaffe has its own threads; OpenCV would start as many for each of them.
     cv2.setNumThreads(1)
     if "OPENCV_LOG_LEVEL" not in os.environ:
         cv2.utils.logging.setLogLevel(0)  # what is wrong with an image, our errors tell

@@ -19,9 +19,9 @@ class ImageList:
 
 
 def read_list(file: str) -> ImageList:
-    """Return the list in ``file``: a path, which may have spaces in it, a space and a label a line.
+    """Return the list in ``file``; each line is a path, maybe with spaces, a space and a label.
 
-    Raises `DataError` when it cannot be read, is empty or a line has no label.
+    Raises `DataError` when it is unreadable or empty, or a line has no label.
     """
     paths, labels = [], []
     try:
@@ -48,7 +48,7 @@ def read_list(file: str) -> ImageList:
 
 
 def read_paths(file: str) -> list[str]:
-    """Return the paths in ``file``, one a line; raises `DataError` when it cannot be read."""
+    """Return the paths in ``file``, one per line; raises `DataError` when it is unreadable."""
     try:
         with open(file, encoding="utf-8", errors="surrogateescape") as lines:
             return [line.strip() for line in lines if line.strip()]

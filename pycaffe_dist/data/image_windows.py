@@ -13,16 +13,16 @@ from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.data.prefetch import Buffer, new_tops
 from pycaffe_dist.errors import DataError
 
-# Of labels and edges, which are whole numbers.
+# The limit on labels and edges, which are whole numbers.
 _MOST = 2**31
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The images of a window file and its windows, foreground and background apart.
+    """The images of a window file and its windows, foreground and background separately.
 
     A row of ``foreground`` and ``background`` is image number, label, x1, y1, x2, y2; the label of
-    background is 0.  ``channels`` is that of the last image, as in Caffe.
+    background is 0.  ``channels`` comes from the last image, as in Caffe.
     """
 
     paths: list[str]
@@ -32,7 +32,7 @@ class Windows:
 
 
 def read_windows(file: str, fg_threshold: float, bg_threshold: float, root: str = "") -> Windows:
-    """Return the windows in ``file``; ``root`` is put before every path.
+    """Return the windows in ``file``; every path starts with the prefix ``root``.
 
     For each image the file has ``# number``, path, channels, height, width, the number of windows
     and for each window ``label overlap x1 y1 x2 y2``.  Windows that overlap an object by at least
@@ -89,10 +89,10 @@ def read_windows(file: str, fg_threshold: float, bg_threshold: float, root: str 
 
 @dataclass(frozen=True)
 class Crop:
-    """How a window becomes a (C, size, size) input.
+    """Crops a window and warps it to a (C, size, size) input.
 
-    ``context_pad`` pixels around the window are part of the result; ``square`` widens it to a
-    square; what lies outside of the image stays 0.  ``mean`` is (C, size, size) or (C, 1, 1).
+    The result includes ``context_pad`` pixels around the window; ``square`` widens it to a square;
+    pixels outside of the image stay 0.  ``mean`` is (C, size, size) or (C, 1, 1).
     """
 
     size: int
@@ -102,7 +102,7 @@ class Crop:
     scale: float
 
     def cut(self, image: np.ndarray, window: np.ndarray, mirror: bool, out: np.ndarray) -> None:
-        """Cut ``window`` (x1, y1, x2, y2, both ends in it) of ``image`` (C, H, W) into ``out``."""
+        """Crop ``window`` (x1, y1, x2, y2, inclusive) of ``image`` (C, H, W) to ``out``."""
         x1, y1, x2, y2 = (int(edge) for edge in window)
         left = top = 0
         width = height = self.size
@@ -123,7 +123,7 @@ class Crop:
         out[place] = (part - mean) * out.dtype.type(self.scale)
 
     def _widen(self, x1: int, y1: int, x2: int, y2: int) -> tuple[tuple[int, int], ...]:
-        """Return the window with its context, so that it is the padding once it is warped."""
+        """Return the window with its context, which is the padding after warping."""
         scale = np.float32(self.size) / np.float32(self.size - 2 * self.context_pad)
         halves = [np.float32((x2 - x1 + 1) / 2), np.float32((y2 - y1 + 1) / 2)]
         centres = [np.float32(x1) + halves[0], np.float32(y1) + halves[1]]
@@ -137,7 +137,7 @@ class Crop:
     def _clip(self, first: int, last: int, length: int) -> tuple[int, int, int, int, int]:
         """Clip a range to [0, length).
 
-        Returns its ends, and the padding before and behind and the extent of what is left, in
+        Returns the clipped ends, and the padding before and after and the remaining extent, in
         pixels of the result.
         """
         before, behind = max(0, -first), max(0, last - length + 1)
@@ -155,11 +155,11 @@ def _round(value: np.floating) -> int:
 
 
 class WindowLoader:
-    """Makes batches of sampled windows and their labels; batch b is a function of b alone.
+    """Loads batches of sampled windows and their labels; batch b depends on b only.
 
-    The first of a batch are background, ``fg_fraction`` of it is foreground; each window is drawn
-    from all, and mirrored with probability one half where ``mirror`` is set.  With ``cache``
-    image files are kept in memory once they were read.  A loader belongs to one thread at a time.
+    A batch begins with background windows; its share ``fg_fraction`` is foreground.  Windows are
+    drawn with replacement, and with ``mirror`` mirrored with probability one half.  With ``cache``
+    image files stay in memory.  One thread at a time uses a loader.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class WindowLoader:
         return [(n, self._windows.channels, size, size), (n,)]
 
     def load(self, number: int, tops: list[np.ndarray]) -> int:
-        """Load as many batches from ``number`` on as fit into ``tops``; return how many it was."""
+        """Fill ``tops`` with batches from ``number`` on; return the number of batches."""
         n = self._batch_size
         batches = len(tops[0]) // n
         for i in range(batches):
@@ -227,7 +227,7 @@ class WindowLoader:
         list(self._decoders.map(fill, range(self._batch_size)))
 
     def _window(self, windows: np.ndarray, draw: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the window that was drawn and its image."""
+        """Return a drawn window and its image."""
         window = windows[draw % len(windows)]
         path = self._windows.paths[window[0]]
         data = self._cache.get(path) if self._cache is not None else None

@@ -1,4 +1,4 @@
-"""Batches of transformed images and labels, made from image files."""
+"""Batches of transformed images and labels from image files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Shape = tuple[int, int, int]
 class ImageReader:
     """Reads the images of a list in an order.
 
-    ``root`` is put before every path, as it is; ``size`` (height, width) resizes unless it is
-    (0, 0).  Where ``decoders`` skip bad images, the next one of the order takes a bad one's place.
+    Every path starts with the prefix ``root``; ``size`` (height, width) resizes unless it is
+    (0, 0).  If ``decoders`` skip bad images, the next image in the order takes a bad one's place.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class ImageReader:
 
 
 class ImageLoader:
-    """Makes a rank's batches, numbered from 0; batch b is a function of b alone.
+    """Loads a rank's batches, numbered from 0; batch b depends on b only.
 
-    Its tops are images (batch_size, C, h, w) and, with ``labels``, labels (batch_size,).  ``skip``
-    images at the beginning of the stream are left out.  With a ``packer``, `load` makes rows of
-    bytes instead of images.  A loader belongs to one thread at a time.
+    Its tops are images (batch_size, C, h, w) and, with ``labels``, labels (batch_size,).  The first
+    ``skip`` images of the stream are skipped.  With a ``packer``, `load` makes rows of bytes
+    instead of images.  One thread at a time uses a loader.
     """
 
     def __init__(
@@ -81,24 +81,24 @@ class ImageLoader:
         self._shard = shard or Shard()
         self._skip = skip
         self._labels = labels
-        # Images that were read but had another shape than those of `load`.
+        # Images that `load` read but that had another shape.
         self._spare: dict[int, tuple[np.ndarray, int]] = {}
         first = int(self._indices(0)[0])
         self._spare[first] = reader.read(first)
         self._shape: Shape = self._spare[first][0].shape
 
     def top_shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of a batch's tops, as the first image makes them expect."""
+        """Return the shapes of a batch's tops, expected from the first image."""
         return self._top_shapes(self._shape)
 
     def buffers(self) -> list[Buffer]:
-        """Return the arrays that `load` fills: the tops, or rows of bytes in place of the first."""
+        """Return the arrays for `load`: the tops, or rows of bytes in place of the first."""
         return buffers(self.top_shapes(), self.dtype, self._packer, self._shape)
 
     def load(self, number: int, tops: list[np.ndarray]) -> int:
-        """Load batches ``number``, ``number + 1``, … into ``tops``; return how many were loaded.
+        """Load batches ``number``, ``number + 1``, … into ``tops``; return the number of batches.
 
-        Fewer than fit are loaded, maybe none, when one has images of another shape.
+        Stops before a batch with images of another shape.
         """
         batches = len(tops[0]) // self._batch_size
         indices = np.concatenate([self._indices(number + i) for i in range(batches)])
@@ -135,7 +135,7 @@ class ImageLoader:
         return first + self._shard.step * np.arange(self._batch_size)
 
     def _take(self, index: int) -> tuple[np.ndarray, int]:
-        """Return an image and its label, and keep them for the next time they are asked for."""
+        """Return an image and its label, and keep them for the next call."""
         if index not in self._spare:
             self._spare[index] = self._reader.read(index)
         return self._spare[index]
@@ -147,7 +147,7 @@ class ImageLoader:
         tops: list[np.ndarray],
         transformer: Transformer | Packer,
     ) -> list[bool]:
-        """Transform images into tops; return for each whether it was of ``shape``."""
+        """Transform images into tops; return for each whether its shape was ``shape``."""
 
         def fill(at: int) -> bool:
             index = int(indices[at])

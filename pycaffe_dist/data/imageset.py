@@ -1,4 +1,4 @@
-"""Databases made from image files, as Caffe's convert_imageset makes them."""
+"""Databases from image files, the same as by Caffe's convert_imageset."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SAME_KIND = {"jpeg": "jpg"}
 
 @dataclass(frozen=True)
 class Conversion:
-    """How an image file becomes a Datum.
+    """Converts an image file to a Datum.
 
-    ``size`` (height, width) resizes unless it is (0, 0).  With ``encoded`` the Datum holds an image
-    file: the very same one where it need not change, else one of the kind ``encode_type`` or, if
-    that is empty, of the kind that its name says.
+    ``size`` (height, width) resizes unless it is (0, 0).  With ``encoded`` the Datum has an image
+    file: the same file if nothing changes, else one of the kind ``encode_type`` or, if this is
+    empty, of the kind of the name's ending.
     """
 
     color: bool = True
@@ -64,10 +64,10 @@ def convert(
     check_size: bool = False,
     progress: Callable[[], None] = lambda: None,
 ) -> tuple[int, int]:
-    """Write the Datums of ``images`` in their order; return how many were written and skipped.
+    """Write the Datums of ``images`` in order; return the numbers of written and skipped images.
 
-    Keys are the line's number and the path in the list, as in Caffe.  An image that cannot be read
-    is left out with a warning where ``skip`` is set, else raised.  With ``check_size`` all must
+    Keys are the line's number and the path in the list, as in Caffe.  With ``skip``, unreadable
+    images are skipped with a warning; else their error is raised.  With ``check_size`` all must
     have as many values as the first.  ``progress`` is called for each.  Raises DataError.
     """
 
@@ -106,7 +106,7 @@ def convert(
 
 
 def _kind(path: str) -> str:
-    """Return the kind of image file that a path's ending says, empty without one."""
+    """Return the kind of image file by a path's ending, empty without an ending."""
     _, dot, ending = path.rpartition(".")
     ending = ending.lower()
     return _SAME_KIND.get(ending, ending) if dot and "/" not in ending else ""

@@ -1,4 +1,4 @@
-"""The head of a JPEG file, read by Python alone: tools start sooner without compiled kernels."""
+"""Reads the head of a JPEG file in plain Python: tools start sooner without compiled kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pycaffe_dist import limits
 
 _START, _SCAN = b"\xff\xd8", 0xDA
 # Second bytes of markers: frames with Huffman codes (baseline, extended, progressive) and the
-# others, applications' data that may be Exif's, and what a head cannot hold.
+# others, applications' data such as Exif, and markers that cannot be in a head.
 _FRAMES = frozenset((0xC0, 0xC1, 0xC2))
 _OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _EXIF_DATA = 0xE1
@@ -16,10 +16,10 @@ _IMPOSSIBLE = frozenset((0x00, 0x01, 0xD8, 0xD9, 0xFF)) | _OTHER_FRAMES
 
 
 def plain_jpeg_channels(file: np.ndarray, upright: bool) -> int:
-    """Return how many channels a JPEG file has that all decoders read alike: 1, 3, or 0 if not so.
+    """Return the channels, 1 or 3, of a JPEG file that all decoders read in the same way, else 0.
 
-    That is one of 8 bits, with Huffman codes, gray or colored, not with four inks, and within
-    `limits`.  With ``upright`` it must not carry Exif data either, by which some decoders turn it.
+    Such a file has 8 bits, Huffman codes, gray or color (not four inks), and a size within
+    `limits`.  With ``upright`` it must not have Exif data, because some decoders rotate by them.
     """
     data = file.data
     at, end, channels = 2, len(data), 0
@@ -44,7 +44,7 @@ def plain_jpeg_channels(file: np.ndarray, upright: bool) -> int:
 
 
 def _frame_channels(frame: memoryview) -> int:
-    """Return how many channels a frame's header tells, 0 for one that is not plain."""
+    """Return the number of channels in a frame's header, 0 for a frame that is not plain."""
     if len(frame) < 6 or frame[0] != 8 or frame[5] not in (1, 3):
         return 0
     height, width = frame[1] << 8 | frame[2], frame[3] << 8 | frame[4]

@@ -1,4 +1,4 @@
-"""Batches of transformed images and labels, made from a database's Datums."""
+"""Batches of transformed images and labels from a database's Datums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pycaffe_dist.kernels.interleaved import CHANNELS as COLORS
 
 
 class _Tops(NamedTuple):
-    """Where records of a shape go, and how."""
+    """The arrays for records of one shape, and the transformation."""
 
     shape: Shape
     transformer: Transformer | Packer
@@ -28,12 +28,12 @@ class _Tops(NamedTuple):
 
 
 class DatumLoader:
-    """Makes a rank's batches, numbered from 0; batch b is a function of b alone.
+    """Loads a rank's batches, numbered from 0; batch b depends on b only.
 
     Its tops are images (batch_size, C, h, w) and, with ``labels``, labels (batch_size,), of the
-    transformer's dtype.  ``skip`` records at the beginning of the stream are left out.  With a
-    ``packer``, `load` makes rows of bytes instead of images, if the first record is one of bytes.
-    A loader belongs to one thread at a time; several may share a source and decoders.
+    transformer's dtype.  The first ``skip`` records of the stream are skipped.  With a ``packer``,
+    `load` makes rows of bytes instead of images, if the first record has bytes.  One thread at a
+    time uses a loader; several loaders may share a source and decoders.
     """
 
     def __init__(
@@ -58,25 +58,25 @@ class DatumLoader:
         first = self._reader.read(skip + self._shard.first_record(0, batch_size), 1)
         self._reader.decode(first)
         self._reader.check(first, 0)
-        # The shape of all images, unless some batches are of another one.
+        # The usual shape of images; some batches may have another one.
         self._shape = first.shape(0)
         self._packer = None if first.table[0, FLOATS] else packer
-        # What was read last, from which batch on: `load_other` follows `load`.
+        # The first batch number of the last read, and its records: `load_other` follows `load`.
         self._held = (0, first)
 
     def top_shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of a batch's tops, as the first record makes them expect."""
+        """Return the shapes of a batch's tops, expected from the first record."""
         return self._top_shapes(self._shape)
 
     def buffers(self) -> list[Buffer]:
-        """Return the arrays that `load` fills: the tops, or rows of bytes in place of the first."""
+        """Return the arrays for `load`: the tops, or rows of bytes in place of the first."""
         return buffers(self.top_shapes(), self.dtype, self._packer, self._shape)
 
     def load(self, number: int, tops: list[np.ndarray]) -> int:
-        """Load batches ``number``, ``number + 1``, … into ``tops``; return how many were loaded.
+        """Load batches ``number``, ``number + 1``, … into ``tops``; return the number of batches.
 
-        The tops' first axis has room for one or several batches.  Fewer are loaded, maybe none,
-        when a batch has images of another shape: `load_other` loads that one.
+        The tops' first axis has room for one or several batches.  Stops before a batch with images
+        of another shape, which `load_other` loads.
         """
         datums = self._read(number, len(tops[0]) // self._batch_size)
         transformer = self._packer or self._transformer
@@ -126,7 +126,7 @@ class DatumLoader:
         tops: list[np.ndarray],
         transformer: Transformer | Packer,
     ) -> int:
-        """Transform records into tops until one is of another shape; return how many."""
+        """Transform records into tops until one has another shape; return the number of records."""
         data = tops[0][: len(datums)]
         labels = tops[1] if self._labels else np.empty(0, self.dtype)
         if not datums.table[:, ENCODED].any():
@@ -136,12 +136,12 @@ class DatumLoader:
             return done
         to = _Tops(shape, transformer, data, labels)
         fits = self._fill_one_by_one(datums, to)
-        if self._labels:  # only now: an image that took a bad one's place brought its own
+        if self._labels:  # only now: an image that replaces a bad one has its own label
             labels[: len(datums)] = datums.table[:, LABEL]
         return len(fits) if all(fits) else fits.index(False)
 
     def _fill_one_by_one(self, datums: Datums, to: _Tops) -> list[bool]:
-        """Decode and transform each record while it is in the cache; return which ones fit."""
+        """Decode and transform each record while it is in the cache; return which records fit."""
         encoded = datums.table[:, ENCODED].tolist()
 
         def fill(i: int) -> bool:
@@ -151,8 +151,8 @@ class DatumLoader:
 
         if to.shape[0] != COLORS or not all(encoded) or datums.images:
             return list(self._decoders.map(fill, range(len(datums))))
-        # A decoder leaves little of the interpreter in the caches: behind one a step of Python
-        # takes several times as long as usual, and all that can be is done before.
+        # A decoder evicts most of the interpreter from the caches: Python code after it takes
+        # several times as long.  So as much as possible is done before.
         write = to.transformer.decoded(datums, to.shape, to.data)
         decode = self._reader.color_decoder(datums, to.shape, write)
         fits = self._decoders.map(decode, range(len(datums)))
@@ -166,7 +166,7 @@ class DatumLoader:
         return bool(done)
 
     def _fill_encoded(self, datums: Datums, i: int, to: _Tops) -> bool:
-        """Decode and transform record ``i``; keep it if it is of another shape."""
+        """Decode and transform record ``i``; keep its image if it has another shape."""
         index = datums.index(i)
         image = datums.images.get(index)
         if image is None:

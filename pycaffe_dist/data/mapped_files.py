@@ -1,6 +1,6 @@
-"""Ends the process with one line when a mapped file is cut short while it is read.
+"""Ends the process with one line when a mapped file is truncated while it is read.
 
-Reading a page that the file has no more raises SIGBUS, for which Python has no exception.
+Reading a page after the file's new end raises SIGBUS, for which Python has no exception.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 from pycaffe_dist import log
 from pycaffe_dist.errors import FAILURE, DataError
 
-# Descriptors of mapped files, the sizes that they must have, and what to say if they do not.
+# Descriptors of mapped files, their required sizes, and the messages for shorter files.
 _guarded: dict[int, tuple[int, int, str]] = {}
 _numbers = itertools.count()
 
 
 def guard(descriptor: int, size: int, message: str) -> Callable[[], None]:
-    """End the process with ``message`` if reading an open file fails that has less than ``size``.
+    """End the process with ``message`` if a read fails because the file has less than ``size``.
 
-    Returns what ends this, to be called before the file is closed.
+    Returns a function that ends this, to be called before the file is closed.
     """
     number = next(_numbers)
     _guarded[number] = descriptor, size, message
@@ -43,7 +43,7 @@ def shrunken(descriptor: int, size: int) -> bool:
 
 @functools.cache
 def _handler() -> Any:
-    """Handle SIGBUS: Python's own handlers would run only after the failing access, thus never."""
+    """Handle SIGBUS: Python's own handlers would run after the failing access, that is, never."""
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
 
@@ -53,7 +53,7 @@ def _handler() -> Any:
             if shrunken(descriptor, size):
                 log.fatal(DataError(message))
                 os._exit(FAILURE)
-        # Something else: the access is repeated, and this time ends the process as it would have.
+        # Another cause: the access is repeated, and the default handler ends the process.
         libc.signal(number, before)
 
     before = libc.signal(signal.SIGBUS, ctypes.cast(handle, ctypes.c_void_p))

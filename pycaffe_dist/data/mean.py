@@ -23,8 +23,8 @@ _CHUNK = 500
 def mean_image(source: Source, progress: Callable[[int], None] = lambda count: None) -> np.ndarray:
     """Return the mean of all images, (channels, height, width) float32, summed in order.
 
-    Encoded images are decoded as they are.  ``progress`` is called with the number of images read.
-    Raises `DataError` when a record is no image or its size differs from the first one's.
+    Encoded images keep their channels.  ``progress`` is called with the number of images read.
+    Raises `DataError` when a record is not an image or its size differs from the first one's.
     """
     decoders = Decoders(min(MOST_DECODERS, os.cpu_count() or 1))
     reader = DatumReader(source, decoders=decoders)
@@ -69,7 +69,7 @@ def channel_means(mean: np.ndarray) -> list[float]:
 def write_mean(path: str, mean: np.ndarray) -> None:
     """Write a mean image (channels, height, width) as Caffe does, byte for byte.
 
-    An existing file is replaced in one step.  Raises `DataError` when that is not possible.
+    An existing file is replaced atomically.  Raises `DataError` when this is not possible.
     """
     channels, height, width = mean.shape
     blob = caffe_pb2.BlobProto(

@@ -1,8 +1,9 @@
-"""Memory that the processes of a node share: one of them fills it, the others map it.
+"""Memory shared by the processes of a node: one of them fills it, the others map it.
 
-The memory has no name in any file system: the process that filled it holds a file that exists in
-memory alone, and the others open it through /proc.  However they end, nothing of it stays; of a
-killed one stays the note that tells the others where to look, until the next one tidies up.
+The memory has no name in any file system: the process that filled it holds a file that exists only
+in memory, and the others open it through /proc.  The memory disappears with the processes, however
+they end.  A killed process leaves its note, the address for the others, until the next process
+removes it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from pycaffe_dist.log import logger
 
 
 class NodeMemory:
-    """Bytes that ``fill`` has written to a file, in this process or in another one of the node.
+    """Bytes written by ``fill`` to a file, in this process or in another one of the node.
 
-    Processes share what has the same ``identity``; the first that asks for it fills it while the
-    others wait.  Should that fail, the next one tries.  ``bytes`` is a read-only uint8 array.
+    Processes with the same ``identity`` share the bytes; the first process fills them while the
+    others wait.  If this fails, the next one tries.  ``bytes`` is a read-only uint8 array.
     """
 
     def __init__(self, identity: str, fill: Callable[[IO[bytes]], None]):
@@ -49,7 +50,7 @@ class NodeMemory:
         self.bytes = np.frombuffer(memory, np.uint8)
 
     def close(self) -> None:
-        """Let go of the memory; it is freed when all processes have, and all arrays of it."""
+        """Release the memory; it is freed when all processes have done so, and all its arrays."""
         if self._filled and not self._file.closed:
             with _locked(self._note) as note:
                 if note.read() == self._address():
@@ -60,7 +61,7 @@ class NodeMemory:
         return f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
 
     def _find(self, address: str) -> IO[bytes] | None:
-        """Open the memory at ``address``, unless the process that held it has let go of it."""
+        """Open the memory at ``address``, unless its holder has released it."""
         with contextlib.suppress(OSError):
             if address and os.readlink(address).startswith(f"/memfd:{self._name} "):
                 return open(address, "rb")
@@ -89,7 +90,7 @@ class NodeMemory:
 def _folder_of_notes() -> str:
     """Return a folder that only this user can read or write; raises `DataError`.
 
-    Notes are trusted: they say which memory is read, and their locks are waited for.
+    Processes trust the notes: they read the memory that a note names, and wait for its lock.
     """
     folder = os.path.join(tempfile.gettempdir(), f"pcaffe-{os.geteuid()}")
     try:
@@ -108,10 +109,10 @@ def _folder_of_notes() -> str:
 
 
 def _remove_dead_notes(folder: str) -> None:
-    """Remove notes of memory that is no more, whatever was in it."""
+    """Remove notes whose memory no longer exists, for all identities."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     for path in glob.glob(os.path.join(glob.escape(folder), "pcaffe-*")):
-        # Who fills memory or looks for it holds the lock.
+        # Processes that fill memory or look for it hold the lock.
         with contextlib.suppress(OSError), open(os.open(path, flags)) as note:
             fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
             address = note.read()
@@ -130,7 +131,7 @@ def _locked(path: str) -> Iterator[IO[str]]:
             except BlockingIOError:
                 logger.info("Waiting for another process of this machine that is caching data")
                 fcntl.flock(file, fcntl.LOCK_EX)
-            # Whoever held it may have removed it.
+            # Its holder may have removed it.
             if _same_file(file.fileno(), path):
                 yield file
                 return

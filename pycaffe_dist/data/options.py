@@ -1,6 +1,6 @@
-"""How this rank reads data: threads, bad images, where its files are.
+"""Settings for reading data: threads, bad images, the place of files.
 
-Like the number of compute threads it is one setting of the process, made once at its start.
+They are set once at the start of the process, like the number of compute threads.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class ReadingOptions:
     )
 
     def reading_threads(self) -> int:
-        """Return how many threads of a data layer make batches."""
+        """Return the number of threads per data layer that load batches."""
         return self.readers or (2 if thread_count() >= _CORES_FOR_TWO_READERS else 1)
 
     def decoding_threads(self) -> int:
-        """Return how many threads of a data layer decode images."""
+        """Return the number of threads per data layer that decode images."""
         return self.decoders or min(MOST_DECODERS, thread_count())
 
     def cache_bytes(self) -> int:
-        """Return how many bytes the cache of a database may take."""
+        """Return the maximum size of a database's cache."""
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return int(self.cache_limit * GIB) or memory // 2
 
@@ -73,11 +73,11 @@ _current = ReadingOptions()
 
 
 def set_options(options: ReadingOptions) -> None:
-    """Read as ``options`` say in data layers that are set up from now on."""
+    """Use ``options`` in data layers that are set up from now on."""
     global _current
     _current = options
 
 
 def options() -> ReadingOptions:
-    """Return the options that count."""
+    """Return the current options."""
     return _current

@@ -8,9 +8,9 @@ import numpy as np
 class Order:
     """Maps stream indices to the numbers of ``count`` records.
 
-    Without ``shuffle`` the records follow one another, over and over.  With it every epoch has an
-    order of its own, which depends on ``key`` and the epoch alone: ranks that share the key share
-    the order, and so read disjoint parts of it.
+    Without ``shuffle`` the records repeat in their order.  With it every epoch has its own order,
+    which depends on ``key`` and the epoch only: ranks with the same key have the same order, and so
+    read disjoint parts of it.
     """
 
     def __init__(self, count: int, shuffle: bool = False, key: int = 0):
@@ -39,7 +39,7 @@ class Order:
         permutation = self._permutations.get(epoch)
         if permutation is None:
             permutation = np.random.default_rng([self._key, epoch]).permutation(self.count)
-            # Replaced, not changed: other threads may be looking things up.
+            # Replaced, not changed: other threads may be reading it.
             kept = {e: p for e, p in self._permutations.items() if abs(e - epoch) == 1}
             self._permutations = {**kept, epoch: permutation}
         return permutation

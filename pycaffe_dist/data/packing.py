@@ -1,4 +1,4 @@
-"""Batches of uint8 images that a GPU crops, mirrors and scales: a quarter of the bytes to copy."""
+"""Batches of uint8 images that a GPU mirrors and scales: a quarter of the bytes to copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pycaffe_dist.kernels.packing import pack_datums, pack_decoded, pack_image, 
 def buffers(
     shapes: Sequence[tuple[int, ...]], dtype: np.dtype, packer: Packer | None, image: Shape
 ) -> list[Buffer]:
-    """Return what a loader fills for tops of these shapes, of which the first holds images."""
+    """Return a loader's buffers for tops of these shapes; the first top has images."""
     found = [Buffer(shape, dtype) for shape in shapes]
     if packer is not None:
         found[0] = Buffer((shapes[0][0], *packer.row_shape(image)), packer.dtype)
@@ -27,10 +27,10 @@ def buffers(
 
 
 class Packer:
-    """Does what ``transformer`` does in two steps, of which ``unpack`` is done by ``gpu``.
+    """Transforms like ``transformer`` in two steps; ``gpu`` does the second, ``unpack``.
 
-    The first copies the pixels of crops to rows of bytes, one for each image; the values that come
-    of them are, bit for bit, those of the transformer.
+    The first step copies the pixels of crops to rows of bytes, one for each image.  The final
+    values are the same, bit for bit, as the transformer's.
     """
 
     dtype = np.dtype(np.uint8)
@@ -44,7 +44,7 @@ class Packer:
         return (row_bytes(self._transformer.output_shape(shape)),)
 
     def decoded(self, datums: Datums, shape: Shape, out: np.ndarray) -> WriteImage:
-        """Return what packs decoded images to rows, as `Transformer.decoded` transforms them."""
+        """Return a function that packs decoded images to rows, like `Transformer.decoded`."""
         crop = self._transformer.output_shape(shape)
         indices = datums.first, datums.step
         return partial(pack_decoded, *indices, *self._transformer.drawing, crop, out)
@@ -62,7 +62,7 @@ class Packer:
     def datums(
         self, datums: Datums, begin: int, shape: Shape, out: np.ndarray, labels: np.ndarray
     ) -> int:
-        """Do what `Transformer.datums` does with Datums that hold bytes; ``begin`` is 0."""
+        """Pack Datums of bytes, like `Transformer.datums`; ``begin`` is 0."""
         crop = self._transformer.output_shape(shape)
         return pack_datums(
             datums.records.buffer,
@@ -76,9 +76,9 @@ class Packer:
         )
 
     def unpack(self, rows: np.ndarray, shape: tuple[int, ...], top: Blob) -> None:
-        """Have the GPU transform packed images to the data of ``top``, of ``shape`` (n, C, h, w).
+        """Let the GPU transform packed images to the data of ``top``, of ``shape`` (n, C, h, w).
 
-        ``rows`` (n, bytes) must stay as they are until ``top`` is released.
+        ``rows`` (n, bytes) must not change until ``top`` is released.
         """
         from pycaffe_dist.kernels.cuda.packing import unpack_images
 

@@ -1,4 +1,4 @@
-"""Which records of a data set each rank reads."""
+"""Distributes the records of a data set among ranks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def partition_name(path: str, rank: int) -> str:
 
 @dataclass(frozen=True)
 class Shard:
-    """One rank's part of an endless stream of records (the data set over and over again).
+    """One rank's part of an endless stream of records (the data set, repeated).
 
     ``unit="record"``: rank r of P reads records r, r+P, r+2P, …, so that P ranks with batch size b
     see in each iteration exactly the samples that one rank with batch size P·b would see.
     ``unit="batch"``: rank r reads whole batches r, r+P, r+2P, … (tests that are spread over ranks).
-    Either holds across the end of the data set, whether or not P divides its length.  The ranks
-    begin to count at record ``origin``: a run that goes on with another number of ranks deals out
-    anew what the earlier one has left.
+    Both also hold across the end of the data set, even if P does not divide its length.  Counting
+    starts at record ``origin``: a run that continues with another number of ranks distributes the
+    remaining records anew.
     """
 
     rank: int = 0
@@ -45,11 +45,11 @@ class Shard:
 
     @property
     def contiguous(self) -> bool:
-        """Whether a rank's next batch begins one step behind its last one's end."""
+        """Whether a rank's next batch begins one step after the end of its last one."""
         return self.unit == "record" or self.size == 1
 
     def alone(self) -> Shard:
-        """Return the shard of a rank that has a data set of its own and goes on at this place."""
+        """Return the shard of a rank with its own data set that continues at this place."""
         return Shard(origin=self.origin // self.size)
 
     def first_record(self, batch: int, batch_size: int) -> int:
@@ -61,7 +61,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Place:
-    """How far a rank has come in its stream: the next is its batch number ``batch``.
+    """A rank's place in its stream: its next batch has the number ``batch``.
 
     ``next_record`` is the first record of that batch.
     """
@@ -78,10 +78,11 @@ class Place:
 
 
 def continued(shard: Shard, batch_size: int, places: Sequence[Place]) -> tuple[Shard, int]:
-    """Return the shard and batch number with which a rank goes on after an earlier run.
+    """Return the shard and batch number with which a rank continues an earlier run.
 
-    ``places`` are those of all its ranks.  With as many ranks and samples the rank goes on with
-    exactly its own next batch; else the ranks share what is left from the first unread record on.
+    ``places`` has the places of all ranks of that run.  With the same number of ranks and samples
+    the rank continues with exactly its own next batch; else the ranks share the records from the
+    first unread one on.
     """
     if len(places) == shard.size and places[shard.rank].batch_size == batch_size:
         mine = places[shard.rank]

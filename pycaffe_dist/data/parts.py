@@ -1,4 +1,4 @@
-"""Cutting a database into parts, one for each rank that has a disk of its own."""
+"""Splits a database into parts, one for each rank with its own disk."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def write_parts(
 ) -> list[int]:
     """Write record i of ``source`` to database ``target_r`` with r = i modulo ``parts``.
 
-    So rank r reads what it would read of the whole database on a shared file system.  Keys and
-    values stay as they are.  Returns the parts' numbers of records; on an error no part is left.
+    So rank r reads the same records as from the whole database on a shared file system.  Keys and
+    values do not change.  Returns the parts' numbers of records; after an error no part remains.
     """
     if parts > source.count:
         raise DataError(f"'{source.path}' has {source.count} records, too few for {parts} parts")

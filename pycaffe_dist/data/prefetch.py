@@ -17,9 +17,8 @@ from pycaffe_dist import device
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.storage import aligned_zeros
 
-# A reader that has to wait for the interpreter lock should wait rarely: batches are prepared
-# several at a time, up to this many bytes of tops, and more than the 4 that Caffe keeps ready
-# are kept where they are as small as that.
+# A reader should rarely wait for the interpreter lock.  So it prepares several batches at a time,
+# up to this many bytes of tops; if batches are that small, more than Caffe's 4 are kept ready.
 CHUNK_BYTES = 1 << 22
 LEAST_DEPTH, MOST_DEPTH = 4, 16
 
@@ -27,7 +26,7 @@ LEAST_DEPTH, MOST_DEPTH = 4, 16
 def new_tops(
     shapes: Sequence[tuple[int, ...]], dtype: np.dtype, target: Any = device.HOST
 ) -> list[np.ndarray]:
-    """Return tops of these shapes in memory that blobs can adopt, fit for copies to ``target``."""
+    """Return tops of these shapes in memory that blobs can adopt and ``target`` can copy from."""
     return [_new_array(shape, dtype, target) for shape in shapes]
 
 
@@ -45,7 +44,7 @@ class Buffer(NamedTuple):
 
 
 class Loader(Protocol):
-    """Makes numbered batches, each a list of tops; used by one thread at a time."""
+    """Loads numbered batches, each a list of tops; used by one thread at a time."""
 
     dtype: np.dtype
 
@@ -54,15 +53,15 @@ class Loader(Protocol):
         ...
 
     def buffers(self) -> list[Buffer]:
-        """Return the arrays that `load` fills: the tops, or what they are made of."""
+        """Return the arrays for `load`: the tops, or packed data for them."""
         ...
 
     def load(self, number: int, tops: list[np.ndarray]) -> int:
-        """Load as many batches from ``number`` on as fit; return how many it was, maybe none."""
+        """Load batches from ``number`` on; return the number of batches, maybe 0."""
         ...
 
     def load_other(self, number: int) -> list[np.ndarray]:
-        """Return `new_tops` with batch ``number``, which `load` left out for its shape."""
+        """Return `new_tops` with batch ``number``, which `load` skipped for its shape."""
         ...
 
     def close(self) -> None:
@@ -71,7 +70,7 @@ class Loader(Protocol):
 
 
 class _Chunk:
-    """The buffers of ``size`` successive batches, and those of them that are ready."""
+    """The buffers of ``size`` successive batches, and the batches that are ready."""
 
     def __init__(
         self,
@@ -87,12 +86,12 @@ class _Chunk:
         ]
 
     def tops(self, begin: int, end: int) -> list[np.ndarray]:
-        """Return the part of each top that batches ``begin`` to ``end`` take up."""
+        """Return the part of each top for batches ``begin`` to ``end``."""
         return [top[begin * n : end * n] for top, n in zip(self._tops, self._batch_sizes)]
 
 
 class _Readers:
-    """The threads, the chunks to fill in the order of their batches, and the stop sign."""
+    """The threads, the chunks to fill in the order of their batches, and the stop flag."""
 
     def __init__(self, loaders: Sequence[Loader]):
         self.stopped = False
@@ -107,11 +106,11 @@ class _Readers:
             thread.start()
 
     def fill(self, chunk: _Chunk, first: int) -> None:
-        """Have a thread load the batches from number ``first`` on into ``chunk``."""
+        """Let a thread load the batches from number ``first`` on into ``chunk``."""
         self._wanted.put((chunk, first))
 
     def stop(self) -> None:
-        """Tell the threads to end, without waiting for that."""
+        """Tell the threads to end, without waiting for them."""
         self.stopped = True
         for _ in self._threads:
             self._wanted.put(None)
@@ -146,7 +145,7 @@ _running: weakref.WeakSet[_Readers] = weakref.WeakSet()
 
 @atexit.register
 def _end_threads() -> None:
-    """Have no thread run while the interpreter is taken down."""
+    """End all threads before the interpreter shuts down."""
     running = list(_running)
     for readers in running:
         readers.stop()
@@ -155,13 +154,13 @@ def _end_threads() -> None:
 
 
 class Prefetcher:
-    """Hands out batches in order, from number ``first`` on; each of the ``loaders`` has a thread.
+    """Returns batches in order, from number ``first`` on; each of the ``loaders`` has a thread.
 
-    The loaders make the same batches: which of them makes which is of no consequence.  The threads
-    start with the first batch that is asked for and hold at most ``depth`` of them (by default 4,
-    or more if they are small or there are many threads); `close`, the collection of this object or
-    the interpreter's exit stops them.  An error in one is raised by `next`, at its place.
-    Where the batches go to a GPU, ``target``, they lie in memory that copies overlap with.
+    Any loader can load any batch, with the same result.  The threads start with the first call of
+    `next` and keep at most ``depth`` batches (by default 4, or more if they are small or there are
+    many threads); `close`, the collection of this object or the interpreter's exit stops them.  An
+    error in a batch is raised when `next` reaches it.  If ``target`` is a GPU, the batches are in
+    memory that allows overlapping copies.
     """
 
     def __init__(
@@ -184,10 +183,9 @@ class Prefetcher:
         self._stop: weakref.finalize | None = None
 
     def next(self) -> list[np.ndarray]:
-        """Return the tops of the next batch; they stay valid, and may be written to, until the
-        following call.
+        """Return the tops of the next batch, valid and writable until the following call.
 
-        ``number`` then counts this batch as taken, and ``seconds_waited`` the time waited for it.
+        ``number`` then counts this batch, and ``seconds_waited`` includes the time waited for it.
         """
         if self._error is not None:
             raise self._error
@@ -209,7 +207,7 @@ class Prefetcher:
             loader.close()
 
     def _next_chunk(self) -> _Chunk:
-        """Return the chunk with the next batch; have the one before it filled again."""
+        """Return the chunk with the next batch; start to refill the previous chunk."""
         readers = self._readers or self._start()
         turn, within = divmod(self._taken, self._chunks[0].size)
         if turn and not within:
@@ -235,7 +233,7 @@ class Prefetcher:
         return min(depth, max(MOST_DEPTH, 2 * len(self._loaders)))
 
     def _start(self) -> _Readers:
-        # While one chunk is handed out, every thread has another one to fill.
+        # While one chunk is in use, every thread has another one to fill.
         chunks = min(self._depth, len(self._loaders) + 1)
         size = max(1, min(CHUNK_BYTES // self._batch_bytes(), self._depth // chunks))
         self._readers = readers = _Readers(self._loaders)
@@ -244,7 +242,7 @@ class Prefetcher:
             readers.fill(self._chunks[-1], self.number + turn * size)
         readers.start()
         _running.add(readers)
-        # The collector may run in any thread, also in one that a reader waits for: it must not
-        # wait for readers.
+        # The collector may run in any thread, also in one that a reader waits for, so it must
+        # not wait for readers.
         self._stop = weakref.finalize(self, readers.stop)
         return readers

@@ -14,17 +14,17 @@ from pycaffe_dist.kernels.transform import crop_places, transform_datums, transf
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.schema.binary import blob_to_array, read_blob
 
-# The places of the mean image and of one value for each channel in what the kernels need to know.
+# The indices of the mean image and of the mean values per channel among the kernels' arguments.
 _MEAN, _MEAN_VALUES = 3, 4
 
 
 class Transformer:
-    """What a ``transform_param`` says, ready to be applied to images.
+    """Applies a ``transform_param`` to images.
 
     ``phase`` TRAIN crops at random, TEST in the centre; mirroring is random in both, as in Caffe.
-    What is drawn for an image depends on ``key`` (64 bits) and the image's index alone: it does
-    not matter on which rank, in which batch or after how many others the image comes.  Raises
-    `DataError` when parameters contradict each other or the mean file is missing.
+    The random choices for an image depend on ``key`` (64 bits) and the image's index only, not on
+    its rank or batch, or on the images before it.  Raises `DataError` when parameters contradict
+    each other or the mean file is missing.
     """
 
     def __init__(self, param: Any, phase: int, dtype: Any = np.float32, key: int = 0):
@@ -37,11 +37,11 @@ class Transformer:
         self._mean_file = str(param.mean_file)
         self._mean = np.empty((0, 0, 0), self.dtype)
         self._mean_values = np.array(param.mean_value, self.dtype)
-        # What the kernels need to know, for shapes that fit; several threads may look them up.
+        # The kernels' arguments by shape, for shapes that fit; several threads may read them.
         self._settings: dict[Shape, tuple[Any, ...]] = {}
         if param.force_color and param.force_gray:
             raise DataError("transform_param sets both force_color and force_gray")
-        # How encoded images are decoded: True in color, False in gray, None as they are.
+        # Encoded images are decoded in color (True), in gray (False) or unchanged (None).
         self.color = True if param.force_color else False if param.force_gray else None
         if param.HasField("mean_file"):
             if self._mean_values.size:
@@ -60,7 +60,7 @@ class Transformer:
 
     @property
     def drawing(self) -> tuple[np.uint64, bool, bool]:
-        """What decides on a crop: the key, whether it is random, and whether to mirror."""
+        """The arguments for crops: the key, whether crops are random, and whether to mirror."""
         return np.uint64(self.key), self._train, self._mirror
 
     def affine(self, channels: int) -> tuple[np.ndarray, Any]:
@@ -71,7 +71,7 @@ class Transformer:
         return np.ascontiguousarray(np.broadcast_to(values, channels)), self._scale
 
     def decoded(self, datums: Datums, shape: Shape, out: np.ndarray) -> WriteImage:
-        """Return what transforms decoded color images, of ``shape``, to ``out`` (n, C, h, w)."""
+        """Return a function that transforms color images of ``shape`` to ``out`` (n, C, h, w)."""
         size, crop, indices = shape[1:], self.output_shape(shape)[1:], (datums.first, datums.step)
         places = crop_places(size, crop, len(datums), indices, *self.drawing)
         return partial(transform_decoded, places, *self._settings[shape][_MEAN:], out)
@@ -79,7 +79,7 @@ class Transformer:
     def image(self, pixels: np.ndarray, index: int, out: np.ndarray) -> None:
         """Transform ``pixels`` (C, H, W), uint8 or floats of any strides, to ``out`` (C, h, w).
 
-        ``out`` is of this transformer's dtype and of the `output_shape`.
+        ``out`` has this transformer's dtype and the `output_shape`.
         """
         shape = pixels.shape
         if shape not in self._settings:

@@ -1,4 +1,4 @@
-"""Writing databases of records, whole or not at all."""
+"""Writes databases of records atomically."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def check_new(path: str, backend: str) -> None:
 
 
 def check_new_file(path: str) -> None:
-    """Raise `DataError` unless a file can be at ``path``, whether there is one or not."""
+    """Raise `DataError` if ``path`` cannot be a file; the file may exist."""
     if os.path.isdir(path):
         raise DataError(f"cannot create '{path}': it is a folder")
     _check_parent(path)
 
 
 def write_file(path: str, data: bytes, kind: str) -> None:
-    """Write a file, named ``kind`` in errors; it appears whole or not at all.
+    """Write a file atomically; errors call it ``kind``.
 
-    An existing file is replaced in one step.  Raises `DataError` when that is not possible.
+    An existing file is replaced.  Raises `DataError` when this is not possible.
     """
     folder, name = os.path.split(os.path.abspath(path))
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
@@ -58,8 +58,8 @@ def write_file(path: str, data: bytes, kind: str) -> None:
 def create_database(path: str, backend: str) -> Iterator[Writer]:
     """Create the database ``path`` ("lmdb", "leveldb" …), filled by the body of a ``with``.
 
-    It appears under its name when the body has ended; an exception, SIGTERM or SIGHUP leaves
-    nothing behind.  Raises `DataError` when something is there already or it cannot be written.
+    It gets its name when the body has ended; after an exception, SIGTERM or SIGHUP nothing remains.
+    Raises `DataError` when ``path`` exists already or cannot be written.
     """
     check_new(path, backend)
     writer_class = _writer_class(backend)
@@ -85,7 +85,7 @@ def create_database(path: str, backend: str) -> Iterator[Writer]:
 
 @contextlib.contextmanager
 def unwinding_when_killed() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP, where nobody else handles them, end the process by an exception."""
+    """Let SIGTERM and SIGHUP, unless they have handlers, end the process by an exception."""
     numbers = []
     if threading.current_thread() is threading.main_thread():
         kills = (signal.SIGTERM, signal.SIGHUP)

@@ -1,7 +1,7 @@
-"""Caffe's layers, one file per family; a file dropped in here is found by itself.
+"""Caffe's layers, one file per family; new files are found by scanning the folder.
 
-As with pycaffe's ``from caffe import layers as L``, ``L.Convolution(bottom, ...)``, and so every
-other type, is a layer of a net specification; see pycaffe_dist.net_spec.
+``L.Convolution(bottom, ...)``, and so on for every type, is a layer of a net specification, as with
+pycaffe's ``from caffe import layers as L``; see pycaffe_dist.net_spec.
 """
 
 from collections.abc import Callable as _Callable

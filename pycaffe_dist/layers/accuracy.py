@@ -19,7 +19,7 @@ from pycaffe_dist.layers.loss import LabelLayout, checked_labels
 class Accuracy(Layer):
     """The share of labels among their prediction's top_k; a second top has it for each class.
 
-    A class with the label's score counts as better, so that equal scores are no success.
+    Classes with the same score as the label count as better, so a tie is not a success.
     """
 
     bottoms = Arity(2, 2)

@@ -34,8 +34,8 @@ from pycaffe_dist.layers.base import Layer, Need, register
 class Neuron(Layer):
     """The base of layers given by ``function`` and ``gradient`` on flat arrays.
 
-    ``gradient`` gets the top's values if ``backward_needs_top``, else the bottom's; in place, where
-    these are gone, a copy of them.
+    ``gradient`` gets the top's values if ``backward_needs_top``, else the bottom's (in place, a
+    copy of them).
     """
 
     in_place = True
@@ -90,7 +90,7 @@ class ReLU(Layer):
 
     @property
     def backward_needs_bottom(self) -> Need:  # type: ignore[override]
-        """The sign of x; that of y will do unless the slope turns it."""
+        """The sign of x; the sign of y is enough unless the slope inverts it."""
         return Need.SIGN if self.param.relu_param.negative_slope < 0 else Need.NONE
 
     @property
@@ -148,7 +148,7 @@ class Power(Neuron):
 
     @property
     def backward_needs_bottom(self) -> Need:  # type: ignore[override]
-        """Nothing, where the gradient is constant."""
+        """Nothing, if the gradient is constant."""
         param = self.param.power_param
         return Need.NONE if param.power in (0, 1) or param.scale == 0 else Need.VALUE
 

@@ -1,4 +1,4 @@
-"""What every layer is: setup, reshape, forward, backward, and what it declares about them."""
+"""The base of layers: setup, reshape, forward, backward, and declarations about them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LayerParameter = Any  # caffe_pb2.LayerParameter, a class made at run time
 
 
 class Arity(NamedTuple):
-    """How many bottoms or tops a layer takes; ``most`` None means any number."""
+    """The number of bottoms or tops of a layer; ``most`` None means any number."""
 
     least: int
     most: int | None
 
     def allows(self, count: int) -> bool:
-        """Tell whether ``count`` blobs are acceptable."""
+        """Tell whether ``count`` blobs are allowed."""
         return self.least <= count and (self.most is None or count <= self.most)
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Arity(NamedTuple):
 
 
 class Need(enum.IntEnum):
-    """What a backward reads of a blob's data: nothing, which elements are positive, or all."""
+    """The data of a blob that backward reads: nothing, which elements are positive, or all."""
 
     NONE = 0
     SIGN = 1
@@ -51,10 +51,10 @@ class Need(enum.IntEnum):
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a layer knows of the run it is part of.
+    """Properties of the run that a layer belongs to.
 
-    ``dtype`` is that of data; ``shard`` says which records this rank reads; ``where`` is the
-    layer's place in its prototxt (``file:line``); ``seed`` None means a fresh seed for every run.
+    ``dtype`` is the type of data; ``shard`` selects the records of this rank; ``where`` is the
+    layer's place in its prototxt (``file:line``); ``seed`` None means a new seed for every run.
     """
 
     phase: int = 0
@@ -65,11 +65,11 @@ class LayerContext:
 
     @property
     def parameter_dtype(self) -> np.dtype:
-        """The type of parameters, losses and labels: float32 where data has 16 bits."""
+        """The type of parameters, losses and labels: float32 if data has 16 bits."""
         return wide(self.dtype)
 
     def rng(self, layer_name: str, purpose: str = "") -> np.random.Generator:
-        """Return a generator of its own for a layer and purpose, different on every rank."""
+        """Return the generator for a layer and purpose, different on every rank."""
         if self.seed is None:
             return np.random.default_rng()
         words = f"{layer_name}/{purpose}/{self.phase}".encode()
@@ -90,25 +90,25 @@ class Layer:
     bottoms: ClassVar[Arity] = Arity(1, 1)
     tops: ClassVar[Arity] = Arity(1, 1)
     equal_bottoms_and_tops: ClassVar[bool] = False
-    # May a top be its own bottom; does that keep which elements are positive (see net.in_place)?
+    # May a top be its own bottom?  Does this keep the signs of elements (see net.in_place)?
     in_place: ClassVar[bool] = False
     keeps_sign: ClassVar[bool] = False
     backward_needs_bottom: ClassVar[Need] = Need.VALUE
     backward_needs_top: ClassVar[Need] = Need.NONE
-    # A loss layer's first top counts towards the loss, and it may leave its tops unnamed.
+    # A loss layer's first top is part of the loss, and its tops may have no names.
     is_loss: ClassVar[bool] = False
     has_backward: ClassVar[bool] = True
-    # Are its tops means over the samples of the first bottom, and 0 when there are none?
+    # Are its tops means over the samples of the first bottom, and 0 without samples?
     averages_samples: ClassVar[bool] = False
-    # May the net leave it out when its tops are empty?
+    # May the net skip it when its tops are empty?
     idle_when_empty: ClassVar[bool] = True
-    # The net reshapes a layer when its bottoms' shapes changed; some need it before every forward.
+    # The net reshapes a layer when its bottoms' shapes change; some need it before every forward.
     reshape_every_forward: ClassVar[bool] = False
-    # Is there no way to run it on a GPU?  Then the net runs it on the host, and its blobs move.
+    # Can it not run on a GPU?  Then the net runs it on the host and copies its blobs.
     host_only: ClassVar[bool] = False
-    # Does backward alone look at diffs, so that they need no memory of their own before and after?
+    # Are diffs used in backward only, so that other diffs may share their memory?
     shares_diffs: ClassVar[bool] = True
-    # May backward write the first bottom's diff in the place of the first top's?
+    # May backward write the first bottom's diff over the first top's?
     backward_in_place: ClassVar[bool] = False
 
     def __init__(self, param: LayerParameter, context: LayerContext):
@@ -119,7 +119,7 @@ class Layer:
         self.blobs: list[Blob] = []
         self.param_propagate_down: list[bool] = []
         self.loss_weights: list[float] = []
-        # Parameters whose diffs backward leaves alone: somebody asks for their factors instead.
+        # Parameters whose diffs backward does not change, because an exchange uses their factors.
         self.factors_only: set[int] = set()
         self._generators: dict[str, np.random.Generator] = {}
 
@@ -127,7 +127,7 @@ class Layer:
         """Read the layer's parameters and create its blobs, unless it has them already."""
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """Give the tops their shapes, and prepare what depends on the bottoms' shapes."""
+        """Set the tops' shapes, and prepare everything that depends on the bottoms' shapes."""
         raise NotImplementedError(f"{type(self).__name__}.reshape")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -135,15 +135,15 @@ class Layer:
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
     def joined(self, following: Sequence[Layer]) -> Joined | None:
-        """Return what runs this layer and some of ``following`` as one, if anything does.
+        """Return an object that runs this layer and some of ``following`` as one, or None.
 
-        Those are the next ones, one or more, which all work in place on this layer's only top.
+        ``following`` has the next layers, at least one, all in place on this layer's only top.
         """
         return None
 
     @property
     def rectifier_slope(self) -> float | None:
-        """The slope, if all that forward does is to multiply by it what is not positive."""
+        """The slope, if forward only multiplies non-positive values by it."""
         return None
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
@@ -161,52 +161,52 @@ class Layer:
     def gradient_factors(self, index: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Return (u, v) with the last backward's gradient of parameter ``index`` = uᵀ·v, or None.
 
-        Shapes: u is (K, M) and v is (K, N) for an M×N parameter and K samples.  A layer that has
-        them does not add to the diff of a parameter whose index is in ``factors_only``.
+        Shapes: u is (K, M) and v is (K, N) for an M×N parameter and K samples.  A layer with
+        factors does not add to the diff of a parameter whose index is in ``factors_only``.
         """
         return None
 
     def factor_rows(self, index: int) -> int:
-        """Return K, the rows of the factors of parameter ``index``; 0 when it has none."""
+        """Return K, the rows of the factors of parameter ``index``; 0 without factors."""
         return 0
 
     def state(self) -> dict[str, Any]:
-        """Return what the next forward depends on beside parameters: cursors, random states.
+        """Return the state of the next forward except parameters: cursors, random states.
 
-        Plain numbers, strings, lists and dicts only: it is written as JSON into snapshots.  The
-        generators of :meth:`rng` are in it already.
+        Plain numbers, strings, lists and dicts only: snapshots write it as JSON.  The base class
+        includes the generators of :meth:`rng`.
         """
         if not self._generators:
             return {}
         return {"random": {name: rng.bit_generator.state for name, rng in self._generators.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state` returned, whatever the seed of this run."""
+        """Continue from a result of :meth:`state`, independently of the seed of this run."""
         for name, random in state.get("random", {}).items():
             if name in self._generators:
                 self._generators[name].bit_generator.state = random
 
     def restore(self, states: Sequence[dict[str, Any]]) -> None:
-        """Go on from this layer's states on all ranks of an earlier run, in the order of ranks.
+        """Continue from this layer's states on all ranks of an earlier run, in the order of ranks.
 
-        The number of ranks may have been another one; a rank that is new starts afresh.
+        The number of ranks may differ; a new rank starts with a new state.
         """
         if self.context.shard.rank < len(states):
             self.set_state(states[self.context.shard.rank])
 
     def close(self) -> None:
-        """Release threads and files; called when the net goes away."""
+        """Release threads and files; called when the net is closed."""
 
     def new_blob(self, *shape: int) -> Blob:
         """Return a blob of the net's dtype."""
         return Blob(shape, self.context.dtype)
 
     def is_exact(self, top_index: int) -> bool:
-        """Tell whether 16 bits would not do for a top: for a loss, or for a data layer's labels."""
+        """Tell whether a top needs more than 16 bits: a loss, or a data layer's labels."""
         return top_index == 0 if self.is_loss else top_index > 0 and not self.param.bottom
 
     def rng(self, purpose: str = "") -> np.random.Generator:
-        """Return this layer's own random generator for ``purpose``; snapshots keep its state."""
+        """Return this layer's random generator for ``purpose``; snapshots keep its state."""
         self._generators[purpose] = generator = self.context.rng(self.name, purpose)
         return generator
 

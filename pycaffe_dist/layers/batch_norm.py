@@ -32,7 +32,7 @@ from pycaffe_dist.layers.scaled_batch_norm import ScaledBatchNorm
 class Normalization:
     """y = (x - shift)·scale per channel of (outer, channels, inner), and its gradient.
 
-    Shift and scale are vectors of the parameters' dtype: that of the data, but at least float32.
+    Shift and scale are vectors of the parameters' dtype: the data's dtype, but at least float32.
     ``mean`` and ``variance`` are float64.
     """
 
@@ -46,11 +46,11 @@ class Normalization:
         self._sums = xp().zeros(channels), xp().zeros(channels)
 
     def measure(self, x: np.ndarray) -> None:
-        """Set ``mean`` and ``variance`` to those of x."""
+        """Set ``mean`` and ``variance`` to the values of x."""
         statistics(x.reshape(self.shape), self.mean, self.variance)
 
     def forward(self, x: np.ndarray, y: np.ndarray, kept: np.ndarray | None = None) -> None:
-        """Set y to (x - shift)·scale; y may be x, which ``kept`` then gets a copy of, if given."""
+        """Set y to (x - shift)·scale; y may be x, and ``kept``, if given, then gets a copy of x."""
         if kept is not None:
             arrays = x.reshape(self.shape), kept.reshape(self.shape)
             affine_in_place(*arrays, self.shift, self.scale, self._zero)
@@ -60,13 +60,13 @@ class Normalization:
         affine(source, target, self.shift, self.scale, self._zero)
 
     def backward_fixed(self, dy: np.ndarray, dx: np.ndarray, factor: np.ndarray) -> None:
-        """Set dx to dy·factor, where shift and scale do not depend on x; dx may be dy."""
+        """Set dx to dy·factor, for shift and scale that do not depend on x; dx may be dy."""
         source = dy.reshape(self.shape)
         target = source if dx is dy else dx.reshape(self.shape)
         affine(source, target, self._zero, factor, self._zero)
 
     def backward(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, spread: bool = True) -> None:
-        """Set dx where the shift is the mean of x and, if ``spread``, the scale 1/its deviation."""
+        """Set dx if the shift is the mean of x and, with ``spread``, the scale is 1/deviation."""
         gradient_sums(x.reshape(self.shape), dy.reshape(self.shape), self.shift, *self._sums)
         self.set_gradient(x, dy, dx, self._sums, self.scale, spread)
 
@@ -95,8 +95,8 @@ class Normalization:
 class BatchNorm(Layer):
     """(x - mean) / sqrt(variance + eps), each channel over the batch and all pixels.
 
-    The blobs hold running sums of mean and variance and the sum of their weights; with
-    use_global_stats (the default in the TEST phase) these are used instead of the batch's.  (Ioffe
+    The blobs are running sums of mean and variance, and the sum of their weights.  With
+    use_global_stats (the default in the TEST phase) they replace the batch's statistics.  (Ioffe
     and Szegedy, 2015; without scale and bias, as in Caffe.)
     """
 
@@ -110,7 +110,7 @@ class BatchNorm(Layer):
         self._channels = self._channels_of(bottom)
         zero = constant(0)
         make_parameters(self, ((self._channels,), zero), ((self._channels,), zero), ((1,), zero))
-        # The statistics are no business of the solver.
+        # The solver must not update the statistics.
         for index, spec in enumerate(self.param.param):
             if spec.lr_mult != 0:
                 raise self.error(
@@ -119,7 +119,7 @@ class BatchNorm(Layer):
         while len(self.param.param) < len(self.blobs):
             self.param.param.add(lr_mult=0)
         self.normalization = Normalization((0, 0, 0), self.context.parameter_dtype)
-        # The bottom's data as they were, if the layer works in place.
+        # A copy of the bottom's data, if the layer works in place.
         self.copy: Blob | None = None
 
     def _channels_of(self, bottom: list[Blob]) -> int:
@@ -144,7 +144,7 @@ class BatchNorm(Layer):
             self.copy.reshape_like(bottom[0])
 
     def joined(self, following: Sequence[Layer]) -> Joined | None:
-        """Join a Scale of the same channels, and a rectifier behind that."""
+        """Join a Scale of the same channels, and maybe a rectifier after it."""
         scale = following[0]
         if not (isinstance(scale, Scale) and scale.scales_channels(self.normalization.shape)):
             return None
@@ -193,7 +193,7 @@ class BatchNorm(Layer):
         sums: tuple[np.ndarray, np.ndarray],
         factor: np.ndarray,
     ) -> None:
-        """Set dx where ``factor`` took the place of the scale in forward; see `Normalization`."""
+        """Set dx if ``factor`` replaced the scale in forward; see `Normalization`."""
         if self._global:
             self.normalization.backward_fixed(dy, dx, factor)
         else:
@@ -204,8 +204,8 @@ class BatchNorm(Layer):
 class MVN(Layer):
     """(x - mean) / (deviation + eps) of each channel, or sample if across_channels.
 
-    Without normalize_variance only the mean is taken off.  As in Caffe the gradient takes eps for
-    small.
+    Without normalize_variance only the mean is subtracted.  As in Caffe, the gradient assumes that
+    eps is small.
     """
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -67,16 +67,16 @@ def output_of(
 
 
 def mismatch(layer: Layer, bottom: list[Blob], first: int, second: int, need: str) -> NetError:
-    """Return an error that says what two bottoms need, and what they are."""
+    """Return an error with the requirement on two bottoms, and their names and shapes."""
     return layer.error(
         f"bottoms {describe(layer, bottom, first)} and {describe(layer, bottom, second)} {need}"
     )
 
 
 def report(wrong: Any, error: Callable[[int, float], Exception]) -> None:
-    """Raise ``error(position, value)`` where ``wrong``, see `kernels.labels`, names a value.
+    """Raise ``error(position, value)`` if ``wrong`` (see `kernels.labels`) names a value.
 
-    On a GPU it is raised when the host next waits for results.
+    On a GPU it is raised when the host waits for results the next time.
     """
 
     def check(wrong: np.ndarray) -> None:
@@ -94,9 +94,9 @@ def report(wrong: Any, error: Callable[[int, float], Exception]) -> None:
 def checked_indices(
     values: Any, limit: int, whole: bool, error: Callable[[int, float], Exception]
 ) -> Any:
-    """Return values as integers from 0 to ``limit`` - 1; ``whole``: fractions are wrong.
+    """Return values as integers from 0 to ``limit`` - 1; with ``whole`` fractions are wrong.
 
-    Raises ``error(position, value)``, see `report`, for a wrong one.
+    Raises ``error(position, value)``, see `report`, for a wrong value.
     """
     xp = device.xp()
     indices, counted = xp.empty(values.shape, np.int64), xp.empty(values.shape, bool)
@@ -107,7 +107,7 @@ def checked_indices(
 
 
 def require_no_gradient(layer: Layer, propagate_down: list[bool], *indices: int) -> None:
-    """Raise LayerError when a gradient is asked for bottoms that have none (labels, indices)."""
+    """Raise LayerError if backward shall compute a gradient of labels or indices."""
     for index in indices:
         if index < len(propagate_down) and propagate_down[index]:
             raise layer.error(

@@ -15,7 +15,7 @@ from pycaffe_dist.layers.checking import axis_of, describe, mismatch
 
 
 def _named_axis(layer: Layer, bottom: list[Blob], param: Any, old_field: str) -> int:
-    """Return ``axis``, or what the field of old prototxts says."""
+    """Return ``axis``, or the value of the field in old prototxts."""
     if not param.HasField(old_field):
         return axis_of(layer, bottom, param.axis)
     if param.HasField("axis"):
@@ -24,13 +24,13 @@ def _named_axis(layer: Layer, bottom: list[Blob], param: Any, old_field: str) ->
 
 
 def _matrix(array: np.ndarray, axis: int) -> np.ndarray:
-    """Return the array with the axes before ``axis``, and it and the rest, joined to one each."""
+    """Return the array with two axes: those before ``axis`` joined, and the others joined."""
     return array.reshape(math.prod(array.shape[:axis]), math.prod(array.shape[axis:]))
 
 
 @register("Concat")
 class Concat(Layer):
-    """The bottoms one behind the other along ``axis``."""
+    """The bottoms concatenated along ``axis``."""
 
     bottoms = Arity(1, None)
     backward_needs_bottom = Need.NONE
@@ -46,7 +46,7 @@ class Concat(Layer):
                 )
         sizes = [blob.shape[axis] for blob in bottom]
         inner = math.prod(shape[axis + 1 :])
-        # Where the bottoms begin in what _matrix makes of the top.
+        # The columns of the top's _matrix where the bottoms begin.
         self._begins = [inner * end for end in (0, *itertools.accumulate(sizes))]
         top[0].reshape(*shape[:axis], sum(sizes), *shape[axis + 1 :])
 
@@ -95,7 +95,7 @@ class Slice(Layer):
         for blob, (low, high) in zip(top, itertools.pairwise(limits)):
             blob.reshape(*shape[:axis], high - low, *shape[axis + 1 :])
         inner = math.prod(shape[axis + 1 :])
-        # Where the tops begin in what _matrix makes of the bottom.
+        # The columns of the bottom's _matrix where the tops begin.
         self._begins = [inner * limit for limit in limits]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:

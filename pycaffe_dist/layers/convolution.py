@@ -19,7 +19,7 @@ from pycaffe_dist.schema import caffe_pb2
 
 
 def read_geometry(layer: Layer, spatial_axes: int) -> ConvolutionGeometry:
-    """Return what ``convolution_param`` says of kernel, stride, pad, dilation and group.
+    """Return kernel, stride, pad, dilation and group of ``convolution_param``.
 
     Raises LayerError when a field is given a wrong number of times, twice, or is zero.
     """
@@ -54,9 +54,9 @@ def _per_axis(
 
 
 class ConvolutionBase(Layer):
-    """What a convolution and its transpose share: parameters and shapes.
+    """The base of a convolution and its transpose: parameters and shapes.
 
-    Any number of bottoms is convolved with the same weights, each into its top.
+    Each bottom is convolved with the same weights into its top.
     """
 
     bottoms = Arity(1, None)
@@ -69,7 +69,7 @@ class ConvolutionBase(Layer):
         param = self.param.convolution_param
         self._axis = axis_of(self, bottom, param.axis)
         self._spatial_axes = bottom[0].ndim - self._axis - 1
-        # Without spatial axes a convolution is one of 1×1 on an image of one pixel.
+        # Without spatial axes it is a 1×1 convolution on an image of one pixel.
         self._geometry = (
             read_geometry(self, self._spatial_axes)
             if self._spatial_axes

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 class Data(PrefetchingLayer):
     """Tops: images (batch_size, C, h, w) and, if there is a second one, labels (batch_size,).
 
-    The images' shape is that of the database's first record after ``transform_param``; a batch of
-    images of another shape reshapes the tops, as in Caffe.  This rank's part of the records is
-    given by the context's shard.  ``data_param.rand_skip`` leaves out fewer than that many records
-    at the start, the same number on all ranks; ``data_param.shuffle`` puts the records in a new
-    order in every epoch.  Threads read ``data_param.prefetch`` batches ahead; where that is not
-    given 4, or more if they are small.  `ReadingOptions.cache` has the records read from memory.
+    The database's first record after ``transform_param`` sets the images' shape; a batch with
+    another shape reshapes the tops, as in Caffe.  The context's shard selects this rank's records.
+    ``data_param.rand_skip`` skips a random number of records below it at the start, the same on all
+    ranks; ``data_param.shuffle`` puts the records in a new order in every epoch.  Threads read
+    ``data_param.prefetch`` batches ahead, by default 4, or more if they are small.  With
+    `ReadingOptions.cache` the records are read from memory.
     """
 
     _cache: RecordCache | None = None
@@ -68,8 +68,8 @@ class Data(PrefetchingLayer):
         return [DatumLoader(source, transformer, *wanted, packer) for _ in range(readers)]
 
     def rank_key(self) -> int:
-        # Records of databases of their own have the same places on all ranks, which should not
-        # crop, mirror and order them alike.
+        # If ranks have their own databases, records have the same indices on all ranks, but should
+        # have different crops, mirrors and orders.
         if options().shared_file_system or self.shard.size == 1:
             return self.key
         rng = np.random.default_rng([self.key, self.shard.rank])

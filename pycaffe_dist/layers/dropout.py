@@ -11,7 +11,7 @@ from pycaffe_dist.layers.base import Layer, Need, is_test, register
 
 @register("Dropout")
 class Dropout(Layer):
-    """In training, zero each element with probability dropout_ratio and scale up the others.
+    """In training, zeroes each element with probability dropout_ratio and scales up the others.
 
     In the TEST phase the top is the bottom.  (Srivastava et al., 2014; scaled while training, as
     Caffe does.)

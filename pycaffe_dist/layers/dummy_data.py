@@ -1,4 +1,4 @@
-"""DummyData: tops filled by fillers, for tests and timings."""
+"""DummyData: tops with values of fillers, for tests and timings."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Eltwise(Layer):
 
     @property
     def backward_needs_top(self) -> Need:  # type: ignore[override]
-        """The product, if it is to be divided by each factor."""
+        """The product, if its gradient divides it by each factor."""
         param = self.param.eltwise_param
         divides = param.operation == PROD and not param.stable_prod_grad
         return Need.VALUE if divides else Need.NONE
@@ -44,7 +44,7 @@ class Eltwise(Layer):
 
     @property
     def backward_in_place(self) -> bool:  # type: ignore[override]
-        """A sum's first gradient, mostly the top's as it is, may stay where that lies."""
+        """A sum's first gradient, often equal to the top's, may overwrite it."""
         return self.param.eltwise_param.operation == SUM
 
     def joined(self, following: Sequence[Layer]) -> Joined | None:
@@ -88,7 +88,7 @@ class Eltwise(Layer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         operation = self.param.eltwise_param.operation
         dy = top[0].diff
-        # The last first: in place, bottom[0]'s diff is the top's.
+        # In reverse: in place, bottom[0]'s diff is the top's.
         for index in reversed(range(len(bottom))):
             if not propagate_down[index]:
                 continue

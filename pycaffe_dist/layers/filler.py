@@ -51,7 +51,7 @@ def _gaussian(data: np.ndarray, param: FillerParameter, rng: np.random.Generator
         raise NetError(f"filler 'gaussian' needs sparse >= 0, found {param.sparse}")
     _draw_gaussian(data, param.mean, param.std, rng)
     if param.sparse >= 0:
-        # On average `sparse` of each input's weights are not zero; axis 0 counts the outputs.
+        # On average, `sparse` weights of each input are not zero; axis 0 counts the outputs.
         outputs = data.shape[0] if data.ndim else 1
         data *= rng.random(data.shape, np.float32) < param.sparse / outputs
 

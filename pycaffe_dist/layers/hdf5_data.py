@@ -1,4 +1,4 @@
-"""Data from HDF5 files: every top is a data set of its own name, copied row by row."""
+"""HDF5Data: batches from HDF5 files; every top is the data set of the same name."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class HDF5Data(Layer):
         return {"seed": self._rows.seed, "place": asdict(place)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the very batch that the run would have seen next, whatever its seed."""
+        """Continue with exactly the next batch of the run, independently of the seed."""
         place = Place(**state["place"])
         self._rows.seed = state["seed"]
         self._shard, self._batches = replace(self._shard, origin=place.origin), place.batch
 
     def restore(self, states: Sequence[dict[str, Any]]) -> None:
-        """Go on after the rows that the ranks of an earlier run, maybe others, have read."""
+        """Continue after the rows that the ranks of an earlier run have read."""
         places = [Place(**state["place"]) for state in states]
         size = self.param.hdf5_data_param.batch_size
         self._rows.seed = states[0]["seed"]

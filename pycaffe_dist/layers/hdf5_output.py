@@ -14,11 +14,11 @@ DATA_SETS = ("data", "label")
 
 @register("HDF5Output")
 class HDF5Output(Layer):
-    """Bottoms: data and labels, of as many rows; they become the file's ``data`` and ``label``.
+    """Bottoms: data and labels with the same number of rows, the file's ``data`` and ``label``.
 
-    Both have four axes there, as in Caffe; later batches are put behind the first one's (Caffe
-    itself fails on a second batch).  An existing file is replaced.  On several ranks, rank r > 0
-    writes to a file of its own, whose name ends in ``.r``.
+    Both have four axes in the file, as in Caffe; later batches are appended (Caffe fails on a
+    second batch).  An existing file is replaced.  On several ranks, rank r > 0 writes to its own
+    file, whose name ends in ``.r``.
     """
 
     host_only = True

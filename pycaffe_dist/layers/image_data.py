@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class ImageData(PrefetchingLayer):
     """Tops: images (batch_size, C, h, w) and, if there is a second one, labels (batch_size,).
 
-    The images' shape is that of the first one, resized to ``new_height`` and ``new_width`` where
-    these are given and after ``transform_param``; a batch of images of another shape reshapes the
-    tops, as in Caffe.  With ``shuffle`` every epoch has a new order; rank r of P takes images
-    r, r+P, … of it.  ``rand_skip`` leaves out fewer than that many images at the start.
+    The first image sets the images' shape, after resizing to ``new_height`` and ``new_width``, if
+    given, and ``transform_param``; a batch with another shape reshapes the tops, as in Caffe.  With
+    ``shuffle`` every epoch has a new order; rank r of P takes its images r, r+P, ….  ``rand_skip``
+    skips a random number of images below it at the start.
     """
 
     @property

@@ -99,7 +99,7 @@ class InnerProduct(Layer):
 
 @register("Embed")
 class Embed(Layer):
-    """y[…] = W[x[…]] + b: each index in the bottom becomes its row of W (input_dim, num_output)."""
+    """y[…] = W[x[…]] + b: replaces each index by its row of W (input_dim, num_output)."""
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.embed_param

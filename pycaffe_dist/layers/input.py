@@ -47,7 +47,7 @@ class Parameter(Layer):
         top[0].reshape(*self.blobs[0].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        # At each forward, as another layer's blob may have taken the parameter's place.
+        # At each forward, because another layer's blob may have replaced the parameter.
         top[0].share_data(self.blobs[0])
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:

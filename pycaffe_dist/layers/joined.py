@@ -1,4 +1,4 @@
-"""Layers that run as one, so that what is between them never goes through memory."""
+"""Fusion: layers that run as one, so that the values between them stay out of memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Joined(abc.ABC):
-    """Successive ``layers``: one with one top, and some that work on that in place.
+    """Successive ``layers``: one with one top, and layers in place on this top.
 
-    After `forward`, `backward` takes the place of the layers' own, unless `part` was called.
+    After `forward`, `backward` replaces the layers' own, unless `part` was called.
     """
 
     def __init__(self, *layers: Layer):
@@ -22,23 +22,23 @@ class Joined(abc.ABC):
 
     @abc.abstractmethod
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """Compute the top's data as the layers, one after the other, would."""
+        """Compute the same top's data as the layers one after the other."""
 
     def backward(
         self, position: int, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
     ) -> None:
-        """Do the share of layer number ``position``; the last layer's comes first.
+        """Run the backward of layer number ``position``; the last layer comes first.
 
-        After a layer's share its parameters have their gradients, as usual.
+        Afterwards this layer's parameters have their gradients, as usual.
         """
         self.layers[position].backward(top, propagate_down, bottom)
 
     def part(self, top: list[Blob]) -> None:  # noqa: B027 (optional)
-        """Store what the layers' own backward needs, as if they had run one by one."""
+        """Store the values for the layers' own backward, as if they had run one by one."""
 
 
 class Rectified(Joined):
-    """A layer whose ``forward`` can rectify what it stores, and a rectifier."""
+    """A layer whose ``forward`` can rectify its results, and a rectifier."""
 
     def __init__(
         self,
@@ -50,5 +50,5 @@ class Rectified(Joined):
         self._forward = forward
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """Multiply what is not positive by the rectifier's slope before it is stored."""
+        """Multiply non-positive results by the rectifier's slope before storing them."""
         self._forward(bottom, top, self.layers[1].rectifier_slope)

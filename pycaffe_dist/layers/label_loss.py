@@ -15,7 +15,7 @@ from pycaffe_dist.layers.checking import axis_of, describe
 from pycaffe_dist.layers.loss import LabelLayout, Loss, checked_labels, normalization_of, normalizer
 from pycaffe_dist.schema import caffe_pb2
 
-# Logarithms of probabilities are taken of at least this, as in Caffe.
+# The lower limit of probabilities in logarithms, as in Caffe.
 SMALLEST_PROBABILITY = 1e-20
 
 
@@ -128,7 +128,7 @@ class InfogainLoss(Loss):
             top[1].reshape_like(bottom[0])
 
     def _rows(self, bottom: list[Blob]) -> tuple[np.ndarray, np.ndarray]:
-        """Return each label's row of the matrix as (outer, classes, inner), and which count."""
+        """Return each label's row of the matrix, (outer, classes, inner), and the valid labels."""
         labels, counted = checked_labels(self, bottom, self._layout, self._ignore)
         gain = bottom[2].data if len(bottom) > 2 else self._gain
         rows = gain.reshape(self._layout.classes, -1)[labels]

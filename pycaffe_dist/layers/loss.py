@@ -1,4 +1,4 @@
-"""What loss layers share: the scalar top, the loss weight, the normalizer, and label checks."""
+"""The base of loss layers: the scalar top, the loss weight, the normalizer, and label checks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Loss(Layer):
             self.gradient(bottom, self.weight_of(top))
 
     def weight_of(self, top: list[Blob]) -> float:
-        """Return the loss weight, which the net has written to the top's diff on the host."""
+        """Return the loss weight, which the net writes to the top's diff on the host."""
         with device.use(device.HOST):
             return float(top[0].read_diff())
 
@@ -69,7 +69,7 @@ class Loss(Layer):
 
 
 def normalization_of(param: Any, default: int = VALID) -> int:
-    """Return the mode of a ``LossParameter``; the older ``normalize`` counts if it stands alone."""
+    """Return the mode of a ``LossParameter``; the old ``normalize`` applies if it is alone."""
     if param.HasField("normalization"):
         return param.normalization
     if param.HasField("normalize"):
@@ -78,7 +78,7 @@ def normalization_of(param: Any, default: int = VALID) -> int:
 
 
 def divisor_of(mode: int, batch: int, full: int) -> int:
-    """Return what a summed loss is divided by, or 0 where the labels that count are counted.
+    """Return the divisor of a summed loss, or 0 if it is the number of valid labels.
 
     ``batch`` counts samples, ``full`` all labels.
     """
@@ -87,7 +87,7 @@ def divisor_of(mode: int, batch: int, full: int) -> int:
 
 
 def normalizer(mode: int, batch: int, full: int, valid: Any) -> Any:
-    """Return what a summed loss is divided by: at least 1, as in Caffe.
+    """Return the divisor of a summed loss: at least 1, as in Caffe.
 
     ``valid`` counts the labels that are not ignored; on a GPU it is an array without axes, and then
     the result may be one.
@@ -97,10 +97,10 @@ def normalizer(mode: int, batch: int, full: int, valid: Any) -> Any:
 
 
 class LabelLayout:
-    """Predictions seen as (outer, classes, inner) and their labels as (outer, inner).
+    """Views predictions as (outer, classes, inner) and their labels as (outer, inner).
 
     Without an ``axis`` all values of a sample are classes.  Raises LayerError unless there is one
-    label for each prediction.
+    label per prediction.
     """
 
     def __init__(self, layer: Layer, bottom: list[Blob], axis: int | None = None):
@@ -129,7 +129,7 @@ class LabelLayout:
 def wrong_label(
     layer: Layer, bottom: list[Blob], layout: LabelLayout
 ) -> Callable[[int, float], Exception]:
-    """Return what makes the error for a label, by flat index and value, that is no class."""
+    """Return a function that makes the error for a wrong label, from flat index and value."""
     each = max(1, bottom[1].count // bottom[1].shape[0])
     where = describe(layer, bottom, 1)
 
@@ -145,9 +145,9 @@ def wrong_label(
 def checked_labels(
     layer: Layer, bottom: list[Blob], layout: LabelLayout, ignore: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels (outer, inner) as integers, ignored ones as 0, and which of them count.
+    """Return labels (outer, inner) as integers, ignored ones as 0, and which labels are valid.
 
-    Raises LayerError, on a GPU later, for a label that is none of the classes.
+    Raises LayerError, on a GPU later, for a label that is not a class.
     """
     labels = layout.labels(bottom[1].data)
     classes, counted = xp().empty(labels.shape, np.int64), xp().empty(labels.shape, bool)

@@ -13,7 +13,7 @@ from pycaffe_dist.layers.checking import mismatch, require_axes, require_no_grad
 @register("LSTMUnit")
 class LSTMUnit(Layer):
     """Cell (1, N, D) and output of one step from the old cell, the gates' inputs (1, N, 4·D), and
-    whether each of N sequences goes on (1, N).
+    whether each of N sequences continues (1, N).
 
     The gates are input, forget, output and cell input.  (Hochreiter and Schmidhuber, 1997.)
     """
@@ -49,7 +49,7 @@ class LSTMUnit(Layer):
         require_no_gradient(self, propagate_down, 2)
         if not any(propagate_down):
             return
-        # A gradient that nobody wants goes to scratch.
+        # A gradient that is not needed goes to a scratch array.
         scratch = self._activations
         dc_old = bottom[0].diff[0] if propagate_down[0] else self.new_blob(*bottom[0].shape).diff[0]
         dgates: Any = (bottom[1] if propagate_down[1] else scratch).diff[0]

@@ -1,4 +1,4 @@
-"""MemoryData: batches out of arrays that a program hands over."""
+"""MemoryData: batches from arrays of a program."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from pycaffe_dist.log import logger
 class MemoryData(Layer):
     """Tops: images (batch_size, channels, height, width) and labels (batch_size, 1, 1, 1).
 
-    A program gives the data by :meth:`reset`, taken as they are, or by :meth:`add`, which
-    transforms them.  Forward goes round and round in them, batch by batch; what the program writes
-    to the arrays of ``reset`` later is seen.
+    A program sets the data by :meth:`reset`, without transformation, or by :meth:`add`, with it.
+    Forward reads them batch by batch, repeatedly; it sees later changes of the arrays of ``reset``.
     """
 
     host_only = True
@@ -45,10 +44,10 @@ class MemoryData(Layer):
         self._unused = False
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """Keep the shapes: forward sets them, as in Caffe."""
+        """Do nothing: forward sets the shapes, as in Caffe."""
 
     def reset(self, images: np.ndarray, labels: np.ndarray) -> None:
-        """Serve ``images`` (n, channels, height, width) and ``labels`` (n values) from now on.
+        """Use ``images`` (n, channels, height, width) and ``labels`` (n values) from now on.
 
         Raises LayerError unless n is a multiple of the batch size and the shapes fit.
         """
@@ -60,7 +59,7 @@ class MemoryData(Layer):
         self._take(images, labels)
 
     def add(self, images: Sequence[np.ndarray], labels: Sequence[int]) -> None:
-        """Serve images, transformed as ``transform_param`` says, once those added before are used.
+        """Use images, transformed by ``transform_param``, after all images added before.
 
         Each image is (channels, H, W), of bytes or floats.  Raises LayerError while images added
         before are unused, and when count or shapes do not fit.

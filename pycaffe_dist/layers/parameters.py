@@ -1,4 +1,4 @@
-"""Creation of a layer's parameter blobs, filled as its prototxt says."""
+"""Creates a layer's parameter blobs with the fillers of its prototxt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def constant(value: float) -> FillerParameter:
 
 
 def make_parameters(layer: Layer, *specs: Spec) -> None:
-    """Create ``layer.blobs`` with the given shapes and fillers, or check those that it has.
+    """Create ``layer.blobs`` with the given shapes and fillers, or check existing blobs.
 
     Raises LayerError when given blobs do not fit, or a filler cannot fill its blob.
     """

@@ -29,7 +29,7 @@ STOCHASTIC = caffe_pb2.PoolingParameter.STOCHASTIC
 
 
 class Pool:
-    """One pooling of (N, C, H, W) arrays: its method, its geometry, and its mask of winners."""
+    """One pooling of (N, C, H, W) arrays: its method, its geometry, and the mask of maxima."""
 
     def __init__(self, method: int, geometry: PoolingGeometry, layer: Layer):
         self._method = method
@@ -43,7 +43,7 @@ class Pool:
         return self._mask
 
     def forward(self, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None = None) -> None:
-        """Set y; maxima are also recorded in ``mask``, if given, as indices into their plane."""
+        """Set y; maxima are also stored in ``mask``, if given, as indices into their plane."""
         if self._method == AVE:
             average_pool_forward(x, y, self._geometry)
         elif self._method == MAX:
@@ -58,7 +58,7 @@ class Pool:
             stochastic_pool_forward(x, draws, y, self._mask_for(y), self._geometry)
 
     def backward(self, dy: np.ndarray, dx: np.ndarray) -> None:
-        """Set dx from dy and the last forward's winners."""
+        """Set dx from dy and the elements chosen in the last forward."""
         if self._method == AVE:
             average_pool_backward(dy, dx, self._geometry)
         elif self._method == MAX or not is_test(self._layer.phase):
@@ -143,7 +143,7 @@ class Pooling(Layer):
 
 @register("SPP")
 class SPP(Layer):
-    """Pooling into 1, 2², 4², … bins, whatever the image's size, joined to (N, C·bins).
+    """Pooling into 1, 2², 4², … bins, for any image size, joined to (N, C·bins).
 
     (He et al., Spatial Pyramid Pooling, 2014.)
     """

@@ -1,4 +1,4 @@
-"""The base of layers whose tops are batches that threads read ahead."""
+"""The base of layers whose batches are prefetched by threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.data.transformer import Transformer
 
 
-# A layer that waits for this share of such a time says so.
+# A layer logs a warning if it waits for this share of such a time.
 _TELL_SHARE = 0.1
 _TELL_SECONDS = 20.0
 
@@ -52,14 +52,14 @@ class PrefetchingLayer(Layer):
         """Return ``readers`` loaders of the same batches; raises DataError."""
 
     def prepare(self) -> None:
-        """Check the layer's parameters and read what does not depend on the place in the data."""
+        """Check the layer's parameters and read everything except records."""
 
     def rand_skip(self) -> int:
-        """Return the number of records of which fewer are left out at the start."""
+        """Return the upper limit of the random number of records to skip at the start."""
         return 0
 
     def depth(self) -> int | None:
-        """Return how many batches to keep ready, None for the usual number."""
+        """Return the number of batches to keep ready, None for the usual number."""
         return None
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -72,7 +72,7 @@ class PrefetchingLayer(Layer):
             logger.info("Skipping first %d data points.", self.skip)
         with self.located_errors():
             self.prepare()
-        # When waiting was last looked at, and how long it had been until then.
+        # The time of the last check for waiting, and the total wait until then.
         self._told: tuple[float, float] | None = None
         self._target = top[0].device
         self._prefetcher = self._open(first_batch=0)
@@ -100,27 +100,27 @@ class PrefetchingLayer(Layer):
             self._prefetcher.close()
 
     def state(self) -> dict[str, Any]:
-        """Return the place in the records and what orders, crops, mirrors and skips."""
+        """Return the place in the records, and the key of orders, crops, mirrors and skips."""
         place = Place.of(self.shard, self._prefetcher.number, self.batch_size)
         return {"key": self.key, "skip": self.skip, "place": asdict(place)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the very batch that the run would have seen next, whatever its seed."""
+        """Continue with exactly the next batch of the run, independently of the seed."""
         place = Place(**state["place"])
         self._go_on(state, replace(self.shard, origin=place.origin), place.batch)
 
     def restore(self, states: Sequence[dict[str, Any]]) -> None:
-        """Go on after the records that the ranks of an earlier run, maybe others, have read."""
+        """Continue after the records that the ranks of an earlier run have read."""
         places = [Place(**state["place"]) for state in states]
         self._go_on(states[0], *continued(self.shard, self.batch_size, places))
 
     @property
     def seconds_waited(self) -> float:
-        """How long forward has waited for data, all batches together."""
+        """The time that forward has waited for data, in total."""
         return self._prefetcher.seconds_waited
 
     def transformer(self) -> Transformer:
-        """Return what the layer's ``transform_param`` says; raises DataError."""
+        """Return the transformer for the layer's ``transform_param``; raises DataError."""
         from pycaffe_dist.data.transformer import Transformer
 
         param = self.param.transform_param
@@ -129,11 +129,11 @@ class PrefetchingLayer(Layer):
         return Transformer(param, self.phase, self.context.dtype, self.rank_key())
 
     def rank_key(self) -> int:
-        """Return what decides on this rank's crops, mirrors and order, given their places."""
+        """Return the key of this rank's crops, mirrors and order."""
         return self.key
 
     def packer(self, transformer: Transformer) -> Packer | None:
-        """Return what packs images for the GPU to transform, if there is one; for all loaders."""
+        """Return the packer of images for the GPU, None on the CPU; all loaders share it."""
         from pycaffe_dist.data.packing import Packer
 
         self._packer = Packer(transformer, self._target) if self._target.is_gpu else None
@@ -159,7 +159,7 @@ class PrefetchingLayer(Layer):
             return Prefetcher(loaders, self.depth(), first_batch, self._target)
 
     def _tell_waiting(self) -> None:
-        """Log now and then that the net waits for data, if it waits for long."""
+        """Log a warning if the net has waited for data for long."""
         now, waited = time.monotonic(), self._prefetcher.seconds_waited
         since, before = self._told or (now, waited)
         if self._told is not None and now - since <= _TELL_SECONDS:

@@ -1,4 +1,4 @@
-"""Python: layers that users write as classes of their own."""
+"""Python: layers that users write as Python classes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PythonLayerBase:
     with ``data``, ``diff``, ``shape`` and ``reshape``; the top is to be reshaped in ``reshape``.
     """
 
-    # What the net may do with the layer's blobs; a subclass may say otherwise.
+    # Declarations for the net, see `Layer`; a subclass may override them.
     in_place = True
     backward_needs_bottom = Need.VALUE
     backward_needs_top = Need.NONE
@@ -49,7 +49,7 @@ class PythonLayerBase:
     blobs: ParameterBlobs
 
     def __init__(self, layer_param: Any = None):
-        """Make a layer; a subclass with a constructor of its own gets the LayerParameter too."""
+        """Make a layer; a subclass with its own constructor also gets the LayerParameter."""
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Read ``param_str``, check the bottoms, add parameters to ``self.blobs``."""
@@ -62,13 +62,13 @@ class PythonLayerBase:
         raise NotImplementedError("forward is not defined")
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        """Set the diffs of the bottoms that are asked for, add to those of the parameters."""
+        """Set the diffs of bottoms with ``propagate_down``, add to the diffs of parameters."""
         raise NotImplementedError("backward is not defined")
 
 
 @functools.cache
 def _tell_import(layer: str, module: str, file: str) -> None:
-    """Say, once, whose code is run: every command that builds a net does."""
+    """Log once which file is imported: every command that builds a net runs its code."""
     logger.log(NOTICE, "Layer '%s' runs module '%s' of %s", layer, module, file)
 
 
@@ -76,8 +76,8 @@ def _tell_import(layer: str, module: str, file: str) -> None:
 class Python(Layer):
     """A class ``layer`` of ``module``, which is found in the working directory or PYTHONPATH.
 
-    With share_in_parallel a layer without bottoms (a data source) serves all ranks in turn: rank r
-    of P gets what its r-th forward gives, then every P-th.
+    With share_in_parallel a layer without bottoms (a data source) is shared by all ranks: rank r of
+    P gets the result of its r-th forward, then of every P-th.
     """
 
     host_only = True
@@ -101,7 +101,7 @@ class Python(Layer):
         here = os.getcwd()
         if here not in sys.path and "" not in sys.path:
             sys.path.insert(0, here)
-        with contextlib.suppress(UsageError):  # where a Caffe is installed, it is that one's
+        with contextlib.suppress(UsageError):  # an installed Caffe provides it itself
             caffe_modules.install()
         try:
             module = importlib.import_module(param.module)
@@ -138,7 +138,7 @@ class Python(Layer):
         )
 
     def _call(self, method: str, *args: Any) -> None:
-        # The net may have replaced the parameters by others.
+        # The net may have replaced the parameters.
         self._user.blobs = self.blobs  # type: ignore[assignment]
         try:
             getattr(self._user, method)(*args)

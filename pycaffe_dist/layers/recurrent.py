@@ -22,13 +22,13 @@ from pycaffe_dist.layers.parameters import make_parameters
 class Recurrent(Layer):
     """The base of RNN and LSTM.
 
-    Bottoms: x (T, N, …); cont (T, N), 0 where a sequence starts and 1 where it goes on; if wanted a
-    static input (N, …); with expose_hidden the first states.  Tops: the output (T, N, D) and, with
-    expose_hidden, the last states.  States are (1, N, D).  Without expose_hidden a batch starts
-    from the last states of the batch before.
+    Bottoms: x (T, N, …); cont (T, N), 0 where a sequence starts and 1 where it continues;
+    optionally a static input (N, …); with expose_hidden the first states.  Tops: the output (T, N,
+    D) and, with expose_hidden, the last states.  States are (1, N, D).  Without expose_hidden a
+    batch starts from the last states of the previous batch.
 
     Unlike Caffe's, exposed states have gradients.  Memory is linear in T.  The input's products
-    with its weights are one product over all steps, and so are all gradients of weights.
+    with its weights are one product over all steps, and so are the gradients of the weights.
     """
 
     # Per hidden unit: rows of the weights, and states (h, and for LSTM c).
@@ -104,9 +104,9 @@ class Recurrent(Layer):
     def _make_scratch(self, steps: int, streams: int) -> None:
         rows = self.gates * self._hidden
         shape = steps, streams, self._hidden
-        # What goes into the gates, then their activations; the gradients are its diff.
+        # The gates' inputs, then their activations; the diff has their gradients.
         self._gates = self.new_blob(steps, streams, rows)
-        # The states before each step, h only where its sequence goes on.
+        # The states before each step, with h = 0 where a sequence starts.
         self._before = self.new_blob(*shape)
         dtype = self.context.dtype
         self._input_plan = InnerProduct(steps * streams, rows, self._inputs, dtype=dtype)
@@ -119,12 +119,12 @@ class Recurrent(Layer):
             state.fill(0)
 
     def state(self) -> dict[str, Any]:
-        """Return the last states, with which the next batch begins, as texts of their bytes."""
+        """Return the last states, the start of the next batch, encoded as text."""
         last = [to_numpy(state) for state in self._last]
         return {"last": [base64.b64encode(state.tobytes()).decode() for state in last]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Begin the next batch with these states, unless there are now other streams."""
+        """Start the next batch with these states, unless the number of streams has changed."""
         last = [
             np.frombuffer(base64.b64decode(text), mine.dtype)
             for text, mine in zip(state["last"], self._last)
@@ -207,7 +207,7 @@ class Recurrent(Layer):
                 bottom[index].diff[0] = dstate
 
     def _weights(self, index: int) -> np.ndarray:
-        """Return a matrix of parameters in the dtype of the data, which may be narrower."""
+        """Return a matrix of parameters in the data's dtype, which may be narrower."""
         return xp().asarray(self.blobs[index].data, self.context.dtype)
 
     def _static_input(self, bottom: list[Blob]) -> np.ndarray:
@@ -218,16 +218,16 @@ class Recurrent(Layer):
         raise NotImplementedError
 
     def _finish_forward(self, top: list[Blob]) -> None:
-        """Compute what needs no recurrence."""
+        """Compute everything that needs no recurrence."""
 
     def _start_backward(self, top: list[Blob]) -> np.ndarray:
-        """Return the gradients of h at all steps, but for those that come from later steps."""
+        """Return the gradients of h at all steps, without the parts from later steps."""
         raise NotImplementedError
 
     def _step_backward(self, step: int, top: list[Blob], dstates: list[np.ndarray]) -> None:
-        """Set the step's gate gradients from those of its states; take the latter a step back.
+        """Set the step's gate gradients from its states' gradients; propagate these a step back.
 
-        That of h is replaced afterwards by what the gates' gradients give.
+        The caller then replaces the gradient of h by the gates' contribution.
         """
         raise NotImplementedError
 

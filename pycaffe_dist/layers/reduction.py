@@ -22,7 +22,7 @@ class Reduction(Layer):
 
     @property
     def backward_needs_bottom(self) -> Need:  # type: ignore[override]
-        """Only magnitudes and squares have a gradient that varies."""
+        """Only magnitudes and squares have a gradient that depends on the bottom."""
         varies = self.param.reduction_param.operation in (ASUM, SUMSQ)
         return Need.VALUE if varies else Need.NONE
 

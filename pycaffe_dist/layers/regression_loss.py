@@ -85,7 +85,7 @@ class SigmoidCrossEntropyLoss(Loss):
 
 @register("ContrastiveLoss")
 class ContrastiveLoss(Loss):
-    """d² for similar pairs, max(margin - d, 0)² for others, halved and averaged over the batch.
+    """d² for similar pairs, max(margin - d, 0)² for other pairs, halved, averaged over the batch.
 
     bottom[2] is not 0 for similar pairs; legacy_version uses max(margin - d², 0).  (Hadsell et al.,
     2006.)
@@ -108,7 +108,7 @@ class ContrastiveLoss(Loss):
             )
 
     def _measure(self, bottom: list[Blob]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the differences (N, C), their squared lengths (N), and which are similar (N)."""
+        """Return the differences (N, C), their squared lengths (N), and the similarities (N)."""
         shape = bottom[0].shape[0], -1
         difference = bottom[0].data.reshape(shape) - bottom[1].data.reshape(shape)
         squares = xp().empty(len(difference), self.context.parameter_dtype)
@@ -137,7 +137,7 @@ class ContrastiveLoss(Loss):
             factor = np.where(squares < param.margin, -1, 0)
         else:
             distance = np.sqrt(squares)
-            # As in Caffe, a small constant keeps equal pairs from dividing by zero.
+            # As in Caffe, a small constant avoids division by zero for equal pairs.
             factor = -np.maximum(param.margin - distance, 0) / (distance + 1e-4)
         factor = np.where(similar, 1, factor) * (self.weight_of(top) / bottom[0].shape[0])
         for index, sign in ((0, 1), (1, -1)):

@@ -18,7 +18,7 @@ from pycaffe_dist.layers.parameters import constant, make_parameters
 class Broadcast(Layer):
     """The base of layers whose second operand spans axes ``axis`` and on of the first.
 
-    The operand is bottom[1], or a parameter of ``num_axes`` axes (-1: all that are left; 0: one
+    The operand is bottom[1], or a parameter of ``num_axes`` axes (-1: all remaining axes; 0: one
     number).
     """
 
@@ -55,7 +55,7 @@ class Scale(Broadcast):
 
     @property
     def backward_needs_bottom(self) -> Need:  # type: ignore[override]
-        """Its own copy will do in place; s = bottom[1] is always needed."""
+        """In place, the layer has its own copy; s = bottom[1] is always needed."""
         in_place = self.param.bottom[0] == self.param.top[0]
         return Need.NONE if in_place and len(self.param.bottom) == 1 else Need.VALUE
 
@@ -69,7 +69,7 @@ class Scale(Broadcast):
             specs.append((shape, param.bias_filler))
         if specs:
             make_parameters(self, *specs)
-        # The bottom's data as they were, if the layer works in place.
+        # A copy of the bottom's data, if the layer works in place.
         self.copy: Blob | None = None
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -91,7 +91,7 @@ class Scale(Broadcast):
             affine(x, top[0].data.reshape(self._shape), *operands)
 
     def scales_channels(self, shape: tuple[int, int, int]) -> bool:
-        """Tell whether it has parameters for the channels of bottoms (outer, channels, inner)."""
+        """Tell whether s is a parameter per channel of bottoms (outer, channels, inner)."""
         return len(self.param.bottom) == 1 and self._shape == shape
 
     def operands(self, bottom: list[Blob]) -> tuple[np.ndarray, np.ndarray]:
@@ -117,7 +117,7 @@ class Scale(Broadcast):
     def add_gradients(
         self, sum_dy: np.ndarray, sum_dyx: np.ndarray, factor: np.ndarray | None = None
     ) -> None:
-        """Add sums of dy and of dy·x·factor to the diffs of b and s, as far as they are learnt."""
+        """Add sums of dy and of dy·x·factor to the diffs of b and s, if these are learnt."""
         bias = scale = None
         if self.param.scale_param.bias_term and self.param_propagate_down[-1]:
             bias = self.blobs[-1].diff.reshape(-1)

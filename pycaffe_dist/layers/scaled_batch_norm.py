@@ -1,4 +1,4 @@
-"""BatchNorm, the Scale behind it and maybe a rectifier in one: fewer passes over memory."""
+"""Fusion of BatchNorm, the next Scale and maybe a rectifier: fewer passes over memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class ScaledBatchNorm(Joined):
     """y = (x - mean)·(factor / deviation) + bias, then rectified if there is a ``rectifier``.
 
-    The Scale's bottom, (x - mean) / deviation, is never stored: of both layers' gradients only two
-    sums over dy remain, and one pass that sets dx.
+    The Scale's bottom, (x - mean) / deviation, is never stored: both layers' gradients need only
+    two sums over dy, and one pass that sets dx.
     """
 
     def __init__(self, norm: BatchNorm, scale: Scale, rectifier: Layer | None = None):
@@ -38,7 +38,7 @@ class ScaledBatchNorm(Joined):
         self._sums = xp().zeros(shift.shape), xp().zeros(shift.shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """Measure x, and set y in one pass; in place also a copy of x."""
+        """Measure x, and set y in one pass; in place, also copy x."""
         normalization = self._norm.measure(bottom[0])
         factor, bias = self._scale.operands(top)
         np.multiply(normalization.scale, factor, out=self._product)
@@ -52,7 +52,7 @@ class ScaledBatchNorm(Joined):
     def backward(
         self, position: int, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
     ) -> None:
-        """Rectify dy and sum it up in the Scale's turn; set dx in BatchNorm's."""
+        """For the Scale, rectify and sum dy; for BatchNorm, set dx."""
         if position == 1:
             self._sum_up(top[0])
         elif position == 0 and propagate_down[0]:
@@ -68,7 +68,7 @@ class ScaledBatchNorm(Joined):
 
     @property
     def _source(self) -> Blob:
-        """The blob that still holds x."""
+        """The blob that still has the values of x."""
         return self._norm.copy or self._bottom
 
     def _sum_up(self, top: Blob) -> None:

@@ -1,4 +1,4 @@
-"""Layers that pick samples of a batch: Filter and BatchReindex."""
+"""Layers that select samples of a batch: Filter and BatchReindex."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pycaffe_dist.layers.checking import (
 class Filter(Layer):
     """The samples of each bottom for which the last bottom, the selector, is not 0.
 
-    The tops' batch is known in forward only; until then it is the bottoms'.
+    The tops' batch size is known in forward only; until then it is the bottoms'.
     """
 
     host_only = True
@@ -35,7 +35,7 @@ class Filter(Layer):
                 f"needs one top for each bottom but the selector: {len(bottom) - 1}, "
                 f"found {len(top)}"
             )
-        # The first reshape comes before any data.
+        # At the first reshape there are no data yet.
         self._chosen = np.arange(bottom[-1].shape[0])
         self._has_data = False
 
@@ -76,7 +76,7 @@ class Filter(Layer):
 
 @register("BatchReindex")
 class BatchReindex(Layer):
-    """top[n] = bottom[0][bottom[1][n]]: samples permuted, repeated or left out."""
+    """top[n] = bottom[0][bottom[1][n]]: samples permuted, repeated or omitted."""
 
     bottoms = Arity(2, 2)
     # The indices only.

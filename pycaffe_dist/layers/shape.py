@@ -1,4 +1,4 @@
-"""Flatten and Reshape: the same elements under another shape, without a copy."""
+"""Flatten and Reshape: the same elements in another shape, without a copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SameElements(Layer):
     backward_needs_bottom = Need.NONE
 
     def top_shape(self, bottom: list[Blob]) -> tuple[int, ...]:
-        """Return the top's shape, of as many elements as the bottom's."""
+        """Return the top's shape, with the same number of elements as the bottom's."""
         raise NotImplementedError
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -32,7 +32,7 @@ class SameElements(Layer):
 
 @register("Flatten")
 class Flatten(SameElements):
-    """Axes ``axis`` to ``end_axis`` become one; none at all, one of size 1 before ``axis``."""
+    """Joins axes ``axis`` to ``end_axis``; if there are none, inserts one of size 1."""
 
     def top_shape(self, bottom: list[Blob]) -> tuple[int, ...]:
         param = self.param.flatten_param
@@ -49,12 +49,12 @@ class Flatten(SameElements):
 
 @register("Reshape")
 class Reshape(SameElements):
-    """Axes from ``axis`` on, ``num_axes`` of them, get a new shape: 0 copies, -1 infers a size."""
+    """Gives ``num_axes`` axes from ``axis`` on a new shape: 0 copies, -1 infers a size."""
 
     def top_shape(self, bottom: list[Blob]) -> tuple[int, ...]:
         param = self.param.reshape_param
         shape, new = bottom[0].shape, list(param.shape.dim)
-        # A negative axis counts from behind the last one: -1 appends.
+        # A negative axis counts from after the last one: -1 appends.
         start = param.axis if param.axis >= 0 else len(shape) + param.axis + 1
         stop = len(shape) if param.num_axes == -1 else start + param.num_axes
         if not (0 <= start <= stop <= len(shape) and param.num_axes >= -1):

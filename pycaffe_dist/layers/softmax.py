@@ -1,4 +1,4 @@
-"""Softmax, and SoftmaxWithLoss, the multinomial logistic loss of it."""
+"""Softmax, and SoftmaxWithLoss, its multinomial logistic loss."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SoftmaxWithLoss(Loss):
         self._ignore = param.ignore_label if param.HasField("ignore_label") else NO_LABEL
         self._normalization = normalization_of(param)
         self._probability = self.new_blob()
-        # The loss and what it was divided by; the first wrong label.
+        # The loss and its divisor; the first wrong label.
         self._total, self._wrong = xp().ones(2), xp().zeros(1, np.uint64)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

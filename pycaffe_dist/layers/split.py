@@ -9,7 +9,7 @@ from pycaffe_dist.layers.base import Arity, Layer, Need, register
 
 @register("Split")
 class Split(Layer):
-    """The bottom under several names; their gradients add up.  Inserted by the net."""
+    """The bottom under several names; adds their gradients.  Inserted by the net."""
 
     tops = Arity(1, None)
     backward_needs_bottom = Need.NONE
@@ -32,7 +32,7 @@ class Split(Layer):
 
 @register("Silence")
 class Silence(Layer):
-    """Takes blobs that nobody else reads; their gradient is zero."""
+    """Reads blobs that no other layer reads; their gradient is zero."""
 
     bottoms = Arity(1, None)
     tops = Arity(0, 0)

@@ -22,8 +22,8 @@ CROP_MODES = ("warp", "square")
 class WindowData(PrefetchingLayer):
     """Tops: windows (batch_size, C, crop_size, crop_size) and labels (batch_size,), 0: background.
 
-    Windows are drawn at random in either phase, ``fg_fraction`` of a batch from those that overlap
-    an object; ranks draw different ones.
+    Windows are random in both phases; the share ``fg_fraction`` of a batch overlaps an object.
+    Ranks draw different windows.
     """
 
     tops = Arity(2, 2)

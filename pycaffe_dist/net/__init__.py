@@ -1,4 +1,4 @@
-"""Nets: which layers they keep, how they are connected, and how they run."""
+"""Nets: selecting their layers, connecting them, running them."""
 
 from pycaffe_dist.net.net import Net
 from pycaffe_dist.net.parameter import Parameter

@@ -1,4 +1,4 @@
-"""Building a net: layers made, blobs connected, parameters shared, backward planned."""
+"""Builds a net: makes layers, connects blobs, shares parameters, plans backward."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AUTOMATIC = "(automatic)"
 
 @dataclass
 class Node:
-    """One layer in its net: its blobs, and which of them take part in backward."""
+    """One layer in its net: its blobs, and whether each takes part in backward."""
 
     layer: Layer
     bottom: list[Blob]
@@ -80,7 +80,7 @@ class Builder:
     def _add(self, layer_param: Any) -> None:
         if not layer_param.HasField("phase"):
             layer_param.phase = self._param.state.phase
-        # Caffe's factory says the first of these, its net the second.
+        # The first line is from Caffe's factory, the second from its net.
         logger.info("Creating layer %s", layer_param.name)
         logger.info("Creating Layer %s", layer_param.name)
         node = self._connect(layer_param)
@@ -218,7 +218,7 @@ class Builder:
         logger.info("Memory required for data: %d", self._memory * self._context.dtype.itemsize)
 
     def _add_parameters(self, node: Node) -> bool:
-        """Register the layer's parameters; tell whether it learns any of them."""
+        """Register the layer's parameters; return whether any of them is learnt."""
         layer, specs = node.layer, list(node.layer.param.param)
         if len(specs) > len(layer.blobs):
             raise self._error(
@@ -247,7 +247,8 @@ class Builder:
         return any(layer.param_propagate_down)
 
     def _find_last_contributions(self) -> None:
-        """Backward runs from the last layer to the first: the first sharer contributes last."""
+        """Set ``ready_after``: backward runs from the last layer to the first, so the first sharer
+        contributes last."""
         for parameter in self.parameters:
             contributors = [
                 layer_index
@@ -265,7 +266,7 @@ def _loss_weights(layer_param: Any, layer: Layer, tops: int) -> list[float]:
 
 
 def _skip_what_does_not_reach_the_loss(nodes: list[Node]) -> None:
-    """Switch backward off for layers without a path to a loss, or cut off by propagate_down."""
+    """Disable backward for layers without a path to a loss, also due to propagate_down."""
     under_loss: set[str] = set()
     skipped: set[str] = set()
     for node in reversed(nodes):

@@ -1,8 +1,8 @@
-"""Lets the diffs of a net take turns in a few pieces of memory, by their lifetimes in backward.
+"""Lets the diffs of a net share a few pieces of memory, by their lifetimes in backward.
 
-Backward runs from the last layer to the first.  A blob's diff is written by the layer that reads
-the blob and is done with after the backward of the layer that made it; before and after, the same
-memory serves other blobs.
+Backward runs from the last layer to the first.  The layer that reads a blob writes its diff; after
+the backward of the layer that made the blob, the diff is no longer needed.  Before and after, other
+blobs use the same memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pycaffe_dist.storage import Storage
 
 
 class _Slot:
-    """One piece of memory, and the diffs that it holds at the moment: one, or two that are one."""
+    """One piece of memory, and the diffs in it: one, or two in the same place."""
 
     def __init__(self, storage: Storage):
         self.storage = storage
@@ -26,7 +26,7 @@ class _Slot:
 
 
 class Turn:
-    """The storage of one diff in memory that others use, too: it is there while it has its turn."""
+    """The storage of one diff in shared memory; it has values only during its turn."""
 
     def __init__(self, slot: _Slot, name: str):
         self.dtype = slot.storage.dtype
@@ -35,11 +35,11 @@ class Turn:
 
     @property
     def generation(self) -> float:
-        """The version of the memory's place, as of any storage; -1 when others have it."""
+        """The version of the memory, as in any storage; -1 when another diff has it."""
         return self.slot.storage.generation if self in self.slot.holders else -1
 
     def array(self, shape: tuple[int, ...], count: int, write: bool = True) -> Any:
-        """Return the diff as an array of ``shape``; raises NetError when others have the memory."""
+        """Return the diff as an array of ``shape``; raises NetError when another diff has it."""
         if self not in self.slot.holders:
             raise NetError(
                 f"the diff of blob '{self._name}' is not kept: in a solver's training net diffs "
@@ -49,20 +49,20 @@ class Turn:
 
 
 class Turns:
-    """Which diffs take their turns when: all are kept unless `share_diffs` says otherwise."""
+    """The turns of diffs, by layer; without `share_diffs` there are none and all diffs are kept."""
 
     def __init__(self) -> None:
         self._before: dict[int, list[tuple[Turn, ...]]] = {}
         self._after: dict[int, Turn] = {}
 
     def add(self, index: int, turn: Turn, over: Turn | None) -> None:
-        """Let ``turn`` begin with the backward of a layer, in the place of ``over`` if given."""
+        """Start ``turn`` with the backward of a layer, in the place of ``over`` if given."""
         self._before.setdefault(index, []).append((turn, over) if over else (turn,))
         if over:
             self._after[index] = turn
 
     def begin(self, index: int) -> None:
-        """Give memory to the diffs that the backward of a layer is about to write."""
+        """Give memory to the diffs that the backward of a layer will write."""
         for holders in self._before.get(index, ()):
             holders[0].slot.holders = holders
 
@@ -75,9 +75,9 @@ class Turns:
 
 @dataclass
 class _Diff:
-    """The blobs of one diff, the first layer that touches it in backward, and the last.
+    """The blobs of one diff, and the first and the last layer that use it in backward.
 
-    ``over`` is a diff in whose place this one is written, and which ends with that.
+    ``over`` is a diff that this one overwrites and thereby ends.
     """
 
     name: str
@@ -97,15 +97,15 @@ class _Diff:
         return max(blob.count for blob in self.blobs)
 
     def meets(self, other: _Diff) -> bool:
-        """Tell whether both are needed at the same time."""
+        """Tell whether the lifetimes of both overlap."""
         return self.last <= other.first and other.last <= self.first
 
 
 def share_diffs(nodes: Sequence[Node]) -> Turns:
-    """Give the diffs of a net's blobs new storages, and tell whose turns begin when.
+    """Give the diffs of a net's blobs new storages, and return their turns.
 
-    A blob keeps a diff of its own if no layer writes it, if the loss does, or if a layer may look
-    at it outside its backward (`Layer.shares_diffs`, `Layer.factor_rows`).
+    A diff has its own memory if no layer writes it, if the loss writes it, or if a layer may read
+    it outside its backward (`Layer.shares_diffs`, `Layer.factor_rows`).
     """
     diffs = _find_diffs(nodes)
     _find_successors(nodes, diffs)
@@ -122,11 +122,11 @@ def share_diffs(nodes: Sequence[Node]) -> Turns:
 
 
 def _assign(diffs: Sequence[_Diff]) -> dict[int, _Slot]:
-    """Return the slot of every shared diff, by identity; those in a slot do not meet."""
+    """Return the slot of every shared diff, by identity; lifetimes in a slot do not overlap."""
     heirs = {id(diff.over): diff for diff in diffs if diff.over is not None}
     tenants: list[tuple[_Slot, list[_Diff]]] = []
     heads = [diff for diff in diffs if diff.shared and diff.over is None]
-    # The largest first: they decide on the sizes, and the others fill the gaps.
+    # The largest first: they determine the sizes, and the others fill the gaps.
     for head in sorted(heads, key=lambda diff: -diff.count):
         line = [head]
         while id(line[-1]) in heirs:
@@ -141,7 +141,7 @@ def _assign(diffs: Sequence[_Diff]) -> dict[int, _Slot]:
 
 
 def _find_diffs(nodes: Sequence[Node]) -> dict[int, _Diff]:
-    """Return the diffs that backward touches, by the identity of their present storage."""
+    """Return the diffs that backward uses, by the identity of their present storage."""
     diffs: dict[int, _Diff] = {}
     for index in reversed(range(len(nodes))):
         node = nodes[index]
@@ -168,7 +168,7 @@ def _touch(diffs: dict[int, _Diff], index: int, name: str, blob: Blob, writes: b
 
 
 def _find_successors(nodes: Sequence[Node], diffs: dict[int, _Diff]) -> None:
-    """Let layers that can do so write their first bottom's diff where the first top's lies."""
+    """Let layers that support it write their first bottom's diff over the first top's."""
     for node in nodes:
         if node.need_backward and node.layer.backward_in_place and node.propagate_down[0]:
             target = diffs[id(node.bottom[0].diff_storage)]

@@ -1,4 +1,4 @@
-"""Which layers run as one with those behind them, and which of them last did."""
+"""Fusion: finds layers that run as one with the next layers, and tracks which of them did."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from pycaffe_dist.net.build import Node
 
 
 class Fusing:
-    """The joined layers of a net, and which of them have run forward as one."""
+    """The joined layers of a net; remembers which of them ran forward as one."""
 
     def __init__(self, nodes: Sequence[Node]):
         self._nodes = nodes
         self._joined = _find(nodes)
-        # By the index of a layer that ran with others: those, and the index of the first.
+        # By the index of a layer that ran with others: the joined layers, and the first one's
+        # index.
         self._ran: dict[int, tuple[Joined, int]] = {}
 
     def starting_at(self, index: int, last: int) -> Joined | None:
-        """Return what runs a layer and others, up to ``last``, as one; None if nothing does."""
+        """Return the joined layers that start at a layer and end by ``last``; None without any."""
         joined = self._joined.get(index)
         return joined if joined and index + len(joined.layers) - 1 <= last else None
 
     def ran(self, joined: Joined, first: int) -> None:
-        """Take note that layers have run as one."""
+        """Remember that layers ran as one."""
         for index in range(first, first + len(joined.layers)):
             self._ran[index] = joined, first
 
     def part(self, index: int) -> None:
-        """Let each layer do its own backward, if a layer has run as one with others."""
+        """Make the layers that ran as one with this layer use their own backward."""
         joined, first = self._ran.get(index, (None, 0))
         if joined is not None:
             joined.part(self._nodes[first].top)
@@ -36,19 +37,19 @@ class Fusing:
                 del self._ran[other]
 
     def part_all(self) -> None:
-        """Let all layers do their own backward."""
+        """Make all layers use their own backward."""
         for index in tuple(self._ran):
             self.part(index)
 
     def part_unless_within(self, end: int, start: int) -> None:
-        """Let layers do their own backward where it does not take in all that ran as one."""
+        """Make layers use their own backward if it does not include all that ran as one."""
         for index in (start, end):
             joined, first = self._ran.get(index, (None, 0))
             if joined is not None and not end <= first <= start - len(joined.layers) + 1:
                 self.part(index)
 
     def backward(self, index: int) -> None:
-        """Run a layer's backward, or its share of that of all that it ran with."""
+        """Run a layer's backward, or its share of the joined backward."""
         node = self._nodes[index]
         joined, first = self._ran.get(index, (None, 0))
         if joined is None:
@@ -58,9 +59,9 @@ class Fusing:
 
 
 def _find(nodes: Sequence[Node]) -> dict[int, Joined]:
-    """Return what runs as one, by the index of the first layer.
+    """Return the joined layers, by the index of the first.
 
-    Values between layers are never stored, so none of them may count towards the loss.
+    Values between the layers are never stored, so none of them may be part of the loss.
     """
     found: dict[int, Joined] = {}
     free = 0

@@ -1,7 +1,7 @@
-"""Layers with nothing to compute: where a Filter chooses no sample, what follows is empty.
+"""Layers with nothing to compute: if a Filter chooses no sample, the next blobs are empty.
 
-As in Caffe such a layer leaves its parameters' gradients alone.  A loss over no samples is 0; Caffe
-divides by 0 for some.
+As in Caffe, such a layer does not change its parameters' gradients.  A loss over no samples is 0;
+some of Caffe's losses divide by 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pycaffe_dist.net.build import Node
 
 
 def is_idle(node: Node) -> bool:
-    """Tell whether a layer has nothing to compute; its tops have their shapes."""
+    """Tell whether a layer, whose tops have their shapes, has nothing to compute."""
     layer = node.layer
     if not node.bottom or not node.top or not layer.idle_when_empty:
         return False
@@ -20,14 +20,14 @@ def is_idle(node: Node) -> bool:
 
 
 def forward(node: Node) -> None:
-    """Do what an idle layer's forward would do."""
+    """Take the place of an idle layer's forward."""
     for top in node.top:
         if top.count:
             top.data.fill(0)
 
 
 def backward(node: Node) -> None:
-    """Do what an idle layer's backward would do."""
+    """Take the place of an idle layer's backward."""
     for bottom, wanted in zip(node.bottom, node.propagate_down):
         if wanted and bottom.count:
             bottom.diff.fill(0)

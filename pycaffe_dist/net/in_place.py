@@ -1,4 +1,4 @@
-"""The check that no in-place layer destroys values that another layer still needs."""
+"""Checks that no in-place layer overwrites values that another layer still needs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pycaffe_dist.net.build import Node
 def check_in_place(nodes: list[Node]) -> None:
     """Raise LayerError for an in-place layer that would corrupt a gradient or a result.
 
-    Caffe runs such nets and gets wrong numbers.  An in-place layer overwrites a blob that layers
-    before it may need again in their backward (as a top or as a bottom), and, behind a Split or
-    Flatten whose blobs lie in one place, values that a later layer reads as another blob.  A layer
-    that needs only the signs (ReLU) is content with one that keeps them (Dropout).
+    Caffe runs such nets and gets wrong numbers.  An in-place layer overwrites a blob that earlier
+    layers may need in their backward (as a top or as a bottom).  After a Split or Flatten, whose
+    blobs share memory, it also overwrites values that a later layer reads as another blob.  A layer
+    that needs only the signs (ReLU) allows a layer that keeps them (Dropout).
     """
     made_by: dict[int, int] = {}
     for index, node in enumerate(nodes):
@@ -26,7 +26,7 @@ def check_in_place(nodes: list[Node]) -> None:
                 _check_backward(earlier, writer, written)
             for later in nodes[index + 1 :]:
                 for name, bottom in zip(later.bottom_names, later.bottom):
-                    # A blob made after the write is meant to show the new values.
+                    # A blob made after the write is expected to have the new values.
                     stale = bottom is not written and made_by[id(bottom)] < index
                     if stale and bottom.shares_data_with(written):
                         raise _refusal(writer, f"layer '{later.name}' reads them as '{name}'")

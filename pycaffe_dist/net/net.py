@@ -34,15 +34,14 @@ Hook = Callable[[int], None]
 class Net:
     """A net built from a NetParameter, in the phase, level and stages of its ``state``.
 
-    ``dtype`` is that of all blobs; ``seed`` makes fillers, dropout and crops repeatable; ``shard``
-    says which records this rank reads; ``places`` tells errors where the layers were defined.
-    ``device``, the current one if it is not given, is what the layers run on, but for those that
-    can only run on the host.
+    ``dtype`` is the type of all blobs; ``seed`` makes fillers, dropout and crops repeatable;
+    ``shard`` selects the records of this rank; ``places`` has the layers' definitions, for errors.
+    The layers run on ``device``, by default the current one, except layers for the host only.
     Without ``keep_diffs`` the diffs of most blobs share memory and last only as long as backward
-    needs them; those of parameters, of what has a loss weight and of what no layer writes stay.
-    ``before_forward``, ``after_forward``, ``before_backward`` and ``after_backward`` hold callbacks
-    that get a layer's index; ``record`` is told how long each layer took (on a GPU, how long it
-    took to hand it the work).  Raises NetError or LayerError when the net cannot be built.
+    needs them; diffs of parameters, of blobs with a loss weight and of blobs that no layer writes
+    are kept.  ``before_forward``, ``after_forward``, ``before_backward`` and ``after_backward`` are
+    lists of callbacks that get a layer's index; ``record`` gets the time of each layer (on a GPU,
+    the time to launch it).  Raises NetError or LayerError when the net cannot be built.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Net:
         self.after_backward: list[Hook] = []
         self.record: Record | None = None
         self.debug_info: bool = filtered.debug_info
-        # What backward multiplies all gradients with: see solvers.loss_scale.
+        # The factor on all gradients of backward: see solvers.loss_scale.
         self.loss_scale = 1.0
         context = LayerContext(phase=self.phase, dtype=np.dtype(dtype), seed=seed, shard=shard)
         where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}
@@ -90,7 +89,7 @@ class Net:
         self.inputs: list[str] = builder.inputs
         self.outputs: list[str] = builder.outputs
         self._seen: list[list[tuple[int, ...]]] = [_shapes(node.bottom) for node in self.nodes]
-        # The tops that count towards the loss, with their weights, by layer.
+        # The tops that are part of the loss, with their weights, by layer.
         self._weighted = [
             [(top, weight) for top, weight in zip(node.top, node.layer.loss_weights) if weight]
             for node in self.nodes
@@ -115,7 +114,7 @@ class Net:
         return [node.name for node in self.nodes]
 
     def layer_index(self, name: str) -> int:
-        """Return the index of a layer; raises NetError when there is none of that name."""
+        """Return the index of a layer; raises NetError for an unknown name."""
         for index, node in enumerate(self.nodes):
             if node.name == name:
                 return index
@@ -129,7 +128,7 @@ class Net:
     ) -> float:
         """Run layers ``start`` to ``end`` (inclusive) forward; return the weighted loss.
 
-        ``before_layer`` is called with the index of every layer that has parameters to run.
+        ``before_layer`` is called before every layer with parameters, with its index.
         """
         return self.start_forward(start, end, before_layer).value()
 
@@ -139,7 +138,7 @@ class Net:
         end: int | None = None,
         before_layer: Hook | None = None,
     ) -> PendingLoss:
-        """Do as `forward` does, but do not wait for a GPU to know the loss."""
+        """Run like `forward`, but do not wait for the loss on a GPU."""
         last = len(self.nodes) - 1 if end is None else end
         loss, index = PendingLoss(), start
         with devices.use(self.device):
@@ -162,12 +161,12 @@ class Net:
 
     @property
     def _observed(self) -> bool:
-        """Whether somebody looks between the layers, and is to find what each of them made."""
+        """Whether callbacks or debug_info read blobs between the layers."""
         hooks = self.before_forward, self.after_forward, self.before_backward, self.after_backward
         return self.debug_info or any(hooks)
 
     def forward_layer(self, index: int) -> float:
-        """Run one layer forward, reshaped if its bottoms' shapes changed; return its loss."""
+        """Run one layer forward, after a reshape if bottoms changed theirs; return its loss."""
         loss = PendingLoss()
         with devices.use(self.device):
             self._forward_layer(index, loss)
@@ -175,14 +174,14 @@ class Net:
         return loss.value()
 
     def _forward_layer(self, index: int, loss: PendingLoss, joined: Joined | None = None) -> None:
-        """Run one layer forward, or all that are ``joined`` to it."""
+        """Run one layer forward, or all layers ``joined`` to it."""
         if self.device.is_gpu and self.nodes[index].layer.host_only:
             with devices.use(devices.HOST):
                 self._run_layer(index, joined)
         else:
             self._run_layer(index, joined)
         for top, weight in self._weighted[index]:
-            # Backward of a loss layer reads its weight here, as in Caffe.
+            # A loss layer's backward reads its weight here, as in Caffe.
             with devices.use(devices.HOST):
                 top.diff.fill(weight * self.loss_scale)
             loss.add(top, weight)
@@ -221,8 +220,8 @@ class Net:
         """Run layers ``start`` down to ``end`` (inclusive) backward.
 
         ``on_gradient_ready`` is called for every parameter that receives a gradient, right after
-        the backward of the layer with its last contribution.  Layers leave the diffs of
-        ``factored`` parameters, named by their keys, to the caller, unless debug_info shows them.
+        the backward of the layer with its last contribution.  Layers do not compute the diffs of
+        ``factored`` parameters, named by their keys, unless debug_info shows them: the caller does.
         """
         self._leave_out_products(factored)
         first = len(self.nodes) - 1 if start is None else start
@@ -271,21 +270,21 @@ class Net:
                 debug.log_backward(self, index)
 
     def reshape(self) -> None:
-        """Reshape all layers, from the inputs on."""
+        """Reshape all layers in order, starting with the inputs."""
         for index, node in enumerate(self.nodes):
             with devices.use(devices.HOST if node.layer.host_only else self.device):
                 node.layer.reshape(node.bottom, node.top)
             self._seen[index] = _shapes(node.bottom)
 
     def clear_parameter_diffs(self, but: Collection[str] = ()) -> None:
-        """Set the parameters' diffs to zero, ``but`` for some, named by their keys."""
+        """Set the parameters' diffs to zero, except those in ``but``, named by their keys."""
         with devices.use(self.device):
             for parameter in self.parameters:
                 if parameter.key not in but:
                     parameter.clear_diff()
 
     def share_weights_with(self, other: Net) -> None:
-        """Use the parameters of the same-named layers of ``other``, in place of one's own."""
+        """Replace parameters by the parameters of the same-named layers of ``other``."""
         mine = {node.name: node.layer for node in self.nodes}
         for node in other.nodes:
             layer = mine.get(node.name)
@@ -298,20 +297,20 @@ class Net:
     def load_weights(self, path: str) -> list[str]:
         """Copy the weights of same-named layers from a ``.caffemodel`` or ``.caffemodel.h5``.
 
-        Layers that the file lacks keep their weights; their names are returned.  Raises
+        Layers that are not in the file keep their weights; their names are returned.  Raises
         WeightsError when a layer's shapes differ, before anything is copied.
         """
         return weights.load(self, path)
 
     def save_weights(self, path: str, write_diff: bool = False, as_hdf5: bool = False) -> None:
-        """Write the weights to a ``.caffemodel``, or as HDF5 if wanted or when the name ends in
+        """Write the weights to a ``.caffemodel``, or as HDF5 if requested or if the name ends in
         ``.h5``."""
         weights.save(self, path, write_diff, as_hdf5)
 
     def first_not_finite(self) -> str:
-        """Say where the first NaN or infinity comes from; empty when there is none.
+        """Return a text about the origin of the first NaN or infinity; empty if there is none.
 
-        Runs all layers but the data layers forward once more, to see each blob before a later layer
+        Runs all layers except data layers forward again, to check each blob before a later layer
         overwrites it.
         """
         return debug.first_not_finite(self)
@@ -323,7 +322,7 @@ class Net:
 
 
 def _on_host(callbacks: list[Callable[[Any], None]], argument: Any) -> None:
-    """Call what finds the blobs' arrays on the host, wherever the net runs."""
+    """Call callbacks with the host as the device, so that they get NumPy arrays."""
     if callbacks:
         with devices.use(devices.HOST):
             for callback in callbacks:
@@ -335,7 +334,7 @@ def _shapes(blobs: Iterable[Blob]) -> list[tuple[int, ...]]:
 
 
 def _out_of_memory(layer: Layer, what: str, error: MemoryError) -> MemoryError:
-    """Return the error with the layer's name and place, which tell what to make smaller."""
+    """Return the error with the layer's name and place."""
     place = f"{layer.context.where}: " if layer.context.where else ""
     reason = str(error) or "no memory is left"
     return MemoryError(f"{place}layer '{layer.name}' ({layer.type}): {what}: {reason}")

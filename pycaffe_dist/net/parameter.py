@@ -1,4 +1,4 @@
-"""Learnable parameters: who owns them, who shares them, and their multipliers."""
+"""Learnable parameters: their owners, the layers that share them, and their multipliers."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class Parameter:
 
     @property
     def factor_rows(self) -> int:
-        """The samples in the gradient's two factors; 0 when the layer has none to offer."""
+        """The number of samples in the gradient's two factors; 0 if the layer has no factors."""
         return self.layer.factor_rows(self.index)
 
     def factors(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return (u, v), views until the next forward: the last backward's gradient is uᵀ·v."""
+        """Return (u, v), valid until the next forward: the last backward's gradient is uᵀ·v."""
         return self.layer.gradient_factors(self.index)
 
     def share_with(self, layer: Layer, layer_index: int, index: int, spec: Any) -> None:
@@ -102,7 +102,7 @@ class Parameter:
         self._merge_multipliers(spec, layer.name)
 
     def _merge_multipliers(self, spec: Any, sharer: str) -> None:
-        """Take over multipliers that the owner left open; two different ones raise NetError."""
+        """Take multipliers that the owner does not set; different values raise NetError."""
         for field, has, ours in (
             ("lr_mult", self._has_lr, self.lr_mult),
             ("decay_mult", self._has_decay, self.decay_mult),

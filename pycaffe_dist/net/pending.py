@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PendingLoss:
-    """The weighted sum of tops.  Only `value` waits for a GPU; on the host there is no wait."""
+    """The weighted sum of tops.  Only `value` waits for a GPU."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[float, np.ndarray]] = []  # weights, and sums on the host
@@ -34,13 +34,13 @@ class PendingLoss:
         self._parts.append((weight, on_host))
 
     def start_reading(self) -> None:
-        """Mark the place where the copies to the host end; called when all tops are added."""
+        """Record a GPU event after the copies to the host; called when all tops are added."""
         here: Any = device.current()
         if here.is_gpu:
             self._gpu, self._copied = here, here.record()
 
     def value(self) -> float:
-        """Return the loss; raises LayerError for wrong labels and the like that a GPU found."""
+        """Return the loss; raises LayerError for errors that a GPU found, such as wrong labels."""
         if self._gpu is not None:
             self._gpu.synchronize_event(self._copied)
             self._gpu.settle()

@@ -1,4 +1,4 @@
-"""Compiles the kernels of nets before their first iteration: by a dry run of a copy of each."""
+"""Compiles the kernels of nets before their first iteration, by a dry run of a copy of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pycaffe_dist.schema import caffe_pb2
 if TYPE_CHECKING:
     from pycaffe_dist.net.net import Net
 
-# Layers whose code must not run twice: it is the user's, or it writes files.
+# Layers that must not run twice: users' code, or layers that write files.
 _NOT_RUN = ("Python", "HDF5Output")
 
 
@@ -30,11 +30,11 @@ def compile_kernels(
     also_is: str = "",
     others: Sequence[Task] = (),
 ) -> None:
-    """Compile what ``nets`` need for forward, and in the TRAIN phase for backward.
+    """Compile the kernels of ``nets`` for forward and, in the TRAIN phase, for backward.
 
-    What an earlier run compiled is there already.  ``also`` is called in the dry run with a copy of
-    the first net, to find what else is needed; ``also_is`` tells one such function from another.
-    ``others`` are tasks that compile by themselves.  Nets on a GPU are left out.
+    Kernels of earlier runs are cached.  The dry run calls ``also`` with a copy of the first net, to
+    find other kernels; ``also_is`` identifies this function.  ``others`` are tasks that compile by
+    themselves.  Nets on a GPU are skipped.
     """
     nets = [net for net in nets if not net.device.is_gpu]
     marks = [caching.mark(_identity(net, also_is)) for net in nets]
@@ -52,10 +52,10 @@ def compile_kernels(
 
 
 def find_needs(net: Net, needs: Needs, also: Callable[[Net], Any] | None = None) -> None:
-    """Add to ``needs`` what the passes of ``net`` need, and what ``also`` does."""
+    """Add the kernels of the passes of ``net``, and of ``also``, to ``needs``."""
     from pycaffe_dist.net.net import Net
 
-    # A layer may fail without values: what it needs is compiled when it is used.
+    # A layer may fail without values: its kernels are compiled at their first use.
     quiet = np.errstate(all="ignore")
     with silent(), quiet, dry_run.noting(needs), contextlib.suppress(Exception):
         copy = Net(_copy_without_data(net), dtype=net.dtype, device=devices.HOST)
@@ -72,7 +72,7 @@ def find_needs(net: Net, needs: Needs, also: Callable[[Net], Any] | None = None)
 
 
 def _run_layers(net: Net, learns: bool) -> None:
-    """Run each layer by itself: one that cannot work without values does not stop the others."""
+    """Run each layer separately, so that one that fails without values does not stop the others."""
     indices = list(range(len(net.nodes)))
     for index in indices:
         with contextlib.suppress(Exception):
@@ -100,7 +100,7 @@ def _copy_without_data(net: Net) -> Any:
 
 
 def _identity(net: Net, also: str) -> str:
-    """Return a name for all nets that need the same kernels as ``net``, and as ``also``."""
+    """Return a key, equal for nets that need the same kernels as ``net`` and ``also``."""
     shapes = [blob.shape for node in net.nodes for blob in node.top]
     words = f"{target()} {net.dtype} {shapes} {also}".encode()
     return hashlib.sha256(words + net.definition.SerializeToString()).hexdigest()[:32]

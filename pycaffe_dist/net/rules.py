@@ -1,4 +1,4 @@
-"""Which layers a net keeps: the include and exclude rules on phase, level and stages."""
+"""Selects the layers of a net, by include and exclude rules on phase, level and stages."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def with_state(
 
 
 def kept_layers(net_param: Any, *, log: bool = True) -> list[int]:
-    """Return the indices of the layers that a NetParameter's own state keeps.
+    """Return the indices of the layers that belong to a NetParameter in its state.
 
-    A layer with include rules stays if one of them is met, a layer with exclude rules unless one
-    is met; both kinds on one layer raise NetError.  ``log`` tells which rules are not met.
+    A layer with include rules belongs if one of them is met, a layer with exclude rules unless one
+    is met; both kinds on one layer raise NetError.  With ``log``, rules that are not met are
+    logged.
     """
     return [i for i, layer in enumerate(net_param.layer) if _stays(layer, net_param.state, log)]
 
@@ -59,7 +60,7 @@ def _meets(state: Any, rule: Any, layer_name: str, log: bool) -> bool:
 
 
 def _broken_by(state: Any, rule: Any) -> str:
-    """Say in Caffe's words why ``state`` does not meet ``rule``; empty when it does."""
+    """Return, in Caffe's words, why ``state`` does not meet ``rule``; empty if it does."""
     if rule.HasField("phase") and rule.phase != state.phase:
         return f"The NetState phase ({state.phase}) differed from the phase ({rule.phase})"
     if rule.HasField("min_level") and state.level < rule.min_level:

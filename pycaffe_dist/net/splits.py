@@ -1,4 +1,4 @@
-"""Insertion of Split layers behind every top that more than one layer (or the loss) reads."""
+"""Inserts a Split layer after every top with more than one reader (a layer or the loss)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _Place = tuple[int, int]  # (layer index, index among its bottoms or tops)
 def insert_splits(net_param: Any, where: Mapping[str, str]) -> Any:
     """Return a copy of a NetParameter in which every top has at most one reader.
 
-    ``where`` has the layers' ``file:line`` by name.  Raises LayerError for a bottom that is no top.
+    ``where`` has the layers' ``file:line`` by name.  Raises LayerError for an unknown bottom.
 
     Layers and blobs are named as Caffe names them: ``BLOB_LAYER_TOP_split`` and
-    ``BLOB_LAYER_TOP_split_K``.  A top with a loss weight counts the loss as a reader of its own.
+    ``BLOB_LAYER_TOP_split_K``.  For a top with a loss weight, the loss counts as a reader.
     """
     source, readers, loss_weight = _trace(net_param, where)
     split = caffe_pb2.NetParameter()
@@ -39,7 +39,7 @@ def insert_splits(net_param: Any, where: Mapping[str, str]) -> Any:
                 weight = loss_weight.get((i, j), 0.0)
                 _configure(split.layer.add(), layer.name, blob, j, readers[i, j], weight)
                 if weight:
-                    # The split's first top carries the loss now.
+                    # The split's first top has the loss weight now.
                     new.ClearField("loss_weight")
                     used[i, j] += 1
     return split

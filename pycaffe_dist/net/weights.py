@@ -1,4 +1,4 @@
-"""Weights in and out of a net: by layer name, checked before anything is copied."""
+"""Loads and saves weights by layer name; checks them before copying."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def blobs_of(layer_param: Any, dtype: np.dtype) -> list[Blob]:
-    """Return the blobs that a LayerParameter itself carries."""
+    """Return the blobs in a LayerParameter."""
     blobs = []
     for proto in layer_param.blobs:
         array = binary.blob_to_array(proto)
@@ -49,7 +49,7 @@ def check_fit(layer: Layer, shapes: list[tuple[int, ...]], verb: str, origin: st
 
 
 def same_shape(source: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Compare shapes as Caffe does: old files pad every shape in front to four axes."""
+    """Compare shapes as Caffe does: old files pad shapes with ones in front to four axes."""
     if source == target:
         return True
     padded = (1,) * (4 - len(target)) + target
@@ -82,7 +82,7 @@ def load(net: Net, path: str) -> list[str]:
 
 
 def _with_shared(net: Net, layer: Layer, arrays: Sequence[Any]) -> list[Any]:
-    """Fill in parameters that an HDF5 file leaves to their owner in another layer."""
+    """Fill in shared parameters, which an HDF5 file has only in the layer that owns them."""
     owned = {(p.layer_index, p.index) for p in net.parameters}
     index = net.layer_index(layer.name)
     arrays = [*arrays] + [None] * (len(layer.blobs) - len(arrays))
@@ -101,7 +101,7 @@ def save(net: Net, path: str, write_diff: bool, as_hdf5: bool) -> None:
 def collect(
     net: Net, write_diff: bool, copied: Callable[[np.ndarray], np.ndarray] = lambda array: array
 ) -> list[caffemodel.LayerWeights]:
-    """Return the weights of ``net``, with gradients if asked for; ``copied`` may copy them."""
+    """Return the weights of ``net``, on request with gradients; ``copied`` may copy them."""
     owned = {(parameter.layer_index, parameter.index) for parameter in net.parameters}
     layers = []
     for number, node in enumerate(net.nodes):

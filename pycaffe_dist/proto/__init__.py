@@ -1,4 +1,4 @@
-"""Under pycaffe's name for them: Caffe's message classes, ``from caffe.proto import caffe_pb2``."""
+"""Caffe's message classes under pycaffe's name: ``from caffe.proto import caffe_pb2``."""
 
 from pycaffe_dist.schema import caffe_pb2
 

@@ -1,1 +1,1 @@
-"""What the tools tell about runs, nets and weights: logs, plots, tables, comparisons."""
+"""Reports about runs, nets and weights: logs, plots, tables, comparisons."""

@@ -14,9 +14,9 @@ from pycaffe_dist.snapshot.solverstate import load_state
 
 @dataclass(frozen=True)
 class Difference:
-    """How much a blob differs: the largest difference, alone and relative to the largest value.
+    """A blob's largest difference, absolute and relative to the largest value.
 
-    ``note`` says why there is none, such as different shapes.
+    ``note`` has the reason if there is none, such as different shapes.
     """
 
     name: str
@@ -28,8 +28,8 @@ class Difference:
 def compare(first: str, second: str) -> list[Difference]:
     """Return the differences between two .caffemodel or two .solverstate files, blob by blob.
 
-    Binary and HDF5 files may be mixed.  Raises PcaffeError for files that cannot be read, and
-    UsageError for one of each kind.
+    Binary and HDF5 files may be mixed.  Raises PcaffeError for unreadable files, and UsageError for
+    weights with a solver state.
     """
     kinds = {_is_state(path) for path in (first, second)}
     if len(kinds) > 1:

@@ -12,7 +12,7 @@ from pycaffe_dist.errors import UsageError
 from pycaffe_dist.reports.training_log import TrainingLog
 
 AXES = {"iterations": ("NumIters", "Iterations"), "seconds": ("Seconds", "Seconds")}
-# Outputs that are no losses: better when larger, and drawn on axes of their own.
+# Outputs that are not losses: larger is better; they have their own axes.
 _SCORES = ("accuracy", "acc", "top", "precision", "recall")
 
 
@@ -23,11 +23,11 @@ def plot_logs(
 
     A row of charts for losses and, if there are any, one for accuracies; a column for each of
     ``against`` ("iterations", "seconds").  Raises UsageError without matplotlib or for an unknown
-    kind of file, and SnapshotError where none can be written.
+    kind of file, and SnapshotError when the file cannot be written.
     """
     kind_of_file = os.path.splitext(path)[1][1:]
     if not kind_of_file:
-        raise UsageError(f"what to draw is told by the ending .png, .svg or .pdf: found '{path}'")
+        raise UsageError(f"the file must end in .png, .svg or .pdf: found '{path}'")
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -67,7 +67,7 @@ def _draw(chart: Any, logs: Sequence[TrainingLog], kind: str, against: str) -> N
         for part, name in _curves(log, kind):
             rows = [row for row in (log.train if part == "train" else log.test) if name in row]
             style = {"train": "-", "test": "--"}[part]
-            # A line of one point cannot be seen.
+            # A line of one point is invisible.
             marker = "o" if len(rows) == 1 or (len(rows) < 30 and part == "test") else None
             chart.plot(
                 [row[column] for row in rows],
@@ -88,7 +88,7 @@ def _draw(chart: Any, logs: Sequence[TrainingLog], kind: str, against: str) -> N
 
 
 def _run_name(log: TrainingLog, logs: Sequence[TrainingLog]) -> str:
-    """Return the shortest end of a log's path that tells it from the others."""
+    """Return the shortest end of a log's path that distinguishes it from the others."""
     parts = os.path.abspath(log.path).split(os.sep)
     for count in range(1, len(parts)):
         ends = [os.path.abspath(other.path).split(os.sep)[-count:] for other in logs]

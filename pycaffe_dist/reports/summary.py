@@ -23,10 +23,10 @@ _SOURCES = {
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """A layer's row: its tops' shapes and what it holds and does for one batch.
+    """A layer's row: its tops' shapes, and its size and work for one batch.
 
-    ``parameters`` counts values of the layer's own, not those that it shares with an earlier one;
-    ``macs`` multiplications with accumulation in forward; ``bytes`` the memory of its tops.
+    ``parameters`` counts values that the layer owns, not values shared with an earlier layer;
+    ``macs`` multiply-accumulate operations in forward; ``bytes`` the memory of its tops.
     """
 
     name: str
@@ -41,8 +41,8 @@ class LayerSummary:
 def without_sources(param: Any, shape: tuple[int, int, int] | None = None) -> Any:
     """Return a net whose data layers are replaced by inputs, so that it needs no data.
 
-    ``shape`` (C, H, W) is that of a sample, where a layer does not tell it by its ``crop_size`` (of
-    3 channels) or other fields.  Raises NetError when it is needed and not given.
+    ``shape`` (C, H, W) of a sample is for layers without ``crop_size`` (3 channels) or other fields
+    for it.  Raises NetError when it is needed and not given.
     """
     net = filter_layers(param, kept_layers(param))
     for layer in net.layer:
@@ -66,7 +66,7 @@ def _replace(layer: Any, shape: tuple[int, int, int] | None) -> None:
         sample = (3 if image.is_color else 1, image.new_height, image.new_width)
     else:
         raise NetError(
-            f"layer '{layer.name}' ({layer.type}) does not tell the shape of a sample: "
+            f"layer '{layer.name}' ({layer.type}) does not give the shape of a sample: "
             "give it as --shape=CHANNELS,HEIGHT,WIDTH"
         )
     batch = max(1, fields.batch_size)
@@ -78,7 +78,7 @@ def _replace(layer: Any, shape: tuple[int, int, int] | None) -> None:
 
 
 def summarize(net: Net) -> list[LayerSummary]:
-    """Return a row for every layer of a net but the splits between them."""
+    """Return a row for every layer of a net, except splits."""
     owners = {id(p.blob): p for p in net.parameters}
     seen: set[int] = set()
     rows = []
@@ -106,7 +106,7 @@ def summarize(net: Net) -> list[LayerSummary]:
 
 
 def _macs(layer: Layer, bottom: list[Any], top: list[Any]) -> int:
-    """Return a layer's multiplications with accumulation, for the types where they count."""
+    """Return a layer's multiply-accumulate operations, 0 for types with few of them."""
     if layer.type == "Convolution":
         return sum(blob.count for blob in top) * math.prod(layer.blobs[0].shape[1:])
     if layer.type == "Deconvolution":

@@ -1,4 +1,4 @@
-"""Reading the log of a training run, Caffe's or pcaffe's."""
+"""Reads the log of a training run, Caffe's or pcaffe's."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class TrainingLog:
 
 
 def read_log(path: str) -> TrainingLog:
-    """Return what a log tells; raises DataError when it cannot be read or has no iteration.
+    """Return a log's contents; raises DataError if it is unreadable or has no iteration.
 
-    Seconds count from the line that says that the solver starts, or else from the first one.
-    Outputs of test nets after the first have ``#n`` behind their names.
+    Seconds count from the line about the solver's start, or else from the first line.
+    Names of outputs of test nets after the first end in ``#n``.
     """
     try:
         lines = Path(path).read_text(errors="replace").splitlines()
@@ -75,7 +75,7 @@ def read_log(path: str) -> TrainingLog:
             suffix = f"#{test_net}" if part is log.test and test_net else ""
             _add(part, iteration, seconds - start, rate, match[2] + suffix, float(match[3]))
     if iteration < 0:
-        raise DataError(f"'{path}' is no log of a training run: it has no line 'Iteration …'")
+        raise DataError(f"'{path}' is not the log of a training run: it has no line 'Iteration …'")
     if log.test and math.isnan(log.test[0]["LearningRate"]) and log.train:
         log.test[0]["LearningRate"] = log.train[0]["LearningRate"]
     return log
@@ -108,7 +108,7 @@ class _Clock:
 def _add(
     rows: list[Row], iteration: int, seconds: float, rate: float, name: str, value: float
 ) -> None:
-    """Put a value into the last row, or into a new one if that is of an earlier iteration."""
+    """Put a value into the last row, or into a new one if the last has an earlier iteration."""
     if not rows or rows[-1]["NumIters"] != iteration or name in rows[-1]:
         rows.append({"NumIters": iteration, "Seconds": seconds, "LearningRate": rate})
     rows[-1][name] = value
@@ -117,7 +117,7 @@ def _add(
 def write_tables(log: TrainingLog, folder: str, delimiter: str = ",") -> list[str]:
     """Write ``NAME.train`` and ``NAME.test`` to ``folder``, NAME being the log's.
 
-    Each has a line of column names and one for each row; a part without rows is not written.
+    Each has a line of column names and a line per row; a part without rows is not written.
     Returns the files' paths; raises DataError.
     """
     written = []

@@ -20,7 +20,7 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 _Path = str | os.PathLike[str]
 _Fail = Callable[[str], PcaffeError]
 
-# protobuf, in Caffe as here, reads and writes messages up to this size only.
+# protobuf, in Caffe and here, reads and writes messages only up to this size.
 MAX_BYTES = 2**31 - 1
 
 _KINDS = {
@@ -59,8 +59,10 @@ def read_solver_state(path: _Path) -> caffe_pb2.SolverState:
 
 
 def read_blob(path: _Path) -> caffe_pb2.BlobProto:
-    """Return the blob in a .binaryproto, such as a mean image, with as many values as its shape
-    says; raises DataError."""
+    """Return the blob in a .binaryproto, such as a mean image; its values fit its shape.
+
+    Raises DataError.
+    """
     fail = _failing(DataError, os.fspath(path))
     blob = _read(path, caffe_pb2.BlobProto(), fail)
     count = len(blob.double_data) or len(blob.data)
@@ -95,22 +97,22 @@ def _read(path: _Path, message: AnyMessage, fail: _Fail) -> AnyMessage:
 
 
 def blob_shape(blob: caffe_pb2.BlobProto) -> tuple[int, ...]:
-    """Return the shape of a blob; old blobs without ``shape`` have num to width, four axes."""
+    """Return the shape of a blob; old blobs without ``shape`` have the four axes num to width."""
     if any(blob.HasField(name) for name in ("num", "channels", "height", "width")):
         return (blob.num, blob.channels, blob.height, blob.width)
     return tuple(blob.shape.dim)
 
 
 def blob_to_array(blob: caffe_pb2.BlobProto) -> np.ndarray:
-    """Return a blob's values in its shape, as float32 or, if stored so, float64.
+    """Return a blob's values in its shape, as float32, or float64 if stored as double.
 
-    Raises SnapshotError when there are more or fewer values than the shape says.
+    Raises SnapshotError when the number of values does not fit the shape.
     """
     return _shaped(_numbers(blob, "data"), blob, "values")
 
 
 def blob_to_diff(blob: caffe_pb2.BlobProto) -> np.ndarray | None:
-    """Return a blob's gradient like `blob_to_array`, None when it has none."""
+    """Return a blob's gradient like `blob_to_array`, None if it has none."""
     if not blob.diff and not blob.double_diff:
         return None
     return _shaped(_numbers(blob, "diff"), blob, "gradients")
@@ -119,7 +121,7 @@ def blob_to_diff(blob: caffe_pb2.BlobProto) -> np.ndarray | None:
 def _numbers(blob: caffe_pb2.BlobProto, name: str) -> np.ndarray:
     """Return a repeated field as an array.
 
-    By way of the encoded blob, since protobuf before version 7 hands out numbers one by one, which
+    Reads the encoded blob, because protobuf before version 7 returns numbers one by one, which
     takes 40 times longer.
     """
     double = bool(getattr(blob, f"double_{name}"))
@@ -147,9 +149,9 @@ def array_to_blob(values: np.ndarray, diff: np.ndarray | None = None) -> caffe_p
 
 
 def blob_parts(values: np.ndarray, diff: np.ndarray | None = None) -> list[wire.Part]:
-    """Return the encoded form of `array_to_blob`, in parts to be joined.
+    """Return the encoded form of `array_to_blob`, in parts.
 
-    Handing protobuf the numbers one by one takes 70 times longer, and its own encoder copies them
+    Giving protobuf the numbers one by one takes 70 times longer, and its encoder copies them
     several times.
     """
     number, kind = (8, "<f8") if values.dtype == np.float64 else (5, "<f4")
@@ -161,7 +163,7 @@ def blob_parts(values: np.ndarray, diff: np.ndarray | None = None) -> list[wire.
 
 
 def check_size(path: _Path, parts: list[wire.Part]) -> None:
-    """Raise SnapshotError when a message is too large for protobuf to read it back."""
+    """Raise SnapshotError when a message is too large for protobuf to read."""
     size = wire.size(parts)
     if size > MAX_BYTES:
         raise SnapshotError(

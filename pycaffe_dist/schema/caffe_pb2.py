@@ -1,7 +1,7 @@
-"""Message classes and enums of proto/caffe.proto, under the names that generated code would have.
+"""Message classes and enums of proto/caffe.proto, under the names of generated code.
 
-They are built from ``caffe.desc`` in a descriptor pool of their own: an installed Caffe registers
-its ``caffe.proto`` in protobuf's default pool, and two files of one name cannot share a pool.
+They are built from ``caffe.desc`` in a separate descriptor pool: an installed Caffe registers its
+``caffe.proto`` in protobuf's default pool, and two files with one name cannot share a pool.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Finds out where in a prototxt something stands: layers by line, and the messages around a place.
+"""Finds places in a prototxt: the lines of layers, and the messages around a place.
 
-This reads the text only as far as braces, strings and names go; checking it is the parser's part.
+This reads only braces, strings and names; the parser checks the text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Token:
 
 
 def tokens(text: str, start: int = 0) -> Iterator[Token]:
-    """Yield the tokens of a prototxt from an offset on, without blanks and comments."""
+    """Yield the tokens of a prototxt from an offset on, except blanks and comments."""
     for match in _TOKEN.finditer(text, start):
         if match.lastgroup != "skip":
             yield Token(match.lastgroup or "", match.group(), match.start())
@@ -59,8 +59,8 @@ class Lines:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is open at a place: ``path`` has the field and the offset of each open brace, outermost
-    first; ``field`` is the last name before the place within the innermost."""
+    """The open messages at a place: ``path`` has the field and the offset of each open brace,
+    outermost first; ``field`` is the last name before the place in the innermost message."""
 
     path: tuple[tuple[str, int], ...]
     field: str
@@ -98,7 +98,7 @@ class LayerLines:
 
 
 def layer_lines(text: str) -> LayerLines:
-    """Return where the layers of a well-formed net prototxt stand."""
+    """Return the lines of the layers in a well-formed net prototxt."""
     lines = Lines(text)
     found: list[int] = []
     first_input = depth = 0
@@ -106,7 +106,7 @@ def layer_lines(text: str) -> LayerLines:
     for token in tokens(text):
         if token.kind == "open":
             if depth == 0 and field in ("layer", "layers"):
-                # All but the first of `layer: [{...}, {...}]` stand where their braces do.
+                # In `layer: [{...}, {...}]` the others are on the lines of their braces.
                 found.append(lines.line(field_offset if field_offset >= 0 else token.offset))
                 field_offset = -1
             depth += 1
@@ -120,7 +120,7 @@ def layer_lines(text: str) -> LayerLines:
 
 
 class Places:
-    """Where the layers of a net were defined, for errors: ``places.layer("conv1")``.
+    """The places where the layers of a net are defined, for errors: ``places.layer("conv1")``.
 
     ``lines`` and ``names`` have one entry for each layer of the (upgraded) net; a line of 0 is
     unknown.
@@ -134,8 +134,8 @@ class Places:
     def layer(self, which: int | str) -> str:
         """Return ``file:line`` of a layer, given by index in the net or by name.
 
-        A net may define several layers of one name for different phases; a name stands for the
-        first of them.  What is not known gives the file alone.
+        A net may define several layers of one name for different phases; the name then means the
+        first.  If the layer is unknown, returns the file alone.
         """
         index = self._first.get(which, -1) if isinstance(which, str) else which
         line = self._lines[index] if 0 <= index < len(self._lines) else 0

@@ -1,4 +1,4 @@
-"""Reads whole files and says plainly why one cannot be used."""
+"""Reads whole files, with clear errors for unusable ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 
 
 def read_bytes(path: str | os.PathLike[str], fail: Callable[[str], PcaffeError]) -> bytes:
-    """Return what is in a file that must not be empty.
+    """Return the contents of a file that must not be empty.
 
-    ``fail`` makes the error that is raised from a message without the path: for a file that is
-    missing, a folder, unreadable or empty, and for what git-lfs leaves in place of a large file.
+    ``fail`` makes the error from a message without the path.  It is raised for a missing, empty or
+    unreadable file, a folder, and the pointer that git-lfs leaves in place of a large file.
     """
     try:
         data = Path(path).read_bytes()
@@ -38,8 +38,7 @@ def read_bytes(path: str | os.PathLike[str], fail: Callable[[str], PcaffeError])
 def read_lines(path: str | os.PathLike[str], fail: Callable[[str], PcaffeError]) -> list[str]:
     """Return the lines of a text file, which may be empty.
 
-    ``fail`` makes the error that is raised from a message without the path, for one that cannot be
-    read or is no text.
+    ``fail`` makes the error from a message without the path, for an unreadable or binary file.
     """
     try:
         return Path(path).read_text().splitlines()
@@ -50,7 +49,7 @@ def read_lines(path: str | os.PathLike[str], fail: Callable[[str], PcaffeError])
 
 
 def is_hdf5(path: str | os.PathLike[str]) -> bool:
-    """Tell by its first bytes whether a file is HDF5; False when it cannot be read."""
+    """Tell by its first bytes whether a file is HDF5; False if it is unreadable."""
     try:
         with open(path, "rb") as file:
             return file.read(len(HDF5_MAGIC)) == HDF5_MAGIC
@@ -59,7 +58,7 @@ def is_hdf5(path: str | os.PathLike[str]) -> bool:
 
 
 def looks_like_text(data: bytes) -> bool:
-    """Tell whether data holds none of the control bytes that texts do without."""
+    """Tell whether data has no control bytes that do not occur in texts."""
     return not data.translate(None, _TEXT_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""Reads prototxts into messages, with errors that say where and what instead, and prints them."""
+"""Reads and prints prototxts; errors name the place and the known choices."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ def read_net_with_places(path: _Path) -> tuple[caffe_pb2.NetParameter, Places]:
 def read_solver(path: _Path) -> caffe_pb2.SolverParameter:
     """Return the solver of a prototxt, itself and the nets within it upgraded.
 
-    As in Caffe, its snapshots are named after the file unless it says otherwise.  Raises
-    PrototxtError.
+    As in Caffe, its snapshots are named after the file by default.  Raises PrototxtError.
     """
     file = os.fspath(path)
     solver = parse(read_text(path), caffe_pb2.SolverParameter(), file)
@@ -86,9 +85,9 @@ def _complete_snapshot_prefix(solver: caffe_pb2.SolverParameter, path: Path) -> 
 def read_text(path: _Path) -> str:
     """Return the text of a prototxt.
 
-    Raises PrototxtError for one that is missing, empty, binary or above `limits.PROTOTXT_BYTES`.
+    Raises PrototxtError if it is missing, empty, binary or above `limits.PROTOTXT_BYTES`.
 
-    Bytes that are not UTF-8, as they occur in comments, do not matter.
+    Bytes that are not UTF-8, which occur in comments, are allowed.
     """
     file = os.fspath(path)
     data = read_bytes(path, lambda message: PrototxtError(message, file))
@@ -117,7 +116,7 @@ def parse(text: str, message: AnyMessage, file: str = "") -> AnyMessage:
         layer = re.match(r"layer\[(\d+)\]", missing[0])
         line = layer_lines(text).layers[int(layer.group(1))] if layer else 0
         raise PrototxtError(f"{missing[0]} is required and missing", file, line)
-    # Written as \0 or the like: most strings are paths and names, which hold none.
+    # Most strings are paths and names, which cannot contain a zero byte (written as \0).
     name = _string_with_zero(message) if "\\" in text else ""
     if name:
         raise PrototxtError(f"{name} holds a zero byte", file)
@@ -125,7 +124,7 @@ def parse(text: str, message: AnyMessage, file: str = "") -> AnyMessage:
 
 
 def _string_with_zero(message: Message) -> str:
-    """Return the name of a field whose string holds a zero byte; empty if there is none."""
+    """Return the name of a field whose string has a zero byte; empty if there is none."""
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
             continue
@@ -164,7 +163,7 @@ def _explained(
 
 
 class _Explanation:
-    """Says what is wrong at a place of a prototxt in the words of the person who wrote it."""
+    """Explains an error at a place of a prototxt, in the terms of its author."""
 
     def __init__(self, text: str, offset: int, root: Descriptor):
         self.text, self.offset, self.root = text, offset, root
@@ -184,7 +183,7 @@ class _Explanation:
         return ".".join((*self.around.names, self.around.field))
 
     def of(self, said: str) -> tuple[str, int]:
-        """Return a message and the offset that it is about, given what the parser said."""
+        """Return a message and its offset, from the parser's message."""
         if match := re.search(r'has no field named "(.*)"', said):
             return self._unknown_field(match.group(1)), self.offset
         if match := re.search(r'should not have multiple "(.*)" fields', said):

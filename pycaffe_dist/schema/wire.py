@@ -1,4 +1,4 @@
-"""The little of protobuf's wire format that large blobs and truncated files need.
+"""The parts of protobuf's wire format that are needed for large blobs and truncated files.
 
 A message is a sequence of fields: a varint ``number << 3 | kind``, then the value.  Kinds are 0
 varint, 1 eight bytes, 2 a varint length and that many bytes, 5 four bytes.  Packed numbers are of
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-# Messages are put together from parts that are joined only when they are written to a file.
+# Messages are lists of parts, joined only when they are written to a file.
 Part = bytes | memoryview
 
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 
 
 def varint(value: int) -> bytes:
-    """Return the variable-length code of a number that is not negative."""
+    """Return the variable-length code of a non-negative number."""
     code = bytearray()
     while value >= 0x80:
         code.append(value & 0x7F | 0x80)
@@ -28,15 +28,17 @@ def varint(value: int) -> bytes:
 
 
 def packed(number: int, values: np.ndarray) -> list[Part]:
-    """Return a packed field of little-endian numbers; nothing for an empty array, which protobuf
-    leaves out.  The array, which must be contiguous, is not copied."""
+    """Return a packed field of little-endian numbers; nothing for an empty array, as in protobuf.
+
+    The array must be contiguous and is not copied.
+    """
     if not values.size:
         return []
     return nested(number, [values.reshape(-1).view(np.uint8).data])
 
 
 def nested(number: int, parts: list[Part]) -> list[Part]:
-    """Return a field whose value is a message that is given in parts."""
+    """Return a field whose value is a message in parts."""
     return [varint(number << 3 | _BYTES) + varint(size(parts)), *parts]
 
 
@@ -46,16 +48,20 @@ def size(parts: list[Part]) -> int:
 
 
 def unpacked(data: bytes, number: int, kind: str) -> np.ndarray:
-    """Return the numbers of a packed field, in an encoded message without that field's unpacked
-    form, as a new array of a little-endian type; empty when the field is not there."""
+    """Return the numbers of a packed field as a new little-endian array; empty without it.
+
+    The encoded message must not have the field in its unpacked form.
+    """
     view = memoryview(data)
     found = [view[start:end] for field, start, end in _fields(data) if field == number]
     return np.frombuffer(bytearray().join(found), kind).astype(kind[1:], copy=False)
 
 
 def length_if_truncated(data: bytes) -> int:
-    """Return how many bytes a message has at least whose end is missing; 0 when that is not what
-    is wrong with it.  There must be a first byte."""
+    """Return the minimum length of a truncated message; 0 if it is not truncated but damaged.
+
+    The data must have at least one byte.
+    """
     *_, (number, _, end) = _fields(data)
     return end if number and end > len(data) else 0
 
@@ -63,7 +69,7 @@ def length_if_truncated(data: bytes) -> int:
 def _fields(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield number, start and end of each field's value; the last may end past the data.
 
-    What is no field is given the number 0 and ends the iteration.
+    Bytes that are not a field get the number 0 and end the iteration.
     """
     position = 0
     while position < len(data):
@@ -86,7 +92,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, int]]:
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Return the number at a position and the position after it; past the end, bytes are zero.
 
-    A number that goes on for more than the ten bytes that it can have is read as 0.
+    A number of more than ten bytes, the maximum, is read as 0.
     """
     value = shift = 0
     while True:

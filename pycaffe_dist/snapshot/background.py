@@ -1,4 +1,4 @@
-"""Writing while training goes on: a consistent copy of the arrays, and a thread that writes it."""
+"""Writes during training: a consistent copy of the arrays, and a thread that writes it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ELEMENTS_PER_CHUNK = 1 << 18
 
 
 class Copies:
-    """Copies of arrays, in memory that is kept from one use to the next.
+    """Copies of arrays, in memory that is reused.
 
-    Fresh memory would take longer to get than the copying takes.
+    Allocating new memory would take longer than copying.
     """
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class Copies:
         self._taken: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
 
     def restart(self) -> None:
-        """Give up the copies made so far: their memory is used again."""
+        """Discard the copies made so far and reuse their memory."""
         self._taken.clear()
 
     def copy(self, array: np.ndarray) -> np.ndarray:
-        """Return a copy of a contiguous array; of one that was copied before, the same copy."""
+        """Return a copy of a contiguous array; a second call returns the same copy."""
         place = array.ctypes.data, array.shape
         if place in self._taken:
             return self._taken[place]
@@ -50,9 +50,9 @@ def _copy(begin: int, end: int, source: np.ndarray, target: np.ndarray) -> None:
 
 
 class Background:
-    """Runs one job at a time in a thread of its own.
+    """Runs one job at a time in its own thread.
 
-    The thread is no daemon: a program that ends, even by an exception, ends after its job.
+    The thread is not a daemon: a program ends only after its job, even after an exception.
     """
 
     def __init__(self) -> None:
@@ -60,15 +60,15 @@ class Background:
         self._error: BaseException | None = None
 
     def start(self, job: Callable[[], None]) -> None:
-        """Start a job; the one before must have been waited for."""
+        """Start a job; call `wait` for the previous one first."""
         self._error = None
         self._thread = threading.Thread(target=self._run, args=(job,), name="pcaffe-snapshot")
         self._thread.start()
 
     def wait(self) -> PcaffeError | None:
-        """Wait for the last job; return its error, also if asked again.
+        """Wait for the last job; return its PcaffeError, if any, at every call.
 
-        Raises what is no PcaffeError.
+        Raises any other exception of the job.
         """
         if self._thread is not None:
             self._thread.join()

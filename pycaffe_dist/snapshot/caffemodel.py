@@ -25,12 +25,12 @@ _Path = str | os.PathLike[str]
 class LayerWeights:
     """The parameters of one layer.
 
-    ``blobs`` has an array for each; from an HDF5 file, None stands for one that the layer shares
-    with another, which has it, and shared ones at the end are missing.  ``diffs``, of the same
-    shapes, are the gradients, if wanted.  ``type`` is empty where the file does not tell.
+    ``blobs`` has one array per parameter.  An HDF5 file does not contain parameters whose owner is
+    another layer: they are None, or missing at the end.  ``diffs`` are the gradients, with the same
+    shapes, if requested.  ``type`` is empty if the file does not contain it.
 
-    For writing only: ``param`` is the layer's definition, which a binary file carries along, and
-    ``shared`` the indices of blobs that belong to another layer.
+    For writing only: ``param`` is the layer's definition, part of a binary file, and ``shared`` the
+    indices of blobs whose owner is another layer.
     """
 
     name: str
@@ -44,7 +44,7 @@ class LayerWeights:
 def save_weights(
     path: _Path, net_name: str, layers: Sequence[LayerWeights], as_hdf5: bool = False
 ) -> None:
-    """Write weights, as HDF5 if wanted or when the path ends in .h5, whole or not at all.
+    """Write weights atomically, as HDF5 on request or when the path ends in .h5.
 
     Layers without parameters are written too, as Caffe does.  Raises SnapshotError.
     """
@@ -55,8 +55,10 @@ def save_weights(
 def fill_weights(
     new: Path, path: _Path, net_name: str, layers: Sequence[LayerWeights], as_hdf5: bool = False
 ) -> None:
-    """Write the file that is to be ``path`` to ``new``, which `atomic.replacing` gave, and read it
-    back; raises OSError, or SnapshotError for weights too large for a binary file."""
+    """Write the weights file ``path`` to ``new``, the path of `atomic.replacing`, and read it back.
+
+    Raises OSError, or SnapshotError for weights too large for a binary file.
+    """
     if as_hdf5 or os.fspath(path).endswith(".h5"):
         _fill_hdf5(new, layers)
     else:
@@ -66,9 +68,9 @@ def fill_weights(
 
 
 def load_weights(path: _Path) -> list[LayerWeights]:
-    """Return the weights in a file of either kind, of any version, told by its content.
+    """Return the weights in a file of either kind and any version, recognized by its contents.
 
-    Blobs of old files have four axes whatever their layer's, with ones in front.
+    Blobs of old files always have four axes, padded with ones in front.
     Raises SnapshotError.
     """
     if is_hdf5(path):
@@ -140,7 +142,7 @@ def _layers_in(file: h5py.File, path: str) -> Iterator[LayerWeights]:
         if not isinstance(group, h5py.Group):
             continue
         blobs = hdf5.read_numbered(group)
-        # A layer named a/b makes a group a that is no layer of its own.
+        # A layer named a/b makes a group a that is not a layer.
         if not blobs and len(group):
             continue
         diffs = hdf5.read_numbered(diff[name]) if diff is not None and name in diff else None

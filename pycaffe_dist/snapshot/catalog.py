@@ -1,4 +1,4 @@
-"""The snapshots of a prefix: which there are, which is the newest good one, which are too many."""
+"""The snapshots of a prefix: finds them, chooses the newest good one, removes old ones."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pycaffe_dist.snapshot.caffemodel import load_weights
 from pycaffe_dist.snapshot.companion import Companion
 from pycaffe_dist.snapshot.solverstate import load_state
 
-# By how much two snapshots' times differ at least.
+# The minimum difference between two snapshots' times.
 _LEAST_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The paths of a snapshot's two files, as Caffe has them, and of their companion."""
+    """The paths of a snapshot's two Caffe files, and of their companion."""
 
     iteration: int
     weights: str
@@ -31,18 +31,18 @@ class Snapshot:
 
     @property
     def companion(self) -> Path:
-        """The path of what Caffe's files lack."""
+        """The path of the companion file."""
         return companion.path_of(self.state)
 
 
 def place(prefix: str, iteration: int, hdf5: bool) -> Snapshot:
-    """Return where the snapshot after ``iteration`` iterations is."""
+    """Return the paths of the snapshot after ``iteration`` iterations."""
     stem, suffix = f"{prefix}_iter_{iteration}", ".h5" if hdf5 else ""
     return Snapshot(iteration, f"{stem}.caffemodel{suffix}", f"{stem}.solverstate{suffix}")
 
 
 def snapshots(prefix: str) -> list[Snapshot]:
-    """Return the snapshots of a prefix, the newest first; those of longer prefixes are others."""
+    """Return the snapshots of exactly this prefix, the newest first."""
     return sorted(_found(prefix), key=_order, reverse=True)
 
 
@@ -56,8 +56,10 @@ def _found(prefix: str) -> Iterator[Snapshot]:
 
 
 def _order(snapshot: Snapshot) -> tuple[float, int]:
-    """Return what is larger for a newer snapshot: not the iteration first, since a run that began
-    anew writes over lower iterations than it finds."""
+    """Return a sort key that is larger for a newer snapshot.
+
+    The iteration does not come first: a run that starts again writes lower iterations later.
+    """
     known = _companion(snapshot)
     if known is not None:
         return known.written, snapshot.iteration
@@ -78,12 +80,12 @@ def newest_time(prefix: str) -> float:
 
 
 def time_after(newest: float) -> float:
-    """Return the time for a new snapshot: now, or just after the newest one if that is later."""
+    """Return the time for a new snapshot: now, or just after the newest snapshot's time."""
     return max(time.time(), newest + _LEAST_SECONDS)
 
 
 def find_weights(state_path: str, learned_net: str) -> str:
-    """Return the weights' path: as the state says, or beside the state if both were moved."""
+    """Return the weights' path: from the state, or in the state's folder if both were moved."""
     beside = os.path.join(os.path.dirname(state_path), os.path.basename(learned_net))
     if not os.path.exists(learned_net) and os.path.exists(beside):
         return beside
@@ -91,10 +93,10 @@ def find_weights(state_path: str, learned_net: str) -> str:
 
 
 def weights_of(state_path: str, learned_net: str) -> tuple[str, Companion | None]:
-    """Return the path of a state's weights, and what Caffe's files lack, if it is there.
+    """Return the path of a state's weights, and the companion, if there is one.
 
     Raises SnapshotError when the companion shows that one of the files is damaged, and for a state
-    that names no weights.  Caffe goes on from such a state with the net as it is, but writes none.
+    that names no weights.  Caffe never writes such a state, but would continue with the net's own.
     """
     folder, name = os.path.split(state_path)
     beside = os.path.join(folder, name.replace(".solverstate", ".caffemodel"))
@@ -102,13 +104,13 @@ def weights_of(state_path: str, learned_net: str) -> tuple[str, Companion | None
     about = companion.of(state_path, weights, beside)
     if not learned_net:
         raise SnapshotError(
-            f"{state_path}: names no weights to go on with (learned_net is empty), so it is damaged"
+            f"{state_path}: names no weights to resume from (learned_net is empty): damaged"
         )
     return weights, about
 
 
 def check(snapshot: Snapshot) -> None:
-    """Raise SnapshotError, or another PcaffeError, unless the snapshot can be read whole."""
+    """Raise SnapshotError, or another PcaffeError, unless the whole snapshot can be read."""
     if snapshot.companion.exists() and companion.of(snapshot.state, snapshot.weights):
         return
     state = load_state(snapshot.state)
@@ -116,10 +118,9 @@ def check(snapshot: Snapshot) -> None:
 
 
 def latest(prefix: str, launch: str = "") -> Snapshot | None:
-    """Return the newest snapshot that is whole, None without any; warn of damaged ones.
+    """Return the newest undamaged snapshot, None if there are no snapshots; warn of damaged ones.
 
-    With a ``launch``, only those that it has written count.  Raises SnapshotError when there are
-    snapshots but none is whole.
+    With a ``launch``, only its snapshots count.  Raises SnapshotError when all are damaged.
     """
     found = snapshots(prefix)
     if launch:
@@ -153,9 +154,9 @@ def _say_skipped(snapshot: Snapshot, error: SnapshotError) -> None:
 
 
 def prune(prefix: str, keep: int, newest: Snapshot) -> None:
-    """Remove all but ``newest``, which was just written, and the next ``keep - 1`` of a prefix.
+    """Remove a prefix's snapshots except ``newest``, just written, and the next ``keep - 1``.
 
-    The state goes last: what a killed process has not removed is then found again.
+    The state is removed last, so a later call finds the rest if this process is killed.
     """
     others = [snapshot for snapshot in snapshots(prefix) if snapshot != newest]
     for snapshot in others[keep - 1 :]:

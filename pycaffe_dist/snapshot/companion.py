@@ -1,4 +1,4 @@
-"""What Caffe's solver state lacks for going on exactly, in a JSON file beside it."""
+"""The companion file: JSON beside Caffe's solver state, with the data for an exact resume."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.log import logger
 
 _Path = str | os.PathLike[str]
-# 1 had no checksum of its own, and no launch.
+# Format 1 had no checksum and no launch.
 FORMAT = 2
 _SEAL = b',\n "crc32": '
-# What the code relies on, in a file of format 1, which nothing else protects.
+# The values that the code relies on; a file of format 1 has no other protection.
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "iteration": int,
     "written": (int, float),
@@ -42,16 +42,15 @@ _KINDS_BY_RANK: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Companion:
-    """A run's surroundings at a snapshot.
+    """The state of a run at a snapshot, except Caffe's solver state.
 
-    ``written`` orders the snapshots of a prefix: it is the time in seconds since 1970, but always
-    more than that of the snapshots before, however clocks differ.  ``launch`` names what `pcaffe
-    launch` had started, empty without it.  ``weights`` and ``state`` are the checksums of the two
-    files that this one belongs to.  ``batch`` is the number of samples of an
-    iteration on all ``ranks`` together, ``tested`` how many batches each test net has had.
-    ``learning_rate`` is the policy's state; ``by_rank`` holds what each rank wrote about itself:
-    its losses and the states of the layers of its nets.  ``plan`` is the exchange plan, in JSON, if
-    a resumed run might make another one.
+    ``written`` orders the snapshots of a prefix: the time in seconds since 1970, but always more
+    than the earlier snapshots' times, even if clocks differ.  ``launch`` names the `pcaffe launch`
+    of the run, empty without one.  ``weights`` and ``state`` are the checksums of the two files
+    that this one belongs to.  ``batch`` is the number of samples in an iteration on all ``ranks``
+    together, ``tested`` the number of batches that each test net has read.  ``learning_rate`` is
+    the policy's state; ``by_rank`` has each rank's losses and the states of its nets' layers.
+    ``plan`` is the exchange plan, in JSON, if a resumed run might make another one.
     """
 
     iteration: int
@@ -79,7 +78,7 @@ def path_of(state: _Path) -> Path:
 
 
 def decode(data: bytes, path: _Path = "the companion file") -> Companion:
-    """Return what `Companion.encode` wrote; raises SnapshotError."""
+    """Return the Companion that `Companion.encode` wrote; raises SnapshotError."""
     head, seal, _ = data.rpartition(_SEAL)
     try:
         if seal and data != _sealed(head):
@@ -135,12 +134,11 @@ def load(path: _Path) -> Companion | None:
 
 
 def of(state: _Path, weights: _Path, beside: _Path = "") -> Companion | None:
-    """Return the companion of a solver state and its weights; None if there is none of theirs.
+    """Return the companion of a solver state and its weights, None if there is none.
 
-    ``beside`` are the weights that a state in this place is written with, which a damaged state may
-    not name.  Raises SnapshotError when the companion belongs to the state alone or to the weights
-    alone: the other is damaged, or of another run that was stopped while it wrote over this
-    snapshot.
+    ``beside`` is the usual path of the weights, for a damaged state that does not name it.  Raises
+    SnapshotError when the companion fits only one of state and weights: the other is damaged, or
+    from another run that was stopped while it overwrote this snapshot.
     """
     path = path_of(state)
     companion = load(path)

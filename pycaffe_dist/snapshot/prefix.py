@@ -1,4 +1,4 @@
-"""Keeps two trainings from writing snapshots with one prefix: a lock on a file beside them."""
+"""Prevents two trainings from writing snapshots with one prefix, by a lock on a file."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from pycaffe_dist import atomic
 # A process that was killed may take a moment to end.
 PATIENCE_SECONDS = 3.0
 _POLL_SECONDS = 0.05
-# How often the file may be removed by its last owner just before it is locked here.
+# How often the last owner may remove the file just before it is locked here.
 _ATTEMPTS = 100
 _OWNER_BYTES = 4096
 
 
 class Owner(NamedTuple):
-    """The process that holds a prefix, in words, and the launch that it is part of."""
+    """A text about the process that holds a prefix, and the launch that it belongs to."""
 
     words: str
     launch: str
 
 
 class Hold:
-    """This process's hold on a snapshot prefix; it ends with the last reference to this object.
+    """This process's lock on a snapshot prefix; it ends with the last reference to this object.
 
-    ``owner`` is another process that has the prefix, if there is one: then nothing is held.  Where
-    the file system has no locks, or the folder cannot be written, the prefix counts as held.
-    Solvers of one process share its hold: ``turn`` is for one of them to write at a time, and
-    ``newest`` is the time of the newest snapshot, once that is known.
+    ``owner`` is another process that holds the prefix, if there is one: then this object holds
+    nothing.  On file systems without locks, or in read-only folders, the prefix counts as held.
+    Solvers of one process share the lock: ``turn`` lets one of them write at a time, and ``newest``
+    is the time of the newest snapshot, once it is known.
     """
 
     def __init__(self, prefix: str, owner: Owner | None, file: int | None):
@@ -56,11 +56,11 @@ def path_of(prefix: str) -> Path:
 
 
 def take(prefix: str, launch: str = "", patience: float = 0.0) -> Hold:
-    """Take hold of a snapshot prefix, or return a hold that names its owner.
+    """Lock a snapshot prefix; if another process has it, return a Hold that names this owner.
 
-    Waits up to ``patience`` seconds for another process to give it up.  After that, an owner of the
-    same ``launch`` does not count: it is an earlier attempt that does not end.  What killed
-    processes left half written is removed.
+    Waits up to ``patience`` seconds for the other process to release it.  After that, an owner of
+    the same ``launch`` is ignored: it is an earlier attempt that does not end.  Incomplete files of
+    killed processes are removed.
     """
     place = os.getpid(), os.path.realpath(prefix)
     deadline = time.monotonic() + patience
@@ -89,7 +89,7 @@ def _try(prefix: str, launch: str) -> Hold:
 
 
 def _lock(path: Path) -> int | Owner | None:
-    """Return the open, locked file, or who has locked it, or None where there are no locks."""
+    """Return the open, locked file, or the owner of its lock, or None without locks."""
     for _ in range(_ATTEMPTS):
         file = _lock_once(path)
         if not isinstance(file, int) or _is_at(path, file):
@@ -99,7 +99,7 @@ def _lock(path: Path) -> int | Owner | None:
 
 
 def _lock_once(path: Path) -> int | Owner | None:
-    # With lockf, since forked processes, which may live longer than this one, inherit no such lock.
+    # lockf: forked processes, which may live longer than this one, do not inherit its locks.
     try:
         import fcntl
 

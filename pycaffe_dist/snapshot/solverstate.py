@@ -1,4 +1,4 @@
-"""What a solver goes on from: .solverstate, a binary SolverState, and .solverstate.h5."""
+"""The states of solvers: .solverstate, a binary SolverState, and .solverstate.h5."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SolverStateData:
     """The state of a solver after ``iteration`` iterations.
 
     ``learned_net`` is the path of the weights, ``current_step`` counts the drops of the learning
-    rate, ``history`` has the solver's arrays (momentum and the like) in its own order.
+    rate, ``history`` has the solver's arrays (such as momentum) in its own order.
     """
 
     iteration: int
@@ -33,7 +33,7 @@ class SolverStateData:
 
 
 def save_state(path: _Path, state: SolverStateData) -> None:
-    """Write a state, as HDF5 when the path ends in .h5, whole or not at all.
+    """Write a state atomically, as HDF5 when the path ends in .h5.
 
     Raises SnapshotError.
     """
@@ -42,8 +42,10 @@ def save_state(path: _Path, state: SolverStateData) -> None:
 
 
 def fill_state(new: Path, path: _Path, state: SolverStateData) -> None:
-    """Write the file that is to be ``path`` to ``new``, which `atomic.replacing` gave, and read it
-    back; raises OSError, or SnapshotError for a state too large for a binary file."""
+    """Write the state file ``path`` to ``new``, the path of `atomic.replacing`, and read it back.
+
+    Raises OSError, or SnapshotError for a state too large for a binary file.
+    """
     if os.fspath(path).endswith(".h5"):
         _fill_hdf5(new, state)
         return
@@ -70,7 +72,10 @@ def _fill_hdf5(new: Path, state: SolverStateData) -> None:
 
 
 def load_state(path: _Path) -> SolverStateData:
-    """Return the state in a file of either kind, told by its content; raises SnapshotError."""
+    """Return the state in a file of either kind, recognized by its contents.
+
+    Raises SnapshotError.
+    """
     state = _load_hdf5(path) if is_hdf5(path) else _load_binary(path)
     for name, value in (("iter", state.iteration), ("current_step", state.current_step)):
         if not 0 <= value <= _INT_MAX:

@@ -253,7 +253,7 @@ def test_a_state_without_weights_is_refused(tmp_path, format, companion):
         path.write_bytes(data[:at] + b"\x32" + data[at + 1 :])
     if companion == "none":
         Path(f"{path}.json").unlink()
-    words = {"whole": "is damaged or of another run", "none": "names no weights to go on with"}
+    words = {"whole": "is damaged or of another run", "none": "names no weights to resume from"}
     with pytest.raises(SnapshotError, match=f"^{path}: {words[companion]}"):
         tiny_solver(tmp_path).restore(str(path))
 

@@ -1,7 +1,7 @@
-"""Brings nets and solvers of every earlier format up to the present one, as Caffe does on reading.
+"""Upgrades nets and solvers of all earlier formats to the present one, as Caffe does on reading.
 
-Nets pass through the steps that they need, in this order: V0 layers become V1 layers, V1 layers'
-image fields move to ``transform_param``, V1 layers become today's, ``input`` fields become an Input
+Nets pass through the necessary steps, in this order: V0 layers become V1 layers, image fields of V1
+layers move to ``transform_param``, V1 layers become today's, ``input`` fields become an Input
 layer, and BatchNorm's statistics get learning rates of zero.
 """
 
@@ -27,10 +27,10 @@ SOLVER_TYPES = {
 
 @dataclass(frozen=True)
 class Upgrade:
-    """What an upgrade did.
+    """The results of an upgrade.
 
-    ``notes`` has a sentence for each kind of old construct that was found.  ``origins`` has, for
-    each layer of the upgraded net, its index among the layers before, None for an added one.
+    ``notes`` has a sentence for each kind of old construct in the net.  ``origins`` has, for each
+    layer of the upgraded net, its index before the upgrade, None for an added layer.
     """
 
     notes: tuple[str, ...]
@@ -40,8 +40,8 @@ class Upgrade:
 def upgrade_net(net: caffe_pb2.NetParameter, file: str = "", lines: Sequence[int] = ()) -> Upgrade:
     """Upgrade a net in place, with the values of its blobs if it has any.
 
-    ``file`` and ``lines``, one for each layer, are for errors only.  Raises PrototxtError for what
-    has no counterpart today.
+    ``file`` and ``lines``, one for each layer, are for errors only.  Raises PrototxtError for
+    constructs without a counterpart today.
     """
 
     def fail(message: str, layer: int = -1) -> PrototxtError:
@@ -73,7 +73,7 @@ def upgrade_net(net: caffe_pb2.NetParameter, file: str = "", lines: Sequence[int
 
 
 def _upgrade_inputs(net: caffe_pb2.NetParameter, fail: Callable[[str], PrototxtError]) -> bool:
-    """Replace input fields; without shapes, as old caffemodels have them, they just go."""
+    """Replace input fields; remove them if they have no shapes, as in old caffemodels."""
     shapes = [list(shape.dim) for shape in net.input_shape]
     if not shapes:
         shapes = [list(net.input_dim[i : i + 4]) for i in range(0, len(net.input_dim), 4)]
@@ -93,9 +93,9 @@ def _upgrade_inputs(net: caffe_pb2.NetParameter, fail: Callable[[str], PrototxtE
 
 
 def _freeze_batch_norm(net: caffe_pb2.NetParameter) -> bool:
-    """Keep solvers away from the statistics that old BatchNorm layers declare as three params.
+    """Stop solvers from updating the statistics that old BatchNorm layers declare as three params.
 
-    Tells whether that changes how a net is trained.
+    Returns whether this changes the training.
     """
     changed = False
     for layer in net.layer:

@@ -37,7 +37,7 @@ TYPES = {
     "window_data": "WINDOW_DATA",
 }
 
-# The message of a V1 layer that each V0 type's own fields go to.
+# The message of a V1 layer that receives the fields of each V0 type.
 _PARAM = {
     "conv": "convolution_param",
     "innerproduct": "inner_product_param",
@@ -82,7 +82,7 @@ _FIELDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "det_crop_mode": ("crop_mode", ("window_data",)),
 }
 
-# These go to transform_param whatever the type.
+# These go to transform_param for all types.
 _TRANSFORMATIONS = {
     "scale": "scale",
     "meanfile": "mean_file",
@@ -95,8 +95,8 @@ _SAME = ("name", "blobs", "blobs_lr", "weight_decay")
 def upgrade_v0_layers(net: caffe_pb2.NetParameter, fail: Fail) -> tuple[list[str], list[int]]:
     """Turn a net's V0 layers into V1 layers, in place.
 
-    Returns notes on fields that their layer's type does not have and that are left out, as Caffe
-    does, and the former index of each layer that remains (padding layers go).
+    Returns notes on fields that are dropped, as in Caffe, because the layer's type does not have
+    them, and the former index of each remaining layer (padding layers are removed).
     """
     kept = _fold_padding(net, fail)
     notes: list[str] = []
@@ -110,7 +110,7 @@ def upgrade_v0_layers(net: caffe_pb2.NetParameter, fail: Fail) -> tuple[list[str
 
 
 def _fold_padding(net: caffe_pb2.NetParameter, fail: Fail) -> list[int]:
-    """Give the pad of each padding layer to the layers that read it; drop the padding layers."""
+    """Move the pad of each padding layer to the layers that read it; remove the padding layers."""
     producer: dict[str, int] = dict.fromkeys(net.input, -1)
     layers = list(net.layers)
     for index, layer in enumerate(layers):

@@ -101,7 +101,7 @@ def upgrade_v1_layers(net: caffe_pb2.NetParameter) -> None:
 
 
 def put(message: Message, name: str, value: Any) -> None:
-    """Set a field to a value of its kind, a list or message by copying it; a single value for a
+    """Set a field to a value of its kind; lists and messages are copied, a single value for a
     repeated field is appended."""
     target = getattr(message, name)
     if hasattr(value, "append"):
