@@ -1,8 +1,8 @@
 """Times the ways to compute a convolution, to see whether the fastest is chosen on this processor.
 
 Prints for each shape and pass the microseconds per image of the direct kernels (0) and of Winograd
-with tiles of 4 and 2 outputs, which of them `best_tile` chooses, and what that costs
-beside the fastest.  One thread; time of the processor; medians of interleaved runs.
+with tiles of 4 and 2 outputs, the choice of `best_tile`, and its time relative to the fastest.  One
+thread; processor time; medians of interleaved runs.
 
     python benchmarks/winograd.py
     PCAFFE_SIMD=avx2 python benchmarks/winograd.py
