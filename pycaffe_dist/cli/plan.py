@@ -57,8 +57,8 @@ def add_flags(parser: FlagParser) -> None:
     add_settings_flags(
         parser,
         ExchangeSettings,
-        overlap="until when gradients may travel: see pcaffe train",
-        wire="the form in which gradients travel",
+        overlap="gradients overlap with backward, or also with the next forward: see pcaffe train",
+        wire="the number format of gradients in messages",
     )
     add_flag(parser, "threads", int, default=0, metavar="N", help="threads; 0 is all cores")
 

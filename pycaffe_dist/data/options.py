@@ -18,24 +18,24 @@ _CORES_FOR_TWO_READERS = 8
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How the data layers of a process read; of ``cache_limit``, in GiB, 0 is half of the memory.
+    """Settings of a process's data layers; ``cache_limit`` is in GiB, 0 is half of the memory.
 
-    With "skip", an image that cannot be read is replaced by the next one of its data set.
+    With "skip", the next image of the data set replaces an unreadable one.
     """
 
     readers: int = flag(
         0,
-        "threads of a data layer that make batches; 0 is 1, or 2 from 8 cores per rank on",
+        "threads per data layer that load batches; 0 is 1, or 2 from 8 cores per rank on",
         metavar="N",
     )
     decoders: int = flag(
         0,
-        "threads of a data layer that decode images; 0 is one per core, at most 4",
+        "threads per data layer that decode images; 0 is one per core, at most 4",
         metavar="N",
     )
     on_error: str = flag(
         "stop",
-        "what an image that cannot be read does: stop, or have the next one take its place",
+        "for an image that cannot be read: stop, or skip it and read the next one",
         choices={"stop": "stop", "skip": "skip"},
     )
     shared_file_system: bool = flag(
@@ -45,13 +45,12 @@ class ReadingOptions:
     )
     cache: str = flag(
         "none",
-        "keep databases in memory, once per node: their records as they are, or with images "
-        "decoded",
+        "keep databases in memory, once per node: unchanged records, or decoded images",
         choices={cache: cache for cache in ("none", "records", "images")},
     )
     cache_limit: float = flag(
         0.0,
-        "the most that the cache of one database may take; 0 is half of the memory",
+        "the maximum size of one database's cache; 0 is half of the memory",
         metavar="GIB",
     )
 

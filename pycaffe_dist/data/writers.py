@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pycaffe_dist.data.sources import Writer, database_class
 from pycaffe_dist.errors import DataError
 
-# What a writer could not use of a disk that it has filled.
+# The space that a writer cannot use on a disk that it has filled.
 _DISK_IS_FULL = 1 << 18
 
 
@@ -112,7 +112,7 @@ def _check_parent(path: str) -> None:
 
 
 def _reason(error: Exception, path: str) -> str:
-    """Return what went wrong, in the system's words where the library's are no help."""
+    """Return the reason, in the system's words if the library's do not help."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     with contextlib.suppress(OSError):

@@ -74,7 +74,7 @@ def test_log_over_new_year_and_of_two_test_nets(tmp_path):
 def test_files_that_are_no_logs(tmp_path, capsys):
     (tmp_path / "text").write_text("nothing\n")
     assert _run(parse_log, tmp_path / "text", tmp_path) == 1
-    assert "no log of a training run" in capsys.readouterr().err
+    assert "not the log of a training run" in capsys.readouterr().err
     assert _run(parse_log, tmp_path / "none", tmp_path) == 1
     assert _run(parse_log, LOGS / "lenet_train.log", tmp_path / "none") == 1
     assert "cannot write" in capsys.readouterr().err
