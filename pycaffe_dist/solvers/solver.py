@@ -74,6 +74,8 @@ class Solver:
         check_fields(param)
         if param.snapshot:
             self._check_prefix()
+        if param.data_type != "float32":
+            dtype = data_type(param, self.device)
         self._created = time.monotonic()
         self.action_source: Callable[[], Action] = lambda: Action.NONE
         self.before_gradients: list[Callback] = []
@@ -89,8 +91,6 @@ class Solver:
         self.profiler = Profiler()
         self._tuning: Tuning | None = None
         self.seed = self._agree_on_seed()
-        if param.data_type != "float32":
-            dtype = data_type(param, self.device)
         options = {"dtype": dtype, "seed": self.seed, "device": self.device}
         self.net = nets.make_train_net(param, self.cluster, divide_batches, keep_diffs, **options)
         self.test_nets = nets.make_test_nets(param, self.cluster, **options)

@@ -15,7 +15,7 @@ from pycaffe_dist.solvers.update.updater import Updater
 class ImmediateUpdates:
     """Updates ``parameters``, the targets of ``updater``, that no exchange updates.
 
-    Those whose gradient comes as factors are left to ``factored``, if there is one.
+    If there is ``factored``, it updates those whose gradient comes as factors.
     """
 
     def __init__(

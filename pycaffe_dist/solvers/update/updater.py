@@ -45,7 +45,7 @@ class Updater(Generic[Target]):
         iteration: int,
         clipping: float = 1.0,
     ) -> None:
-        """Do as `update` for a target and a ``history`` of the same shape, on their device."""
+        """Update a target that need not be the updater's, with a ``history`` of its shape."""
         scale = self.scale(clipping)
         l2, l1 = self.decays(target)
         rate = self._layer_rate.of(target, rate, scale, l2 + l1) * target.lr_mult
