@@ -27,7 +27,7 @@ def clock_ahead(cluster: Cluster) -> tuple[float, float]:
 
 
 def _compare(communicator: Any) -> Generator[Step, None, tuple[float, float]]:
-    """Compare this rank's clock (``time.perf_counter``) with that of rank 0, rank by rank.
+    """Compare this rank's clock (``time.perf_counter``) with rank 0's, rank by rank.
 
     Returns its time and how far it is ahead, in seconds. The shortest round trip counts, because it
     is the most precise: rank 0 is taken to have read its clock in the middle of it.

@@ -35,7 +35,7 @@ def test_paths_are_refused_with_a_reason(ranks, found):
     assert all(reason in refused[path] for path, reason in found.items())
 
 
-def test_gpus_have_a_link_of_their_own_and_what_goes_over_the_host_is_copied_too():
+def test_gpus_have_their_own_link_and_paths_over_the_host_add_copies():
     cluster = SimpleNamespace(measured=Measured(Link(1e-5, 1e9)), staging_seconds=2e-9)
     assert Cost(2, 1e6).seconds(cluster) == pytest.approx(2e-5 + 1e-3 + 2e-3)
     assert Cost(2, 1e6, link=Link(1e-6, 1e10)).seconds(cluster) == pytest.approx(2e-6 + 1e-4)

@@ -40,7 +40,7 @@ def test_one_process_compiles_and_the_others_load(tmp_path):
     assert sorted(said) == ["compiled", "loaded", "loaded"]
 
 
-def test_a_damaged_cache_is_compiled_anew(tmp_path):
+def test_a_damaged_cache_is_compiled_again(tmp_path):
     assert start(tmp_path).finish().output == "compiled\n"
     for path in tmp_path.rglob("*.nb?"):
         path.write_bytes(b"damaged")

@@ -10,7 +10,7 @@ from pycaffe_dist.threads import set_threads, thread_count
 
 
 @pytest.mark.parametrize("shape", [(16, 9000), (1, 200001), (3, 70000), (70000, 3), (0, 5), (4, 0)])
-def test_columns_go_to_their_places_and_come_back(shape):
+def test_columns_are_put_and_taken(shape):
     before = thread_count()
     set_threads(2)
     part = np.random.default_rng(0).standard_normal(shape, np.float32)

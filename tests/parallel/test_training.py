@@ -228,6 +228,6 @@ def test_a_failing_rank_ends_the_run_and_says_which(folder):
     assert not list(folder.glob("bad_iter_*"))
 
 
-def test_a_wrong_flag_is_told_once(folder):
+def test_a_wrong_flag_gives_one_message(folder):
     output = run(["pcaffe", "train", "--sover=x"], folder, 3, expect_failure=True)
     assert output.count("unknown flag --sover; did you mean '--solver'?") == 1

@@ -23,7 +23,7 @@ def make_target() -> ArrayTarget:
 
 
 @pytest.mark.parametrize("method", method_types())
-def test_rows_get_the_bits_of_the_whole(method, monkeypatch):
+def test_updates_by_rows_give_the_same_bits(method, monkeypatch):
     monkeypatch.setattr(factored, "BLOCK_BYTES", 7 * 4 * SHAPE[1])
     param = caffe_pb2.SolverParameter(
         type=method, weight_decay=0.01, momentum=0.0 if method in ("AdaGrad", "RMSProp") else 0.9
