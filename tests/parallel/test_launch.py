@@ -232,7 +232,9 @@ def test_a_job_that_stalls_is_ended_and_goes_on(launch):
     running.read_until("Iteration 200 ")
     os.kill(child_of_rank(1, running.process.pid), signal.SIGSTOP)
     running.read_until(r"rank 0 of 2 on \S+: .* has waited 1 s for .*: the run ends, as --stall_sh")
-    running.read_until(r"The job failed: rank 0 on \S+ gave up; see its error message; restart 1 of 1")
+    running.read_until(
+        r"The job failed: rank 0 on \S+ gave up; see its error message; restart 1 of 1"
+    )
     running.read_until(r"Resuming exactly where iteration \d+ ended")
     running.read_until(r"Iteration \d+ \(")
     running.process.send_signal(signal.SIGINT)
