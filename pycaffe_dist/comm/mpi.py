@@ -39,10 +39,10 @@ class MPICluster(Cluster):
     """The ranks of MPI's world, over mpi4py.
 
     ``exchange_communicator`` is for exchanges alone, so that their tags meet no others, and
-    ``control`` for the rest; ``communication`` runs their tasks.  Where the last ranks only serve
-    parameters, the cluster is that of the others, the workers, and these ranks' own cluster is of
-    no use but to ``serve``; ``requests`` and ``answers`` join both, by their ranks in the world,
-    where ``world_rank`` is this one's.  Raises ClusterError when MPI is missing, does not suit the
+    ``control`` for the rest; ``communication`` runs their tasks.  If the last ranks only serve
+    parameters, the cluster consists of the workers; servers have a cluster of their own, only to
+    ``serve``.  ``requests`` and ``answers`` join both kinds by their ranks in the world, of which
+    ``world_rank`` is this process's.  Raises ClusterError when MPI is missing, does not suit the
     launcher, does not allow a thread other than the main one to call it, or leaves no rank to
     train.
     """

@@ -65,11 +65,10 @@ class _Area:
 class Hierarchical(FusingExchange):
     """The ranks of a host add their gradients up in shared memory; between hosts go the sums.
 
-    With M ranks on every host (or at least M), the M-th part of a gradient is the business of the
-    first local rank on each host, the next part that of the second, and so on: each adds its part
-    up over its host, exchanges it with its like on the other hosts as ``allreduce`` does, and
-    leaves the mean in shared memory for all.  Sums go in the order of local ranks, then of hosts:
-    the same bits on all ranks and in all runs.
+    With at least M ranks on every host, a gradient has M parts, and local rank m of each host owns
+    part m: it sums the part over its host, exchanges the sum with local rank m of the other hosts
+    as ``allreduce`` does, and leaves the mean in shared memory for all.  Sums go in the order of
+    local ranks, then of hosts: the same bits on all ranks and in all runs.
     """
 
     copies = True

@@ -93,7 +93,7 @@ class OneSided(FusingExchange):
         self._iterations: Counter[Bucket] = Counter()
 
     def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
-        """Return that of the ring or the tree; a put and its word follow one another."""
+        """Return the cost of the ring or the tree; a notification follows each put."""
         nbytes = self.bytes_on_the_wire(slices)
         if self._by_tree(sum(piece.nbytes for piece in slices)):
             rounds = 2 * _levels(cluster.size)

@@ -40,10 +40,10 @@ Callback = Callable[["Solver"], None]
 class Solver:
     """Trains the net of a SolverParameter, on this rank of ``cluster``.
 
-    ``engine`` combines gradients across ranks; ``dtype`` is that of the nets; ``device``, the
-    current one if it is not given, is what they and the updates run on;
-    ``divide_batches`` reads the prototxt's batch sizes as those of all ranks together; of the
-    snapshots, the newest ``keep`` are kept (0: all).  A loss that is NaN or infinite ends the run,
+    ``engine`` combines gradients across ranks; ``dtype`` is the nets' type of data; nets and
+    updates run on ``device``, by default the current one.  With ``divide_batches`` the prototxt's
+    batch sizes count for all ranks together.  The newest ``keep`` snapshots stay (0: all).
+    A loss that is NaN or infinite ends the run,
     unless ``stop_at_nan`` is False.  ``keep_diffs`` lets the train net's diffs be read after
     backward, at the price of memory (see `Net`).
     ``action_source`` is asked once per iteration whether to stop or snapshot.

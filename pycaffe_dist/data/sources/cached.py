@@ -136,7 +136,7 @@ class CachedSource(IndexedSource):
         return self.cache.key(self.number(position))
 
     def close(self) -> None:
-        """Leave the cache to those who share it."""
+        """Detach from the cache; other processes may go on using it."""
 
 
 def _places(sizes: np.ndarray, begin: int) -> np.ndarray:

@@ -59,7 +59,7 @@ class ParameterServer(UpdateExchange):
         return self.settings.needs_gradients or None
 
     def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
-        """Return that of the rank with the most to send: gradients up, weights down."""
+        """Return the cost of the busiest rank: gradients up, weights down."""
         nbytes = sum(piece.nbytes for piece in slices)
         workers, owners = cluster.size, len(cluster.owners)
         if cluster.owners == tuple(range(workers)):

@@ -145,7 +145,7 @@ class Shard:
         self.updater: Updater[ArrayTarget] | None = None
         self._staleness = staleness
         self._round: dict[int, np.ndarray] = {}
-        self._iteration = 0  # that of the round
+        self._iteration = 0  # of the current round
         self.targets = list(self._make_targets())  # the parts; each push brings their gradients
 
     def _make_targets(self) -> Iterator[ArrayTarget]:
