@@ -20,8 +20,6 @@ from pycaffe_dist.log import fmt, logger
 
 # Seconds between two log lines about the progress.
 SECONDS_BETWEEN_LINES = 5.0
-
-
 # Seconds for which a process waits for another one before it compiles for itself.
 LOCK_SECONDS = 600.0
 
@@ -31,6 +29,7 @@ class _Progress:
 
     def __init__(self, kernels: int, file: Path):
         self._kernels, self._file, self._done = kernels, file, 0
+        self.failed = False
         self._start = self._said = time.monotonic()
         folder = caching.cache_directory()
         logger.info("Compiling %d kernels for this machine; they are kept in %s", kernels, folder)
@@ -41,6 +40,7 @@ class _Progress:
         self._write()
         now = time.monotonic()
         if error is not None:
+            self.failed = True
             # The first use of the kernel compiles it in this process, or says why it cannot.
             logger.warning("A kernel was not compiled ahead: %s: %s", type(error).__name__, error)
         elif now > self._said + SECONDS_BETWEEN_LINES and self._done < self._kernels:
@@ -72,23 +72,26 @@ class _Watcher:
         return False
 
 
-def compile_needs(needs: Needs, others: Sequence[Task] = ()) -> None:
+def compile_needs(needs: Needs, others: Sequence[Task] = ()) -> bool:
     """Compile what ``needs`` lists and the cache lacks, in worker processes; wait for it.
 
-    ``others`` are tasks that compile the kernels that no dry run finds.
+    ``others`` are tasks that compile the kernels that no dry run finds.  Returns whether all
+    kernels are cached now.
     """
     needs.add_microkernel(*swap_kernel())  # for the threads: a dry run has one only
     if not _groups(needs, others):
-        return
+        return True
     # One process of a host compiles, on all cores; the others find what they need afterwards.
     folder = caching.cache_directory()
     file = folder / "compiling.progress"
     with caching.exclusive(folder / "compiling.lock", _Watcher(file).look, LOCK_SECONDS):
         groups = _groups(needs, others)
-        if groups:
-            progress = _Progress(sum(map(len, groups)), file)
-            workers.run_all(groups, progress.one_more)
-            progress.end()
+        if not groups:
+            return True
+        progress = _Progress(sum(map(len, groups)), file)
+        workers.run_all(groups, progress.one_more)
+        progress.end()
+        return not progress.failed
 
 
 def _groups(needs: Needs, others: Sequence[Task]) -> list[list[Task]]:

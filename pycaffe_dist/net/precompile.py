@@ -44,8 +44,8 @@ def compile_kernels(
     for net in nets:
         find_needs(net, needs, also)
         also = None
-    ahead.compile_needs(needs, others)
-    for mark in marks:
+    # After a failure the next start tries again.
+    for mark in marks if ahead.compile_needs(needs, others) else ():
         with contextlib.suppress(OSError):  # then the next start looks again
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
