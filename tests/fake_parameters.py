@@ -72,7 +72,7 @@ def parameters(shapes: Sequence[tuple[int, ...]], dtype=np.float32) -> list[Fake
 def inner_products(
     shapes: Sequence[tuple[int, ...]], rows: int, dtype=np.float32
 ) -> list[FakeParameter]:
-    """Return the weights of one inner product per shape, with so many samples."""
+    """Return the weights of one inner product per shape, for batches of this size."""
     return [
         FakeParameter(FakeLayer(f"ip{number}"), 0, shape, dtype, rows)
         for number, shape in enumerate(shapes)

@@ -33,7 +33,7 @@ _LEAST_SHARE = 0.05
 
 
 def contention_of(cluster: Cluster) -> Contention:
-    """Return what is left of both rates when all ranks compute and exchange at once.
+    """Return the remaining share of both rates while all ranks compute and exchange at once.
 
     Measured at the first call, in two tenths of a second or so: where ranks have few cores, the
     network's own work slows the kernels down, and they the messages.

@@ -35,7 +35,7 @@ _ALIGNMENT = 64
 
 
 class _Slots(NamedTuple):
-    """Where a bucket's puts go: a lane's window, and there so many ``slots`` per buffer."""
+    """The target of a bucket's puts: the window of a lane, with ``slots`` slots per buffer."""
 
     lane: int
     begin: int

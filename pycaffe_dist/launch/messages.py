@@ -25,7 +25,7 @@ Receiver = Callable[[str, str], None]
 
 # Bytes that no log has, so that little output is held back.
 _BEGIN, _END = b"\x02", b"\x03"
-# A pipe takes so many bytes at once: other ranks' lines cannot come in between.
+# A pipe writes up to this many bytes in one piece: other ranks' lines cannot come in between.
 _MOST_BYTES = 4096
 
 

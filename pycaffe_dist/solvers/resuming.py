@@ -116,7 +116,7 @@ def _restore(net: Net, saved: Sequence[LayerStates]) -> None:
 
 
 def log_changes(about: Companion, ranks: int, batch: int) -> None:
-    """Say what is not as it was when a snapshot was written."""
+    """Log what has changed since the snapshot was written."""
     if about.ranks != ranks:
         logger.warning(
             "Resuming on %d rank(s) a run of %d: data go on after the records that were read; "

@@ -22,7 +22,7 @@ from running import TIMEOUT_SECONDS, Finished, Job
 FOLDER = Path(__file__).parent
 PROGRAMS = FOLDER / "programs"
 START_SECONDS = 60
-# So many jobs wait for their next program; others are started again when needed.
+# The number of jobs that wait for their next program; others start again when needed.
 MOST_JOBS = 8
 
 

@@ -132,7 +132,7 @@ class ParameterServer(UpdateExchange):
         )
 
     def _priority(self, bucket: Bucket) -> float:
-        """Return a bucket's place among those that wait: the lowest goes first."""
+        """Return a waiting bucket's priority: the lowest goes first."""
         wanted = self.settings.update_priority
         if wanted is UpdatePriority.RANDOM:
             return float(self._random.random())
