@@ -1,4 +1,7 @@
-"""The layers' golden files: BVLC Caffe's results on the CPU, and comparisons with them."""
+"""The layers' golden files, and comparisons with them.
+
+golden/layers has BVLC Caffe's results on the CPU, golden/forks the results of its forks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from layer_harness import LayerHarness
 from pycaffe_dist.device import HOST
 from pycaffe_dist.schema import caffe_pb2
 
-CASES = sorted((Path(__file__).parents[1] / "golden" / "layers").glob("*.npz"))
+_GOLDEN = Path(__file__).parents[1] / "golden"
+CASES = sorted((_GOLDEN / "layers").glob("*.npz")) + sorted((_GOLDEN / "forks").glob("*.npz"))
 
 
 def load(path):

@@ -1,4 +1,4 @@
-"""The schema agrees with BVLC Caffe 1.0's, and the committed descriptor set with the .proto."""
+"""The schema agrees with BVLC Caffe 1.0's and its forks', and caffe.desc with the .proto."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from google.protobuf import descriptor_pb2
 from pycaffe_dist.schema import caffe_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = ROOT / "tests" / "golden" / "schema" / "caffe_schema.tsv"
+TABLES = ROOT / "tests" / "golden" / "schema"
 FIELD = descriptor_pb2.FieldDescriptorProto
-# Fields of our own are numbered from here on; Caffe's are below.
-OUR_NUMBERS = 1100
+# Fields that no Caffe has; forks' fields whose number is taken have 1200 and more.
+OUR_NUMBERS = range(1100, 1200)
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
@@ -49,7 +49,7 @@ def _rows_of_descriptor() -> set[tuple[str, ...]]:
         for enum in message.enum_type:
             add_enum(f"{message.name}.{enum.name}", enum)
         for field in message.field:
-            if field.number >= OUR_NUMBERS:
+            if field.number in OUR_NUMBERS:
                 continue
             label = FIELD.Label.Name(field.label).removeprefix("LABEL_").lower()
             packed = "packed" if field.options.packed else ""
@@ -60,9 +60,9 @@ def _rows_of_descriptor() -> set[tuple[str, ...]]:
     return rows
 
 
-def _rows_of_table() -> set[tuple[str, ...]]:
+def _rows_of_table(name: str) -> set[tuple[str, ...]]:
     rows = set()
-    with TABLE.open(newline="") as file:
+    with (TABLES / name).open(newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):
             default = _default(row["type"], row["default"] or "")
             packed = "packed" if row["packed"] else ""
@@ -71,16 +71,21 @@ def _rows_of_table() -> set[tuple[str, ...]]:
     return rows
 
 
-def test_descriptor_equals_the_table_except_high_numbers():
-    """Our own fields have numbers above 1000, far from Caffe's present and future fields."""
-    ours, theirs = _rows_of_descriptor(), _rows_of_table()
+def test_descriptor_has_all_of_caffes_table():
+    theirs = _rows_of_table("caffe_schema.tsv")
     assert len(theirs) == 534
-    assert sorted(theirs - ours) == []
-    added = {row[:3]: int(row[3]) for row in ours - theirs}
-    assert {kind for kind, _, _ in added} == {"field"}
-    assert {message for _, message, _ in added} == {"SolverParameter"}
-    assert len(added) == 10 and min(added.values()) > 1000
-    assert max(int(row[3]) for row in theirs if row[:2] == ("field", "SolverParameter")) < 1000
+    assert sorted(theirs - _rows_of_descriptor()) == []
+
+
+def test_every_other_field_is_a_forks_or_has_a_number_of_our_own():
+    """A fork's field has the fork's type and default, and its number where no other field has it."""
+    added = _rows_of_descriptor() - _rows_of_table("caffe_schema.tsv")
+    forks = _rows_of_table("fork_schema.tsv")
+    renumbered = {(*row[:3], *row[4:]) for row in forks}
+    ours = {row for row in added if row not in forks and (*row[:3], *row[4:]) not in renumbered}
+    assert {row[:2] for row in ours} <= {("field", "SolverParameter")}, sorted(ours)
+    moved = {row for row in added - forks if row[0] == "field"}
+    assert min(int(row[3]) for row in moved) > 1000, sorted(moved)
 
 
 def test_committed_descriptor_set_equals_protocs(tmp_path):
