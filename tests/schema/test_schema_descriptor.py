@@ -78,7 +78,7 @@ def test_descriptor_has_all_of_caffes_table():
 
 
 def test_every_other_field_is_a_forks_or_has_a_number_of_our_own():
-    """A fork's field has the fork's type and default, and its number where no other field has it."""
+    """A fork's field has its type and default, and its number where no other field has it."""
     added = _rows_of_descriptor() - _rows_of_table("caffe_schema.tsv")
     forks = _rows_of_table("fork_schema.tsv")
     renumbered = {(*row[:3], *row[4:]) for row in forks}
