@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -49,12 +50,35 @@ class Need(enum.IntEnum):
     VALUE = 2
 
 
+class RankMean:
+    """The mean of a number over the ranks whose batches make one large batch.
+
+    A number is its own mean unless all ranks run the same pass, as in a solver's iterations.
+    """
+
+    def __init__(self) -> None:
+        self._mean: Callable[[float], float] | None = None
+
+    @contextmanager
+    def over(self, mean: Callable[[float], float]) -> Iterator[None]:
+        """Let ``mean`` give the means in a block that all ranks run."""
+        self._mean = mean
+        try:
+            yield
+        finally:
+            self._mean = None
+
+    def __call__(self, value: float) -> float:
+        return value if self._mean is None else self._mean(value)
+
+
 @dataclass(frozen=True)
 class LayerContext:
     """Properties of the run that a layer belongs to.
 
     ``dtype`` is the type of data; ``shard`` selects the records of this rank; ``where`` is the
     layer's place in its prototxt (``file:line``); ``seed`` None means a new seed for every run.
+    ``rank_mean`` is for what a loss is divided by; all ranks must ask for it equally often.
     """
 
     phase: int = 0
@@ -62,6 +86,7 @@ class LayerContext:
     seed: int | None = None
     shard: Shard = field(default_factory=Shard)
     where: str = ""
+    rank_mean: RankMean = field(default_factory=RankMean)
 
     @property
     def parameter_dtype(self) -> np.dtype:
@@ -100,6 +125,8 @@ class Layer:
     has_backward: ClassVar[bool] = True
     # Are its tops means over the samples of the first bottom, and 0 without samples?
     averages_samples: ClassVar[bool] = False
+    # Does its forward ask the context for a mean over ranks, once?
+    uses_rank_mean: bool = False
     # May the net skip it when its tops are empty?
     idle_when_empty: ClassVar[bool] = True
     # The net reshapes a layer when its bottoms' shapes change; some need it before every forward.

@@ -24,6 +24,8 @@ def forward(node: Node) -> None:
     for top in node.top:
         if top.count:
             top.data.fill(0)
+    if node.layer.uses_rank_mean:
+        node.layer.context.rank_mean(0)
 
 
 def backward(node: Node) -> None:

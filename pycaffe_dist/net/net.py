@@ -73,6 +73,7 @@ class Net:
         # The factor on all gradients of backward: see solvers.loss_scale.
         self.loss_scale = 1.0
         context = LayerContext(phase=self.phase, dtype=np.dtype(dtype), seed=seed, shard=shard)
+        self.rank_mean = context.rank_mean
         where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}
         builder = Builder(insert_splits(filtered, where), context, where)
         self.nodes = builder.nodes

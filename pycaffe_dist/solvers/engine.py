@@ -107,6 +107,10 @@ class Engine(abc.ABC):
         """Return all history on rank 0, also that which is elsewhere; all ranks must call it."""
         return updater.method.history
 
+    def mean(self, value: float) -> float:
+        """Return the mean of a number over the ranks, which all ask for in the same pass."""
+        return value
+
     @abc.abstractmethod
     def mean_statistics(self) -> None:
         """Give the layers' running statistics their mean over ranks, on all ranks."""

@@ -332,7 +332,8 @@ class Solver:
         wait_first = not self.device.is_gpu or self.engine.updates_some
         for number in range(passes):
             last = number == passes - 1
-            pending = self.net.start_forward(before_layer=self._updates.before_layer)
+            with self.net.rank_mean.over(self.engine.mean):
+                pending = self.net.start_forward(before_layer=self._updates.before_layer)
             if wait_first:
                 loss = self._take_loss(loss + pending.value(), passes if last else 0)
             self.net.backward(

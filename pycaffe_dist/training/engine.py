@@ -400,6 +400,10 @@ class ExchangeEngine(TunableEngine):
         for transfer in sorted(held, key=lambda transfer: transfer.bucket.number):
             self._submit(transfer)
 
+    def mean(self, value: float) -> float:
+        """Return the mean of a number over the ranks; their own if they may run apart."""
+        return value if self._settings.staleness else float(self._cluster.mean(np.array(value))[()])
+
     def mean_statistics(self) -> None:
         """Replace the layers' running statistics by their means over ranks, on all ranks."""
         if not self._statistics:
