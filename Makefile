@@ -15,7 +15,7 @@ export MNIST_MIRROR
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-long sweep test-gpu bench bench-gpu lint format proto clean
+.PHONY: help install train test test-long sweep test-gpu bench bench-gpu lint format proto catalogue clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' Makefile | awk -F '\t' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ format: install ## format the sources and mend what ruff can mend
 
 proto: install ## generate the message classes from proto/caffe.proto
 	$(BIN)/python scripts/generate_proto.py
+
+catalogue: install ## write docs/layers.md from the layers' docstrings and proto/caffe.proto
+	$(BIN)/python scripts/generate_layers.py
 
 clean: ## remove what make install and make train made, but not the data
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache
