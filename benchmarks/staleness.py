@@ -84,7 +84,7 @@ def work(options: argparse.Namespace) -> None:
             time.sleep((options.computing + late) / 1e3)
 
         solver.step(WARM_UP)
-        solver.before_gradients.append(linger)
+        solver.callbacks.before_gradients.append(linger)
         cluster.barrier()
         began = time.monotonic()
         solver.step(options.clocks)

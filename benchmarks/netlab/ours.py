@@ -17,9 +17,9 @@ from typing import Any
 import nets
 
 from pycaffe_dist.config import ExchangeSettings, Overlap
+from pycaffe_dist.planning.layer_times import LayerTimes, Times
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
-from pycaffe_dist.solvers.layer_times import LayerTimes, Times
 from pycaffe_dist.solvers.local_engine import LocalEngine
 from pycaffe_dist.threads import set_threads
 from pycaffe_dist.training.engine import ExchangeEngine
@@ -36,9 +36,9 @@ def iterations(solver: Solver, count: int) -> list[float]:
     def note(solver: Solver) -> None:
         ends.append(time.perf_counter())
 
-    solver.watchers.append(note)
+    solver.callbacks.end_of_iteration.append(note)
     solver.step(count)
-    solver.watchers.remove(note)
+    solver.callbacks.end_of_iteration.remove(note)
     return [after - before for before, after in pairwise(ends)]
 
 
@@ -56,7 +56,7 @@ def trained(solver: Solver, count: int, late: bool) -> dict[str, Any]:
     With ``late`` messages, nothing is hidden behind backward.
     """
     layers = LayerTimes()
-    solver.watchers.append(lambda solver: layers.end_iteration())
+    solver.callbacks.end_of_iteration.append(lambda solver: layers.end_iteration())
     solver.profile(layers)
     engine = solver.engine
     if isinstance(engine, ExchangeEngine):

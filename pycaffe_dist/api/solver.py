@@ -12,6 +12,7 @@ from pycaffe_dist.config import ExchangeSettings, TrainOptions
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.schema import text
 from pycaffe_dist.solvers import Solver as CoreSolver
+from pycaffe_dist.solvers.sharing import share_weights
 
 _Path = str | os.PathLike[str]
 
@@ -51,10 +52,7 @@ class Solver:
         self.test_nets = [Net.of(net) for net in self._solver.test_nets]
 
     def _take_weights_of_rank_0(self) -> None:
-        if self._solver.cluster.size > 1:
-            for layer in self._solver.net.layers:
-                for blob in layer.blobs:
-                    self._solver.cluster.broadcast(blob.data)
+        share_weights(self._solver.net, self._solver.cluster)
 
     @property
     def iter(self) -> int:
@@ -113,8 +111,8 @@ class Solver:
         if on_gradients_ready is None:
             raise UsageError("add_callback needs two functions: on_start, on_gradients_ready")
         ready = on_gradients_ready
-        self._solver.before_gradients.append(lambda solver: on_start())
-        self._solver.after_gradients.append(lambda solver: ready())
+        self._solver.callbacks.before_gradients.append(lambda solver: on_start())
+        self._solver.callbacks.after_gradients.append(lambda solver: ready())
 
 
 class SGDSolver(Solver):

@@ -53,7 +53,7 @@ class Progress:
 def _open_line(solver: Solver, stream: TextIO) -> tqdm:
     from tqdm import tqdm
 
-    images = solver.batch_size * solver.cluster.size * solver.param.iter_size
+    images = solver.effective_batch
 
     class Line(tqdm):
         @property

@@ -13,6 +13,7 @@ from pycaffe_dist.config import ExchangeSettings, Wire
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.exchange.base import candidates
 from pycaffe_dist.net import Net
+from pycaffe_dist.planning.layer_times import LayerTimes, Times
 from pycaffe_dist.planning.plan import describe, make_plan
 from pycaffe_dist.planning.search import Workload, predicted
 from pycaffe_dist.planning.simulation import Iteration
@@ -20,7 +21,6 @@ from pycaffe_dist.profiling import Kind
 from pycaffe_dist.schema import text
 from pycaffe_dist.schema.reading import read_lines
 from pycaffe_dist.solvers import nets
-from pycaffe_dist.solvers.layer_times import LayerTimes, Times
 from pycaffe_dist.solvers.method import Regularization, method_class
 
 UPDATE = "update"

@@ -12,8 +12,8 @@ from pycaffe_dist.calibration.copies import copy_rate
 from pycaffe_dist.calibration.products import product_rate
 from pycaffe_dist.config import Overlap
 from pycaffe_dist.exchange.schedule import buckets_of
+from pycaffe_dist.planning.layer_times import Times
 from pycaffe_dist.planning.simulation import Iteration, Transfer, Update, simulate
-from pycaffe_dist.solvers.layer_times import Times
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster

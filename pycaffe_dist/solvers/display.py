@@ -21,6 +21,10 @@ class Display:
         self._interval = interval
         self.begin(0)
 
+    def is_due(self, iteration: int) -> bool:
+        """Tell whether to show an iteration."""
+        return bool(self._interval) and iteration % self._interval == 0
+
     def begin(self, iteration: int) -> None:
         """Count from now on."""
         self._shown = iteration, time.monotonic()
@@ -48,3 +52,9 @@ class Display:
             fmt(float(means[0])),
         )
         testing.log_outputs(net, "Train", means[1:].tolist())
+
+    def show_last(self, state: TrainState, net: Net, cluster: Cluster) -> None:
+        """Run forward once more after the last iteration, and log the loss."""
+        state.losses.recent.append(net.forward())
+        loss = float(cluster.mean(np.array([state.losses.mean]))[0])
+        logger.info("Iteration %d, loss = %s", state.iteration, fmt(loss))

@@ -13,7 +13,6 @@ from pycaffe_dist.config import Action
 if TYPE_CHECKING:
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.profiling import Record
-    from pycaffe_dist.solvers.layer_times import Times
     from pycaffe_dist.solvers.update.updater import Updater
 
 
@@ -122,30 +121,3 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def finish(self) -> None:
         """Forget the net; waits for nothing, so that a rank that fails ends at once."""
-
-
-class TunableEngine(Engine):
-    """An engine with a plan that is tuned during the first iterations, by `Tuning`."""
-
-    @property
-    @abc.abstractmethod
-    def can_revise(self) -> bool:
-        """Whether the plan would gain by knowing how long the layers take."""
-
-    @abc.abstractmethod
-    def keep_apart(self, apart: bool) -> None:
-        """Send messages only while nobody computes, so that layers can be timed, or when ready."""
-
-    @abc.abstractmethod
-    def revise(self, parameters: Sequence[Parameter], times: Times) -> int:
-        """Make plans, between two iterations, knowing how long the layers take.
-
-        The one that is expected to be best is used.  Returns how many are worth a trial.
-        """
-
-    @abc.abstractmethod
-    def use_plan(self, number: int, parameters: Sequence[Parameter], words: str = "") -> None:
-        """Change to the plan of that number, 0 for the best, between two iterations.
-
-        ``words`` are for the log: why.
-        """

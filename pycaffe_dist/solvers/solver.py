@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import secrets
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,22 +16,22 @@ from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net, debug
 from pycaffe_dist.net.precompile import compile_kernels
 from pycaffe_dist.profiling import Profiler, Record
-from pycaffe_dist.schema import text
-from pycaffe_dist.snapshot import companion
-from pycaffe_dist.solvers import gradients, nets, resuming, snapshots, testing
+from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.solvers import gradients, nets, resuming, sharing, snapshots
+from pycaffe_dist.solvers.callbacks import Callback, Callbacks
 from pycaffe_dist.solvers.display import Display
-from pycaffe_dist.solvers.engine import Engine, TunableEngine
+from pycaffe_dist.solvers.engine import Engine
 from pycaffe_dist.solvers.fields import check_fields
 from pycaffe_dist.solvers.local_engine import LocalEngine
 from pycaffe_dist.solvers.loss_scale import LossScale, data_type
 from pycaffe_dist.solvers.losses import Losses
 from pycaffe_dist.solvers.lr_policy import LearningRate
-from pycaffe_dist.solvers.state import BeforeTest, TrainState
-from pycaffe_dist.solvers.tuning import Tuning
+from pycaffe_dist.solvers.method import Method
+from pycaffe_dist.solvers.run_snapshots import RunSnapshots
+from pycaffe_dist.solvers.state import TrainState
+from pycaffe_dist.solvers.testing import Testing
 from pycaffe_dist.solvers.update.updater import Updater
 from pycaffe_dist.solvers.update.updates import Updates
-
-Callback = Callable[["Solver"], None]
 
 
 class Solver:
@@ -43,19 +40,16 @@ class Solver:
     ``engine`` combines gradients across ranks; ``dtype`` is the nets' type of data; nets and
     updates run on ``device``, by default the current one.  With ``divide_batches`` the prototxt's
     batch sizes count for all ranks together.  The newest ``keep`` snapshots stay (0: all).
-    A loss that is NaN or infinite ends the run,
-    unless ``stop_at_nan`` is False.  ``keep_diffs`` lets the train net's diffs be read after
-    backward, at the price of memory (see `Net`).
-    ``action_source`` is asked once per iteration whether to stop or snapshot.
-    ``before_gradients``, ``after_gradients`` (the mean over ranks, before the update) and
-    ``after_iteration`` hold callbacks that get the solver; so does ``watchers``, after every
-    iteration too, for those that do not look at parameters, whose updates may be late.  Raises
-    PcaffeError of the kind that fits when a net, field or weight file is unusable.
+    A loss that is NaN or infinite ends the run, unless ``stop_at_nan`` is False.  ``keep_diffs``
+    lets the train net's diffs be read after backward, at the price of memory (see `Net`).
+    ``action_source`` is asked once per iteration whether to stop or snapshot; ``callbacks`` are
+    called at their moments.  ``by_hand`` is true in loops that call `apply_update` themselves.
+    Raises PcaffeError of the kind that fits when a net, field or weight file is unusable.
     """
 
     def __init__(
         self,
-        param: Any,
+        param: caffe_pb2.SolverParameter,
         *,
         cluster: Cluster | None = None,
         engine: Engine | None = None,
@@ -72,26 +66,20 @@ class Solver:
         self.engine = engine or LocalEngine()
         self.device = device or devices.current()
         check_fields(param)
-        if param.snapshot:
-            self._check_prefix()
+        if param.snapshot and self.cluster.rank == 0:
+            snapshots.check_prefix(param)
         if param.data_type != "float32":
             dtype = data_type(param, self.device)
         self._created = time.monotonic()
         self.action_source: Callable[[], Action] = lambda: Action.NONE
-        self.before_gradients: list[Callback] = []
-        self.after_gradients: list[Callback] = []
-        self.after_iteration: list[Callback] = []
-        self.watchers: list[Callback] = []
+        self.callbacks = Callbacks()
         self.stopping = False
-        self._snapshot_at = -1
-        self._writer = snapshots.SnapshotWriter(param, keep)
         self._display = Display(param.display)
         self._started = False
-        self._by_hand = False
+        self.by_hand = False
         self.profiler = Profiler()
-        self._tuning: Tuning | None = None
-        self.seed = self._agree_on_seed()
-        options = {"dtype": dtype, "seed": self.seed, "device": self.device}
+        seed = sharing.agree_on_seed(param, self.cluster)
+        options = {"dtype": dtype, "seed": seed, "device": self.device}
         self.net = nets.make_train_net(param, self.cluster, divide_batches, keep_diffs, **options)
         self.test_nets = nets.make_test_nets(param, self.cluster, **options)
         self.state = TrainState(
@@ -100,10 +88,18 @@ class Solver:
             LossScale(param.loss_scale) if param.data_type == "float16" else None,
             [0] * len(self.test_nets),
         )
-        self._rate = (-1, 0.0)  # the last iteration whose learning rate was asked for, and that
         self._has_restored = False
         self._updates = Updates(param, self.net, self.device, self.profiler, keep_diffs)
-        self.method = self._updates.updater.method
+        self._testing = Testing(param, self.test_nets, self.state, self.cluster)
+        self._snapshots = RunSnapshots(
+            param,
+            self.cluster,
+            [self.net, *self.test_nets],
+            self.state,
+            self._updates.updater,
+            keep,
+            seed,
+        )
         compile_kernels([self.net, *self.test_nets], also=self._dry_update, also_is=param.type)
         for paths in param.weights:
             self.load_weights(path.strip() for path in paths.split(","))
@@ -112,31 +108,15 @@ class Solver:
     def _dry_update(self, net: Net) -> None:
         Updater(self.param, net.parameters).update(0, rate=0.0, iteration=0)
 
-    def _check_prefix(self) -> None:
-        if self.cluster.rank == 0:
-            snapshots.check_prefix(self.param)
-
-    def _agree_on_seed(self) -> int:
-        """Return the run's random seed, drawn if none is given.
-
-        Ranks share one seed in any case: they must shuffle alike, and what is to differ between
-        ranks differs by the rank.
-        """
-        if self.param.random_seed >= 0:
-            return self.param.random_seed
-        seed = int(self.cluster.broadcast(np.array([secrets.randbits(31)], np.int64))[0])
-        logger.info("Drew random_seed: %d", seed)
-        return seed
-
     @property
     def iteration(self) -> int:
         """The number of iterations that have been made."""
         return self.state.iteration
 
     @property
-    def last_loss(self) -> float:
-        """This rank's loss of the last iteration."""
-        return self.state.losses.recent[-1]
+    def method(self) -> Method:
+        """The method of the updates, with its history."""
+        return self._updates.updater.method
 
     @property
     def batch_size(self) -> int:
@@ -169,51 +149,34 @@ class Solver:
         logger.info("Solving %s", self.net.name)
         logger.info("Learning Rate Policy: %s", self.param.lr_policy)
         self.stopping = False
-        if self.param.snapshot_after_train and self.param.snapshot_prefix:
-            self._check_prefix()  # now rather than after days of training
+        wants_last = self.param.snapshot_after_train
+        if wants_last and self.param.snapshot_prefix and self.cluster.rank == 0:
+            snapshots.check_prefix(self.param)  # now rather than after days of training
         if resume:
             logger.info("Restoring previous solver status from %s", resume)
             self.restore(resume)
         self.step(self.param.max_iter - self.iteration)
-        wanted = self.param.snapshot_after_train or self._asked_for_snapshot()
-        if wanted and not self._has_snapshot():
+        if (wants_last or self._snapshots.is_wanted()) and not self._snapshots.has_current():
             self.snapshot()
-        self._writer.close()
+        self._snapshots.close()
         if self.stopping:
             logger.info("Optimization stopped early.")
             return
-        self._show_final_results()
-        logger.info("Optimization Done.")
-
-    def _asked_for_snapshot(self) -> bool:
-        interval = self.param.snapshot
-        due = bool(interval) and self.iteration % interval == 0
-        return due or self._snapshot_at == self.iteration
-
-    def _has_snapshot(self) -> bool:
-        """Tell whether there is a snapshot of this iteration; waits until it is written."""
-        failed = self.cluster.rank == 0 and self._writer.wait() is not None
-        return self._asked_for_snapshot() and not self.cluster.max(np.array(int(failed)))
-
-    def _show_final_results(self) -> None:
-        """One more forward pass and test, where the intervals ask for them."""
-        param = self.param
-        if param.display and self.iteration % param.display == 0:
-            self.state.losses.recent.append(self.net.forward())
-            loss = float(self.cluster.mean(np.array([self.state.losses.mean]))[0])
-            logger.info("Iteration %d, loss = %s", self.iteration, fmt(loss))
-        if param.test_interval and self.iteration % param.test_interval == 0:
+        if self._display.is_due(self.iteration):
+            self._display.show_last(self.state, self.net, self.cluster)
+        if self.param.test_interval and self.iteration % self.param.test_interval == 0:
             self.test_all()
+        logger.info("Optimization Done.")
 
     def step(self, iterations: int) -> None:
         """Run ``iterations`` iterations, or fewer if asked to stop; raises NumericError on NaN."""
         self._start(by_hand=False)
-        if self.after_gradients and self.engine.updates_some:
+        calls = self.callbacks
+        if calls.after_gradients and self.engine.updates_some:
             raise UsageError(
                 "functions that are to see the mean gradients (add_callback's second one) need "
                 "an exchange that brings them; parameter_server brings weights"
             )
-        param = self.param
         stop_at = self.iteration + iterations
         self.state.losses.begin()
         self.state.before_test = None
@@ -221,39 +184,36 @@ class Solver:
         while self.iteration < stop_at:
             if not self._updates.some_are_missing:
                 self.net.clear_parameter_diffs(but=self.engine.factored)
-            if self._test_is_due():
+            if self._testing.is_due():
                 self.test_all()
                 if self.stopping:
                     break
-            self._call(self.before_gradients)
-            display = bool(param.display) and self.iteration % param.display == 0
-            self.net.debug_info = display and param.debug_info
+            self._call(calls.before_gradients)
+            display = self._display.is_due(self.iteration)
+            self.net.debug_info = display and self.param.debug_info
             self._forward_backward()
             if display:
                 self._display.show(self.state, self.net, self.cluster, self.engine)
-            if self.after_gradients:
+            if calls.after_gradients:
                 for parameter in reversed(self.net.parameters):
                     self.engine.wait(parameter)
-                self._call(self.after_gradients)
+                self._call(calls.after_gradients)
             self._apply_update(display)
             action = self.engine.agree(self.wanted_action())
-            due = bool(param.snapshot) and self.iteration % param.snapshot == 0
             if action is Action.SNAPSHOT_AND_STOP:
                 self.snapshot()
-            elif due or action is Action.SNAPSHOT:
+            elif self._snapshots.is_due() or action is Action.SNAPSHOT:
                 self.snapshot(wait=False)
-            self._call(self.after_iteration)
-            for watcher in self.watchers:
-                watcher(self)
-            if self._tuning is not None and self._tuning.end_iteration():
-                self._tuning = None
+            self._call(calls.after_iteration)
+            self._call(calls.end_of_iteration, updated=False)
             if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):
                 self.stopping = True
                 break
         self.finish_updates()
 
-    def _call(self, callbacks: list[Callback]) -> None:
-        if callbacks:
+    def _call(self, callbacks: list[Callback], updated: bool = True) -> None:
+        """Call functions, with all parameters ``updated`` or not."""
+        if callbacks and updated:
             self.finish_updates()
         for callback in callbacks:
             callback(self)
@@ -284,43 +244,27 @@ class Solver:
         In a loop ``by_hand`` a gradient may be the sum of several backward passes, whose factors
         are not known; None stands for whatever there was before.
         """
-        by_hand = self._by_hand if by_hand is None else by_hand
-        if by_hand != self._by_hand and (self.engine.factored or self._by_hand):
+        was_by_hand, self.by_hand = self.by_hand, self.by_hand if by_hand is None else by_hand
+        changed = self.by_hand != was_by_hand
+        if changed and (self.engine.factored or was_by_hand):
             self._started = False
-        self._by_hand = by_hand
-        # Loops by hand have no iterations to time.
-        if self._tuning is not None and (by_hand or not self._started):
-            self._tuning.stop_watching()
-            self._tuning = None
+        if changed or not self._started:
+            self._call(self.callbacks.before_start, updated=False)
         if self._started:
             return
         if self.cluster.size > 1:
             self.engine.synchronize()
-            for layer in self.net.layers:
-                for blob in layer.blobs:
-                    self.cluster.broadcast(blob.data)
+            sharing.share_weights(self.net, self.cluster)
             statistics, self.state.resumed_statistics = self.state.resumed_statistics, []
             resuming.restore_statistics(self.net, self.cluster, statistics)
-        self.engine.start(self.net.parameters, by_hand=by_hand, updater=self._updates.updater)
+        updater, parameters = self._updates.updater, self.net.parameters
+        self.engine.start(parameters, by_hand=self.by_hand, updater=updater)
         if self._has_restored and self.cluster.size > 1:
-            self._share_history()
+            sharing.share_history(self.method, parameters, self.engine, self.cluster)
         self._has_restored = False
         self._updates.start(self.engine)
-        if isinstance(self.engine, TunableEngine) and self.engine.can_revise and not by_hand:
-            self._tuning = Tuning(self, self.engine)
         self._started = True
-
-    def _share_history(self) -> None:
-        """Give all ranks rank 0's history of the parameters that every rank updates."""
-        for index, parameter in enumerate(self.net.parameters):
-            if not self.engine.updates(parameter):
-                for number in range(self.method.slots):
-                    self.cluster.broadcast(self.method.slot(index, number))
-
-    def _test_is_due(self) -> bool:
-        param = self.param
-        due = bool(param.test_interval) and self.iteration % param.test_interval == 0
-        return due and (self.iteration > 0 or param.test_initialization)
+        self._call(self.callbacks.after_start, updated=False)
 
     def _forward_backward(self) -> None:
         """Accumulate the gradient of iter_size batches; take note of this rank's mean loss."""
@@ -354,15 +298,7 @@ class Solver:
     def _begin_updates(self) -> None:
         """Let exchanges that update parameters know what they need for it."""
         if self.engine.updates_some:
-            self.engine.begin(self.iteration, self._learning_rate())
-
-    def _learning_rate(self) -> float:
-        """Return the learning rate of this iteration."""
-        iteration, rate = self._rate
-        if iteration != self.iteration:
-            rate = self.state.learning_rate.at(self.iteration, *self._policy_loss())
-            self._rate = self.iteration, rate
-        return rate
+            self.engine.begin(self.iteration, self.state.rate(self.cluster))
 
     def apply_update(self) -> None:
         """Update the parameters by the diffs that backward, called by hand, has left.
@@ -374,12 +310,11 @@ class Solver:
         for parameter in reversed(self.net.parameters):
             if parameter.receives_gradient:
                 self.engine.gradient_ready(parameter)
-        display = bool(self.param.display) and self.iteration % self.param.display == 0
-        self._apply_update(display)
+        self._apply_update(self._display.is_due(self.iteration))
         self.finish_updates()
 
     def _apply_update(self, display: bool) -> None:
-        rate = self._learning_rate()
+        rate = self.state.rate(self.cluster)
         if display:
             logger.info("Iteration %d, lr = %s", self.iteration, fmt(rate))
         clipping = gradients.factor(self.param, self.state, self.net, self.engine)
@@ -393,29 +328,13 @@ class Solver:
             debug.log_update(known)
         self.state.iteration += 1
 
-    def _policy_loss(self) -> list[float]:
-        """Return the loss for the learning-rate policy, if it wants it: the same on all ranks."""
-        if not self.state.learning_rate.needs_loss:
-            return []
-        return self.cluster.mean(np.array([self.state.losses.mean])).tolist()
-
     def test_all(self) -> None:
         """Run every test net for its test_iter batches and log the mean outputs."""
         self._start()
         self.finish_updates()
         self.engine.synchronize()
         self.engine.mean_statistics()
-        # A test that is broken off starts again, with the same batches, when the run is resumed.
-        state = self.state
-        state.before_test = BeforeTest(
-            state.tested.copy(), [resuming.layer_states(net) for net in self.test_nets]
-        )
-        for number, net in enumerate(self.test_nets):
-            net.share_weights_with(self.net)
-            testing.test(net, number, self.param, state, self.cluster, self._is_interrupted)
-            if self.stopping:
-                return
-        state.before_test = None
+        self._testing.run(self.net, self._is_interrupted)
 
     def _is_interrupted(self) -> bool:
         """Do, during a test, what this rank is asked to; tell whether to stop."""
@@ -432,36 +351,9 @@ class Solver:
         Rank 0 writes, in a thread.  Raises SnapshotError when it cannot, unless ``wait`` is False:
         then training may go on at once, and a failure is logged.
         """
-        self._snapshot_at = self.iteration
         self.finish_updates()
-        if self._tuning is not None:
-            self._tuning.stop()
-            self._tuning = None
-        plan = self.engine.fix_plan()  # a resumed run goes on with the same plan
-        self.engine.synchronize()
-        record = resuming.record(self.state, self.net, self.test_nets, self.cluster)
-        by_rank = self.cluster.gather_bytes(json.dumps(record).encode())
-        self.engine.mean_statistics()
-        history = self.engine.collect_history(self._updates.updater)
-        if self.cluster.rank == 0:
-            about = partial(
-                companion.Companion,
-                seed=self.seed,
-                ranks=self.cluster.size,
-                batch=self.effective_batch,
-                by_rank=[json.loads(data) for data in by_rank],
-                plan=plan.decode(),
-            )
-            files = self._writer.start(self.net, self.state, history, about, periodic=not wait)
-        # The weights' file has the mean over ranks, but the ranks go on with their own, now and
-        # when they resume: a run must not depend in its last bits on when snapshots were taken.
-        resuming.restore_statistics(self.net, self.cluster, record["statistics"])
-        if self.cluster.rank != 0:
-            return ""
-        error = self._writer.wait() if wait else None
-        if error is not None:
-            raise error
-        return files.weights
+        self._call(self.callbacks.before_snapshot, updated=False)
+        return self._snapshots.write(self.engine, self.effective_batch, wait)
 
     def restore(self, path: str) -> None:
         """Continue from a solver state (``.solverstate`` or ``.solverstate.h5``) of rank 0.
@@ -469,31 +361,14 @@ class Solver:
         With the companion file that pcaffe writes beside it, the run goes on exactly as if it had
         never stopped; without, as Caffe's would: data from their beginning, random states anew.
         """
-        state, about = self.state, None
-        if self.cluster.rank == 0:
-            about = snapshots.restore(path, self.net, self.method, state)
-        self._writer.last_good = path
-        if self.cluster.size > 1:
-            counters = np.array([state.iteration, state.learning_rate.current_step], np.int64)
-            self.cluster.broadcast(counters)
-            state.iteration, state.learning_rate.current_step = counters.tolist()
-        encoded = self.cluster.broadcast_bytes(about.encode() if about else None)
-        if encoded:
-            about = companion.decode(encoded)
-            if self.cluster.rank == 0:
-                resuming.log_changes(about, self.cluster.size, self.effective_batch)
-            resuming.go_on(about, state, self.net, self.test_nets, self.cluster)
-            if about.ranks == self.cluster.size:
-                self.engine.resume_plan(about.plan.encode())
-        state.before_test = None
-        self._rate = (-1, 0.0)
+        self._snapshots.restore(path, self.engine, self.effective_batch)
         self.engine.finish()
         self._has_restored = True
         self._started = False  # weights and history must reach the other ranks
 
     def close(self) -> None:
         """Wait for the last snapshot; stop the nets' threads and the engine."""
-        self._writer.close()
+        self._snapshots.close()
         self.engine.finish()
         for net in (self.net, *self.test_nets):
             net.close()

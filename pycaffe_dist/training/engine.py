@@ -34,15 +34,16 @@ from pycaffe_dist.planning.plan import (
 )
 from pycaffe_dist.planning.search import Workload, predicted, spared_seconds, use_buckets
 from pycaffe_dist.profiling import Kind, Record
-from pycaffe_dist.solvers.engine import Engine, Factors, TunableEngine
+from pycaffe_dist.solvers.engine import Engine, Factors
 from pycaffe_dist.solvers.local_engine import LocalEngine
+from pycaffe_dist.training.tuning import TunableEngine
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.comm.thread import Handle
     from pycaffe_dist.net.parameter import Parameter
+    from pycaffe_dist.planning.layer_times import Times
     from pycaffe_dist.planning.simulation import Iteration
-    from pycaffe_dist.solvers.layer_times import Times
     from pycaffe_dist.solvers.update.updater import Updater
 
 _ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)

@@ -18,13 +18,14 @@ from pycaffe_dist.gpu.choice import choose_device
 from pycaffe_dist.log import logger
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
+from pycaffe_dist.solvers.callbacks import Callback
 from pycaffe_dist.solvers.snapshots import holding_prefix, resolve
 from pycaffe_dist.threads import set_threads, thread_count
 from pycaffe_dist.training.consistency import WeightCheck, check_nets, check_options, check_solvers
 from pycaffe_dist.training.engine import make_engine
 from pycaffe_dist.training.timeline import Timeline
+from pycaffe_dist.training.tuning import Tuning
 
-Callback = Callable[[Solver], None]
 ActionSource = Callable[[], Action]
 
 
@@ -106,8 +107,8 @@ def _run(
         logger.info("Resuming from %s", snapshot)
         solver.restore(snapshot)
     if options.check_interval and cluster.size > 1 and not options.gradients.staleness:
-        solver.watchers.append(WeightCheck(options.check_interval))
-    solver.watchers.extend(callbacks)
+        solver.callbacks.end_of_iteration.append(WeightCheck(options.check_interval))
+    solver.callbacks.end_of_iteration.extend(callbacks)
     solver.action_source = action_source
     timeline = Timeline(options.timeline, cluster) if options.timeline else None
     if timeline is not None:
@@ -163,6 +164,7 @@ def make_solver(
         device=device,
     )
     check_nets(cluster, solver)
+    Tuning().follow(solver)
     return solver
 
 

@@ -10,8 +10,8 @@ from pycaffe_dist.cli.main import main
 from pycaffe_dist.comm.measured import Contention, Link
 from pycaffe_dist.errors import WRONG_INPUT, UsageError
 from pycaffe_dist.planning import prediction
+from pycaffe_dist.planning.layer_times import Times
 from pycaffe_dist.planning.search import Workload
-from pycaffe_dist.solvers.layer_times import Times
 
 SOLVER = """
 base_lr: 0.01 lr_policy: 'fixed' max_iter: 10 %s net_param {

@@ -65,7 +65,7 @@ def test_max_time_ends_a_run_with_a_snapshot(tmp_path):
 
 def poisoned(tmp_path, **options):
     solver = tiny_solver(tmp_path, "snapshot: 2", **options)
-    solver.after_iteration.append(poison)
+    solver.callbacks.after_iteration.append(poison)
     return solver
 
 

@@ -93,7 +93,7 @@ def test_a_callback_sees_the_gradients(monkeypatch):
         monkeypatch.setattr(local_engine, "_LEAST_BYTES", least)
         solver = make_solver()
         found[least] = []
-        solver.after_gradients.append(
+        solver.callbacks.after_gradients.append(
             lambda solver, of=found[least]: of.extend(
                 parameter.blob.diff.copy() for parameter in solver.net.parameters
             )

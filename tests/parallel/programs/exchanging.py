@@ -37,7 +37,7 @@ from pycaffe_dist.config import ClusterSettings, ExchangeSettings
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.gpu.emulated import EmulatedGPU
 from pycaffe_dist.launch import environment
-from pycaffe_dist.solvers.layer_times import Times
+from pycaffe_dist.planning.layer_times import Times
 from pycaffe_dist.training.engine import ExchangeEngine
 
 

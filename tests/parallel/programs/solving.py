@@ -82,8 +82,8 @@ def train(cluster: Cluster, exchange: str, method: str, fields: str) -> dict[str
         check_equal(cluster, solver.net.parameters, f"{exchange}, {method} {fields}:")
 
     if exchange == AUTO or exchange_class(exchange).moves is not Moves.UPDATE:
-        solver.after_gradients.append(keep_gradients)
-    solver.after_iteration.append(compare_weights)
+        solver.callbacks.after_gradients.append(keep_gradients)
+    solver.callbacks.after_iteration.append(compare_weights)
     try:
         solver.step(ITERATIONS)
         solver.engine.mean_statistics()

@@ -1,4 +1,4 @@
-"""A tiny solver, built from text, for the tests of this folder."""
+"""A tiny solver, built from text, for tests."""
 
 from __future__ import annotations
 

@@ -1,0 +1,32 @@
+"""Functions that follow a solver's run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pycaffe_dist.solvers.solver import Solver
+
+Callback = Callable[["Solver"], None]
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Functions by the moment at which a solver calls them; each gets the solver.
+
+    ``before_gradients``, ``after_gradients`` (the mean over ranks, before the update) and
+    ``after_iteration`` find all parameters updated.  The others must not look at parameters, unless
+    they call `finish_updates` first.  ``before_start`` and ``after_start``: the engine gets the
+    parameters; ``before_start`` is called also when loops by hand begin or end.
+    ``end_of_iteration`` comes after ``after_iteration``.
+    """
+
+    before_start: list[Callback] = field(default_factory=list)
+    after_start: list[Callback] = field(default_factory=list)
+    before_gradients: list[Callback] = field(default_factory=list)
+    after_gradients: list[Callback] = field(default_factory=list)
+    after_iteration: list[Callback] = field(default_factory=list)
+    end_of_iteration: list[Callback] = field(default_factory=list)
+    before_snapshot: list[Callback] = field(default_factory=list)
