@@ -87,7 +87,7 @@ def get_pooling_types_dict() -> dict[int, str]:
     return {number: name for name, number in caffe_pb2.PoolingParameter.PoolMethod.items()}
 
 
-def get_edge_label(layer: Any) -> str:
+def get_edge_label(layer: caffe_pb2.LayerParameter) -> str:
     """Return the label of the edge from a layer to its tops: its size, or ``""``."""
     if layer.type == "Data":
         return f"Batch {layer.data_param.batch_size}"
@@ -98,7 +98,7 @@ def get_edge_label(layer: Any) -> str:
     return _NO_LABEL
 
 
-def get_layer_lr_mult(layer: Any) -> tuple[float, float]:
+def get_layer_lr_mult(layer: caffe_pb2.LayerParameter) -> tuple[float, float]:
     """Return the learning-rate multipliers of a layer's weights and biases.
 
     Raises ArgumentError, a ValueError, for a layer type that has none.
@@ -112,7 +112,9 @@ def get_layer_lr_mult(layer: Any) -> tuple[float, float]:
     return weights, biases
 
 
-def get_layer_label(layer: Any, rankdir: str, display_lrm: bool = False) -> str:
+def get_layer_label(
+    layer: caffe_pb2.LayerParameter, rankdir: str, display_lrm: bool = False
+) -> str:
     """Return a layer's label in quotes: name, type, kernel, and optionally its rates.
 
     In a graph from top to bottom the parts are side by side, otherwise one below another.
@@ -129,7 +131,7 @@ def get_layer_label(layer: Any, rankdir: str, display_lrm: bool = False) -> str:
     return f'"{separator.join(parts)}"'
 
 
-def _kernel_parts(layer: Any) -> list[str]:
+def _kernel_parts(layer: caffe_pb2.LayerParameter) -> list[str]:
     """Return the label's parts for a window that moves over images."""
     if layer.type == "Pooling":
         param = layer.pooling_param
@@ -149,7 +151,7 @@ def choose_color_by_layertype(layertype: str) -> str:
     return _COLORS.get(layertype, LAYER_STYLE_DEFAULT["fillcolor"])
 
 
-def _is_in_phase(layer: Any, phase: int | None) -> bool:
+def _is_in_phase(layer: caffe_pb2.LayerParameter, phase: int | None) -> bool:
     if phase is None:
         return True
     if layer.include and layer.exclude:
@@ -164,7 +166,7 @@ def _is_in_phase(layer: Any, phase: int | None) -> bool:
 
 
 def get_pydot_graph(
-    caffe_net: Any,
+    caffe_net: caffe_pb2.NetParameter,
     rankdir: str,
     label_edges: bool = True,
     phase: int | None = None,
@@ -218,7 +220,7 @@ def _edge(source: str, target: str, label: str) -> str:
 
 
 def draw_net(
-    caffe_net: Any,
+    caffe_net: caffe_pb2.NetParameter,
     rankdir: str,
     ext: str = "png",
     phase: int | None = None,
@@ -230,7 +232,7 @@ def draw_net(
 
 
 def draw_net_to_file(
-    caffe_net: Any,
+    caffe_net: caffe_pb2.NetParameter,
     filename: str | os.PathLike[str],
     rankdir: str = "LR",
     phase: int | None = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ __all__ = [
 _BRIGHTNESS = np.array([0.2125, 0.7154, 0.0721], np.float32)
 
 
-def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
+def blobproto_to_array(blob: caffe_pb2.BlobProto, return_diff: bool = False) -> np.ndarray:
     """Return the data of a BlobProto, or its diff, as an array of its shape.
 
     Raises ArgumentError, a ValueError, when the number of values does not fit the shape.
@@ -49,7 +48,7 @@ def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
         raise ArgumentError(f"a blob of shape {shape} cannot hold {array.size} values") from None
 
 
-def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
+def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> caffe_pb2.BlobProto:
     """Return a BlobProto of an array, and of a diff of the same shape, if given."""
     blob = caffe_pb2.BlobProto()
     blob.shape.dim.extend(arr.shape)
@@ -71,7 +70,7 @@ def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
     return [blobproto_to_array(blob) for blob in vector.blobs]
 
 
-def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
+def array_to_datum(arr: np.ndarray, label: int | None = None) -> caffe_pb2.Datum:
     """Return a Datum of an array (channels, height, width): bytes for uint8, else floats.
 
     Raises ArgumentError, a ValueError, for another number of axes.
@@ -91,7 +90,7 @@ def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
     return datum
 
 
-def datum_to_array(datum: Any) -> np.ndarray:
+def datum_to_array(datum: caffe_pb2.Datum) -> np.ndarray:
     """Return the array (channels, height, width) of a Datum: uint8 for bytes, else float64.
 
     Raises ArgumentError for an encoded image, which must be decoded first.

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.schema import caffe_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 # Layers whose parameters have another layer's name.
 _BORROWED = {"Deconvolution": "convolution", "Im2col": "convolution"}
@@ -33,13 +36,13 @@ def param_name_dict() -> dict[str, str]:
     return names
 
 
-def to_proto(*tops: Top | Function) -> Any:
+def to_proto(*tops: Top | Function) -> caffe_pb2.NetParameter:
     """Return a NetParameter with all layers that ``tops`` need, under automatic names."""
     return _net(tops, {})
 
 
-def _net(tops: Any, names: dict[Any, str]) -> Any:
-    layers: OrderedDict[Function, Any] = OrderedDict()
+def _net(tops: Any, names: dict[Any, str]) -> caffe_pb2.NetParameter:
+    layers: OrderedDict[Function, caffe_pb2.LayerParameter] = OrderedDict()
     automatic: Counter[str] = Counter()
     for top in tops:
         top._to_proto(layers, names, automatic)
@@ -48,7 +51,7 @@ def _net(tops: Any, names: dict[Any, str]) -> Any:
     return net
 
 
-def assign_proto(proto: Any, name: str, val: Any) -> None:
+def assign_proto(proto: Message, name: str, val: Any) -> None:
     """Set a field of a message to a Python value, including nested values.
 
     A dict fills a message, a list or tuple a repeated field; a single value for a repeated field
@@ -74,7 +77,7 @@ def assign_proto(proto: Any, name: str, val: Any) -> None:
         setattr(proto, name, val)
 
 
-def _fill(proto: Any, values: dict[str, Any]) -> None:
+def _fill(proto: Message, values: dict[str, Any]) -> None:
     for name, value in values.items():
         assign_proto(proto, name, value)
 
@@ -86,7 +89,7 @@ class Top:
         self.fn = fn
         self.n = n
 
-    def to_proto(self) -> Any:
+    def to_proto(self) -> caffe_pb2.NetParameter:
         """Return a NetParameter with all layers that this top needs."""
         return to_proto(self)
 
@@ -112,7 +115,7 @@ class Function:
         self.in_place: bool = self.params.pop("in_place", False)
         self.tops = tuple(Top(self, n) for n in range(self.ntop))
 
-    def to_proto(self) -> Any:
+    def to_proto(self) -> caffe_pb2.NetParameter:
         """Return a NetParameter with this layer and all layers that it needs."""
         return to_proto(self)
 
@@ -141,7 +144,7 @@ class Function:
             self._assign(layer, name, value)
         layers[self] = layer
 
-    def _assign(self, layer: Any, name: str, value: Any) -> None:
+    def _assign(self, layer: caffe_pb2.LayerParameter, name: str, value: Any) -> None:
         """Set a field of the type's own parameters, or else of the layer."""
         stem = _param_names.get(self.type_name) or _BORROWED.get(self.type_name)
         own = f"{stem}_param"
@@ -199,7 +202,7 @@ class NetSpec:
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
 
-    def to_proto(self) -> Any:
+    def to_proto(self) -> caffe_pb2.NetParameter:
         """Return a NetParameter with all layers that the tops need, under the attributes' names."""
         return _net(self.tops.values(), {top: name for name, top in self.tops.items()})
 

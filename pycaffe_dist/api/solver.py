@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.api.net import Net
 from pycaffe_dist.api.process import chosen_device, process, show_log
@@ -13,6 +13,9 @@ from pycaffe_dist.errors import UsageError
 from pycaffe_dist.schema import text
 from pycaffe_dist.solvers import Solver as CoreSolver
 from pycaffe_dist.solvers.sharing import share_weights
+
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
 _Path = str | os.PathLike[str]
 
@@ -60,7 +63,7 @@ class Solver:
         return self._solver.iteration
 
     @property
-    def param(self) -> Any:
+    def param(self) -> SolverParameter:
         """The SolverParameter; a changed ``base_lr`` applies from the next iteration on."""
         return self._solver.param
 

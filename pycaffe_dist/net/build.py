@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pycaffe_dist import device
 from pycaffe_dist.blob import Blob
@@ -43,7 +42,9 @@ class Builder:
     ``parameters`` (owners, in layer order), ``inputs`` and ``outputs`` (blob names).
     """
 
-    def __init__(self, param: Any, context: LayerContext, where: Mapping[str, str]):
+    def __init__(
+        self, param: caffe_pb2.NetParameter, context: LayerContext, where: Mapping[str, str]
+    ):
         self._param = param
         self._context = context
         self._where = where
@@ -73,11 +74,11 @@ class Builder:
         for name in self.outputs:
             logger.info("This network produces output %s", name)
 
-    def _error(self, layer_param: Any, message: str) -> LayerError:
+    def _error(self, layer_param: caffe_pb2.LayerParameter, message: str) -> LayerError:
         place = self._where.get(layer_param.name, "")
         return LayerError(layer_param.name, layer_param.type, message, place)
 
-    def _add(self, layer_param: Any) -> None:
+    def _add(self, layer_param: caffe_pb2.LayerParameter) -> None:
         if not layer_param.HasField("phase"):
             layer_param.phase = self._param.state.phase
         # The first line is from Caffe's factory, the second from its net.
@@ -95,7 +96,7 @@ class Builder:
         if node.need_backward:
             self._need_backward.update(dict.fromkeys(node.top_names, True))
 
-    def _connect(self, layer_param: Any) -> Node:
+    def _connect(self, layer_param: caffe_pb2.LayerParameter) -> Node:
         layer = self._make_layer(layer_param)
         if layer_param.propagate_down and len(layer_param.propagate_down) != len(
             layer_param.bottom
@@ -110,7 +111,7 @@ class Builder:
         self._check_arity(layer_param, layer, len(bottom), len(top))
         return Node(layer, bottom, top, list(layer_param.bottom), top_names, propagate_down)
 
-    def _make_layer(self, layer_param: Any) -> Layer:
+    def _make_layer(self, layer_param: caffe_pb2.LayerParameter) -> Layer:
         place = self._where.get(layer_param.name, "")
         context = replace(self._context, phase=layer_param.phase, where=place)
         try:
@@ -124,7 +125,7 @@ class Builder:
             where = f"{place}: " if place else ""
             raise NetError(f"{where}layer '{layer_param.name}': {error}") from None
 
-    def _take_bottoms(self, layer_param: Any) -> tuple[list[Blob], list[bool]]:
+    def _take_bottoms(self, layer_param: caffe_pb2.LayerParameter) -> tuple[list[Blob], list[bool]]:
         bottom, propagate_down = [], []
         for index, name in enumerate(layer_param.bottom):
             logger.info("%s <- %s", layer_param.name, name)
@@ -136,7 +137,9 @@ class Builder:
                 propagate_down.append(self._need_backward[name])
         return bottom, propagate_down
 
-    def _make_tops(self, layer_param: Any, layer: Layer) -> tuple[list[str], list[Blob]]:
+    def _make_tops(
+        self, layer_param: caffe_pb2.LayerParameter, layer: Layer
+    ) -> tuple[list[str], list[Blob]]:
         names, blobs = list(layer_param.top), []
         for index, name in enumerate(names):
             in_place = index < len(layer_param.bottom) and layer_param.bottom[index] == name
@@ -175,7 +178,9 @@ class Builder:
             hint = f"; it cannot work in place on '{name}', which other layers read too"
         return f"top blob '{name}' is already made by layer '{producer.name}'{hint}"
 
-    def _check_arity(self, layer_param: Any, layer: Layer, bottoms: int, tops: int) -> None:
+    def _check_arity(
+        self, layer_param: caffe_pb2.LayerParameter, layer: Layer, bottoms: int, tops: int
+    ) -> None:
         for what, arity, count in (("bottom", layer.bottoms, bottoms), ("top", layer.tops, tops)):
             if not Arity(*arity).allows(count):
                 raise self._error(layer_param, f"takes {arity} {what} blob(s), {count} are given")
@@ -259,7 +264,7 @@ class Builder:
             parameter.ready_after = min(contributors, default=None)
 
 
-def _loss_weights(layer_param: Any, layer: Layer, tops: int) -> list[float]:
+def _loss_weights(layer_param: caffe_pb2.LayerParameter, layer: Layer, tops: int) -> list[float]:
     if layer_param.loss_weight:
         return list(layer_param.loss_weight)
     return [1.0 if layer.is_loss and index == 0 else 0.0 for index in range(tops)]

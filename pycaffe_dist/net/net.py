@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from pycaffe_dist.profiling import Kind, Record
 from pycaffe_dist.schema import text
 from pycaffe_dist.schema.places import Places
 
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import NetParameter
+
 Hook = Callable[[int], None]
 
 
@@ -46,7 +49,7 @@ class Net:
 
     def __init__(
         self,
-        param: Any,
+        param: NetParameter,
         *,
         dtype: Any = np.float32,
         seed: int | None = None,

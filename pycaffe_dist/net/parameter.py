@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from pycaffe_dist.blob import Blob
@@ -19,7 +17,7 @@ class Parameter:
     gradient, or None when no layer contributes (frozen weights, running statistics).
     """
 
-    def __init__(self, layer: Layer, layer_index: int, index: int, spec: Any):
+    def __init__(self, layer: Layer, layer_index: int, index: int, spec: caffe_pb2.ParamSpec):
         self.layer = layer
         self.layer_index = layer_index
         self.index = index
@@ -84,7 +82,9 @@ class Parameter:
         """Return (u, v), valid until the next forward: the last backward's gradient is uᵀ·v."""
         return self.layer.gradient_factors(self.index)
 
-    def share_with(self, layer: Layer, layer_index: int, index: int, spec: Any) -> None:
+    def share_with(
+        self, layer: Layer, layer_index: int, index: int, spec: caffe_pb2.ParamSpec
+    ) -> None:
         """Let another layer's blob use this parameter's storage; raises NetError on a mismatch."""
         theirs, ours = layer.blobs[index], self.blob
         permissive = spec.share_mode == caffe_pb2.ParamSpec.PERMISSIVE
@@ -101,7 +101,7 @@ class Parameter:
         self.sharers.append((layer_index, index))
         self._merge_multipliers(spec, layer.name)
 
-    def _merge_multipliers(self, spec: Any, sharer: str) -> None:
+    def _merge_multipliers(self, spec: caffe_pb2.ParamSpec, sharer: str) -> None:
         """Take multipliers that the owner does not set; different values raise NetError."""
         for field, has, ours in (
             ("lr_mult", self._has_lr, self.lr_mult),

@@ -82,7 +82,7 @@ def _run_layers(net: Net, learns: bool) -> None:
             net.backward_layer(index)
 
 
-def _copy_without_data(net: Net) -> Any:
+def _copy_without_data(net: Net) -> caffe_pb2.NetParameter:
     """Return the definition of ``net`` with inputs in place of layers that must not run."""
     nodes = {node.name: node for node in net.nodes}
     param = caffe_pb2.NetParameter()

@@ -10,8 +10,11 @@ from pycaffe_dist.schema import caffe_pb2
 
 
 def with_state(
-    net_param: Any, phase: int | None = None, level: int | None = None, stages: tuple[str, ...] = ()
-) -> Any:
+    net_param: caffe_pb2.NetParameter,
+    phase: int | None = None,
+    level: int | None = None,
+    stages: tuple[str, ...] = (),
+) -> caffe_pb2.NetParameter:
     """Return a copy of a NetParameter whose state has the given phase, level and stages."""
     copy: Any = caffe_pb2.NetParameter()
     copy.CopyFrom(net_param)
@@ -23,7 +26,7 @@ def with_state(
     return copy
 
 
-def kept_layers(net_param: Any, *, log: bool = True) -> list[int]:
+def kept_layers(net_param: caffe_pb2.NetParameter, *, log: bool = True) -> list[int]:
     """Return the indices of the layers that belong to a NetParameter in its state.
 
     A layer with include rules belongs if one of them is met, a layer with exclude rules unless one
@@ -33,7 +36,7 @@ def kept_layers(net_param: Any, *, log: bool = True) -> list[int]:
     return [i for i, layer in enumerate(net_param.layer) if _stays(layer, net_param.state, log)]
 
 
-def _stays(layer: Any, state: Any, log: bool) -> bool:
+def _stays(layer: caffe_pb2.LayerParameter, state: caffe_pb2.NetState, log: bool) -> bool:
     if layer.include and layer.exclude:
         raise NetError(
             f"layer '{layer.name}' has include and exclude rules; only one kind is allowed"
@@ -43,7 +46,7 @@ def _stays(layer: Any, state: Any, log: bool) -> bool:
     return not any(_meets(state, rule, layer.name, log) for rule in layer.exclude)
 
 
-def filter_layers(net_param: Any, kept: list[int]) -> Any:
+def filter_layers(net_param: caffe_pb2.NetParameter, kept: list[int]) -> caffe_pb2.NetParameter:
     """Return a copy of a NetParameter with only the layers of these indices."""
     filtered = caffe_pb2.NetParameter()
     filtered.CopyFrom(net_param)
@@ -52,14 +55,16 @@ def filter_layers(net_param: Any, kept: list[int]) -> Any:
     return filtered
 
 
-def _meets(state: Any, rule: Any, layer_name: str, log: bool) -> bool:
+def _meets(
+    state: caffe_pb2.NetState, rule: caffe_pb2.NetStateRule, layer_name: str, log: bool
+) -> bool:
     reason = _broken_by(state, rule)
     if reason and log:
         logger.info("%s specified by a rule in layer %s", reason, layer_name)
     return not reason
 
 
-def _broken_by(state: Any, rule: Any) -> str:
+def _broken_by(state: caffe_pb2.NetState, rule: caffe_pb2.NetStateRule) -> str:
     """Return, in Caffe's words, why ``state`` does not meet ``rule``; empty if it does."""
     if rule.HasField("phase") and rule.phase != state.phase:
         return f"The NetState phase ({state.phase}) differed from the phase ({rule.phase})"

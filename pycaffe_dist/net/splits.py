@@ -12,7 +12,9 @@ from pycaffe_dist.schema import caffe_pb2
 _Place = tuple[int, int]  # (layer index, index among its bottoms or tops)
 
 
-def insert_splits(net_param: Any, where: Mapping[str, str]) -> Any:
+def insert_splits(
+    net_param: caffe_pb2.NetParameter, where: Mapping[str, str]
+) -> caffe_pb2.NetParameter:
     """Return a copy of a NetParameter in which every top has at most one reader.
 
     ``where`` has the layers' ``file:line`` by name.  Raises LayerError for an unknown bottom.
@@ -46,7 +48,7 @@ def insert_splits(net_param: Any, where: Mapping[str, str]) -> Any:
 
 
 def _trace(
-    net_param: Any, where: Mapping[str, str]
+    net_param: caffe_pb2.NetParameter, where: Mapping[str, str]
 ) -> tuple[dict[_Place, _Place], Counter[_Place], dict[_Place, float]]:
     """Find every bottom's producer, every top's number of readers and its loss weight."""
     latest: dict[str, _Place] = {}

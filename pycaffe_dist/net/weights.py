@@ -17,9 +17,10 @@ from pycaffe_dist.snapshot import caffemodel
 
 if TYPE_CHECKING:
     from pycaffe_dist.net.net import Net
+    from pycaffe_dist.schema.caffe_pb2 import LayerParameter
 
 
-def blobs_of(layer_param: Any, dtype: np.dtype) -> list[Blob]:
+def blobs_of(layer_param: LayerParameter, dtype: np.dtype) -> list[Blob]:
     """Return the blobs in a LayerParameter."""
     blobs = []
     for proto in layer_param.blobs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pycaffe_dist.comm.cluster import LocalCluster
 from pycaffe_dist.comm.measured import Link
@@ -22,6 +22,9 @@ from pycaffe_dist.schema import text
 from pycaffe_dist.schema.reading import read_lines
 from pycaffe_dist.solvers import nets
 from pycaffe_dist.solvers.method import Regularization, method_class
+
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
 UPDATE = "update"
 
@@ -51,14 +54,14 @@ class ImaginedCluster(LocalCluster):
         self.measured.product_rate = imagined.rate
 
 
-def open_net(path: str) -> tuple[Net, Any]:
+def open_net(path: str) -> tuple[Net, SolverParameter]:
     """Return a solver's train net, and the solver's parameters; raises PcaffeError."""
     param = text.read_solver(path)
     spec = nets.train_net(param)
     return Net(spec.param, seed=0, places=spec.places), param
 
 
-def measure_times(net: Net, param: Any, iterations: int) -> Times:
+def measure_times(net: Net, param: SolverParameter, iterations: int) -> Times:
     """Return the median times of so many iterations here, after a first one that compiles."""
     method = method_class(param.type)(param, net.parameters)
     net.record = spans = LayerTimes()

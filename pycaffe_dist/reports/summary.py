@@ -38,7 +38,9 @@ class LayerSummary:
     bytes: int
 
 
-def without_sources(param: Any, shape: tuple[int, int, int] | None = None) -> Any:
+def without_sources(
+    param: caffe_pb2.NetParameter, shape: tuple[int, int, int] | None = None
+) -> caffe_pb2.NetParameter:
     """Return a net whose data layers are replaced by inputs, so that it needs no data.
 
     ``shape`` (C, H, W) of a sample is for layers without ``crop_size`` (3 channels) or other fields
@@ -54,7 +56,7 @@ def without_sources(param: Any, shape: tuple[int, int, int] | None = None) -> An
     return net
 
 
-def _replace(layer: Any, shape: tuple[int, int, int] | None) -> None:
+def _replace(layer: caffe_pb2.LayerParameter, shape: tuple[int, int, int] | None) -> None:
     fields, transform = getattr(layer, _SOURCES[layer.type]), layer.transform_param
     crop, image = transform.crop_size, layer.image_data_param
     if shape is not None:

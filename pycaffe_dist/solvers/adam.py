@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.kernels.update import adam_update
 from pycaffe_dist.solvers.method import Method, register
+
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
 
 @register("Adam")
@@ -17,7 +20,7 @@ class Adam(Method):
     slots = 2
     step = staticmethod(adam_update)
 
-    def __init__(self, param: Any, *rest: Any):
+    def __init__(self, param: SolverParameter, *rest: Any):
         super().__init__(param, *rest)
         for name in ("momentum", "momentum2"):
             value = getattr(param, name)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pycaffe_dist.errors import UsageError
+
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
 _REGULARIZATIONS = ("L1", "L2")
 
 
-def check_fields(param: Any) -> None:
+def check_fields(param: SolverParameter) -> None:
     """Raise UsageError when a field of a SolverParameter has a value that means nothing."""
     if param.max_time < 0:
         raise UsageError(f"max_time must be at least 0 seconds, found {param.max_time:g}")

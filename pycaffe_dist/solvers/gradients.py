@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,15 +13,18 @@ from pycaffe_dist.net import Net
 from pycaffe_dist.solvers.engine import Engine
 from pycaffe_dist.solvers.state import TrainState
 
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
-def why_together(param: Any) -> str:
+
+def why_together(param: SolverParameter) -> str:
     """Name the field that makes a solver look at all gradients before any update; or nothing."""
     if param.clip_gradients >= 0:
         return "clip_gradients"
     return "data_type float16" if param.data_type == "float16" else ""
 
 
-def factor(param: Any, state: TrainState, net: Net, engine: Engine) -> float | None:
+def factor(param: SolverParameter, state: TrainState, net: Net, engine: Engine) -> float | None:
     """Return what to multiply all mean gradients with, or None to leave this update out.
 
     That is the inverse of the loss scale, and what brings the norm (before iter_size) within the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,13 +11,16 @@ from pycaffe_dist.device import Device
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.precision import bfloat16
 
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
+
 _FIRST = 2.0**15
 _LARGEST = 2.0**24
 # A dynamic scale doubles after so many iterations without an overflow.
 _PATIENCE = 1000
 
 
-def data_type(param: Any, device: Device) -> np.dtype:
+def data_type(param: SolverParameter, device: Device) -> np.dtype:
     """Return the type of a SolverParameter's ``data_type``; raises UsageError."""
     if param.data_type == "float32":
         return np.dtype(np.float32)

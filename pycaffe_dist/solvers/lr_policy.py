@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.log import logger
+
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
 # Weights are float32, and so is what their gradients are multiplied by.
 _LARGEST_RATE = 3.4028234663852886e38
@@ -25,7 +28,7 @@ class LearningRate:
     out of range.
     """
 
-    def __init__(self, param: Any):
+    def __init__(self, param: SolverParameter):
         self._param = param
         self.current_step = 0
         self._least_loss = math.inf

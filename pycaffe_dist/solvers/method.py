@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from pycaffe_dist.errors import UsageError
 from pycaffe_dist.registry import Registry
 
 if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
     from pycaffe_dist.solvers.update.target import UpdateTarget
 
 
@@ -38,7 +39,12 @@ class Method:
     step: ClassVar[Callable[..., None]]
     takes_momentum: ClassVar[bool] = True
 
-    def __init__(self, param: Any, targets: Sequence[UpdateTarget], device: Device = HOST):
+    def __init__(
+        self,
+        param: SolverParameter,
+        targets: Sequence[UpdateTarget],
+        device: Device = HOST,
+    ):
         if param.momentum and not self.takes_momentum:
             raise UsageError(f"{self.type} takes no momentum, found {param.momentum:g}")
         self.param = param

@@ -20,7 +20,7 @@ _TRAIN_FIELDS = ("net", "net_param", "train_net", "train_net_param")
 class NetSpec(NamedTuple):
     """A net to be built: its definition with the state set, where it came from, its places."""
 
-    param: Any
+    param: caffe_pb2.NetParameter
     origin: str
     places: Places | None
 
@@ -32,13 +32,13 @@ def _from_file(path: str, origin: str) -> NetSpec:
     return NetSpec(param, f"{origin}: {path}", places)
 
 
-def _inline(param: Any, origin: str) -> NetSpec:
+def _inline(param: caffe_pb2.NetParameter, origin: str) -> NetSpec:
     return NetSpec(param, origin, None)
 
 
-def _with_state(spec: NetSpec, phase: int, *overrides: Any) -> NetSpec:
+def _with_state(spec: NetSpec, phase: caffe_pb2.Phase, *overrides: caffe_pb2.NetState) -> NetSpec:
     """Merge the states: the phase first, then the net's own, then the solver's."""
-    state: Any = caffe_pb2.NetState()
+    state = caffe_pb2.NetState()
     state.phase = phase
     state.MergeFrom(spec.param.state)
     for override in overrides:
@@ -50,7 +50,11 @@ def _with_state(spec: NetSpec, phase: int, *overrides: Any) -> NetSpec:
 
 
 def make_train_net(
-    param: Any, cluster: Cluster, divide: bool, keep_diffs: bool, **options: Any
+    param: caffe_pb2.SolverParameter,
+    cluster: Cluster,
+    divide: bool,
+    keep_diffs: bool,
+    **options: Any,
 ) -> Net:
     """Return the train net of this rank; ``options`` are those of `Net`.
 
@@ -64,7 +68,7 @@ def make_train_net(
     return Net(spec.param, shard=shard, places=spec.places, keep_diffs=keep_diffs, **options)
 
 
-def make_test_nets(param: Any, cluster: Cluster, **options: Any) -> list[Net]:
+def make_test_nets(param: caffe_pb2.SolverParameter, cluster: Cluster, **options: Any) -> list[Net]:
     """Return the test nets of this rank; ``options`` are those of `Net`."""
     made = []
     # Tests are spread over ranks batch by batch, so the batches stay the prototxt's.
@@ -77,7 +81,7 @@ def make_test_nets(param: Any, cluster: Cluster, **options: Any) -> list[Net]:
     return made
 
 
-def train_net(solver: Any) -> NetSpec:
+def train_net(solver: caffe_pb2.SolverParameter) -> NetSpec:
     """Return the train net; raises UsageError unless exactly one field gives one."""
     given = [field for field in _TRAIN_FIELDS if solver.HasField(field)]
     if len(given) != 1:
@@ -94,7 +98,7 @@ def train_net(solver: Any) -> NetSpec:
     return _with_state(spec, caffe_pb2.TRAIN, solver.train_state)
 
 
-def test_nets(solver: Any) -> list[NetSpec]:
+def test_nets(solver: caffe_pb2.SolverParameter) -> list[NetSpec]:
     """Return the test nets, one per ``test_iter``; raises UsageError when the counts disagree."""
     specs = [_inline(param, "test_net_param") for param in solver.test_net_param]
     specs += [_from_file(path, "test_net file") for path in solver.test_net]
@@ -115,7 +119,7 @@ def test_nets(solver: Any) -> list[NetSpec]:
     return [_with_state(spec, caffe_pb2.TEST, state) for spec, state in zip(specs, states)]
 
 
-def _generic(solver: Any, count: int) -> Iterator[NetSpec]:
+def _generic(solver: caffe_pb2.SolverParameter, count: int) -> Iterator[NetSpec]:
     """Yield ``net`` or ``net_param`` for every test_iter that no explicit test net takes."""
     for _ in range(count):
         if solver.HasField("net_param"):
@@ -124,7 +128,7 @@ def _generic(solver: Any, count: int) -> Iterator[NetSpec]:
             yield _from_file(solver.net, "net file")
 
 
-def divide_batches(param: Any, ranks: int) -> None:
+def divide_batches(param: caffe_pb2.NetParameter, ranks: int) -> None:
     """Divide the batch size of every data layer that the net's state keeps by ``ranks``, in place.
 
     Raises UsageError for a batch size that the ranks cannot share evenly.

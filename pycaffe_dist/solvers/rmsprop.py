@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.kernels.update import rmsprop_update
 from pycaffe_dist.solvers.method import Method, register
+
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
 
 @register("RMSProp")
@@ -16,7 +19,7 @@ class RMSProp(Method):
     takes_momentum = False
     step = staticmethod(rmsprop_update)
 
-    def __init__(self, param: Any, *rest: Any):
+    def __init__(self, param: SolverParameter, *rest: Any):
         super().__init__(param, *rest)
         if not 0 <= param.rms_decay < 1:
             raise UsageError(f"rms_decay must be at least 0 and below 1, found {param.rms_decay:g}")

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from pycaffe_dist.solvers.state import TrainState
 LATEST, LATEST_OF_LAUNCH = "latest", "latest@launch"
 
 
-def check_prefix(param: Any) -> None:
+def check_prefix(param: caffe_pb2.SolverParameter) -> None:
     """Raise an error now if the first snapshot would fail for want of a writable folder."""
     if not param.snapshot_prefix:
         raise UsageError("the solver has snapshot but no snapshot_prefix")
@@ -49,7 +48,7 @@ def check_prefix(param: Any) -> None:
 
 
 @contextmanager
-def holding_prefix(param: Any) -> Iterator[None]:
+def holding_prefix(param: caffe_pb2.SolverParameter) -> Iterator[None]:
     """Keep other trainings from the solver's snapshot prefix, if it writes snapshots by itself.
 
     Raises UsageError when another process has the prefix.
@@ -78,7 +77,7 @@ class SnapshotWriter:
     is the solver state that a run would best resume from, for messages.
     """
 
-    def __init__(self, param: Any, keep: int = 0):
+    def __init__(self, param: caffe_pb2.SolverParameter, keep: int = 0):
         self._param = param
         self._keep = keep
         self._copies = Copies()
@@ -236,7 +235,7 @@ def restore(path: str, net: Net, method: Method, state: TrainState) -> Companion
     return about
 
 
-def resolve(param: Any, wanted: str) -> str:
+def resolve(param: caffe_pb2.SolverParameter, wanted: str) -> str:
     """Return the path of the solver state to resume from: for "latest", the newest good one.
 
     "latest@launch" takes only those that the attempts of this `pcaffe launch` have written.

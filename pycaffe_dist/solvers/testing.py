@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net
 from pycaffe_dist.solvers import resuming
 from pycaffe_dist.solvers.state import BeforeTest, TrainState
+
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
 
 def log_outputs(net: Net, phase_word: str, values: Sequence[float]) -> None:
@@ -34,7 +37,13 @@ class Testing:
     ``state`` counts their batches.
     """
 
-    def __init__(self, param: Any, nets: Sequence[Net], state: TrainState, cluster: Cluster):
+    def __init__(
+        self,
+        param: SolverParameter,
+        nets: Sequence[Net],
+        state: TrainState,
+        cluster: Cluster,
+    ):
         self._param, self._nets, self._state, self._cluster = param, nets, state, cluster
 
     def is_due(self) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.config import TrainOptions
     from pycaffe_dist.net.parameter import Parameter
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
     from pycaffe_dist.solvers import Solver
 
 # Paths of files and GPUs may differ between ranks; nets are compared after they are built.
@@ -41,7 +42,7 @@ def check_options(cluster: Cluster, options: TrainOptions) -> None:
     _check_alike(cluster, "command line", mine)
 
 
-def check_solvers(cluster: Cluster, param: Any) -> None:
+def check_solvers(cluster: Cluster, param: SolverParameter) -> None:
     """Raise ClusterError unless all ranks have the same SolverParameter; all ranks call it."""
     compared = type(param)()
     compared.CopyFrom(param)

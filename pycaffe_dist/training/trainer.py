@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 from pycaffe_dist.comm import cluster as clusters
 from pycaffe_dist.comm.cluster import Cluster
@@ -73,7 +72,11 @@ def _train(
 
 
 def _solver_for(
-    options: TrainOptions, param: Any, cluster: Cluster, chosen: Device, snapshot: str
+    options: TrainOptions,
+    param: caffe_pb2.SolverParameter,
+    cluster: Cluster,
+    chosen: Device,
+    snapshot: str,
 ) -> Solver:
     """Return the solver that ``options`` describe; it will resume from ``snapshot``."""
     if snapshot or options.weights:
@@ -121,14 +124,16 @@ def _run(
         timeline.write()
 
 
-def _find_snapshot(options: TrainOptions, param: Any, cluster: Cluster) -> str:
+def _find_snapshot(
+    options: TrainOptions, param: caffe_pb2.SolverParameter, cluster: Cluster
+) -> str:
     """Return the path of the solver state to resume from; rank 0 decides for all."""
     found = resolve(param, options.snapshot) if cluster.rank == 0 else ""
     return cluster.broadcast_bytes(found.encode()).decode()
 
 
 def make_solver(
-    param: Any,
+    param: caffe_pb2.SolverParameter,
     cluster: Cluster | None = None,
     *,
     exchange: str = TrainOptions.exchange,
@@ -168,7 +173,7 @@ def make_solver(
     return solver
 
 
-def _needs_gradients(param: Any) -> str:
+def _needs_gradients(param: caffe_pb2.SolverParameter) -> str:
     """Return why a solver needs all mean gradients itself; empty if it does not."""
     if param.clip_gradients >= 0:
         return "clip_gradients needs the norm of all mean gradients, which no rank has"
@@ -191,7 +196,7 @@ def launched_cluster() -> Cluster:
     return cluster
 
 
-def _solver_param(options: TrainOptions) -> Any:
+def _solver_param(options: TrainOptions) -> caffe_pb2.SolverParameter:
     """Read the solver; the flags for level, stages, seed and time override it."""
     param = text.read_solver(options.solver)
     param.train_state.level = options.level

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.comm.thread import Handle
     from pycaffe_dist.net.parameter import Parameter
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
     from pycaffe_dist.solvers.update.updater import Updater
 
 # A server's load differs from another's by at most one shard: this many make the difference small.
@@ -204,7 +205,7 @@ class ParameterServer(UpdateExchange):
         communication = cast("MPICluster", self.cluster).communication
         communication.submit(task(), f"{header.kind.name.lower()} of {self.type}").wait()
 
-    def _set_up(self, param: Any) -> Task:
+    def _set_up(self, param: SolverParameter) -> Task:
         """Tell every server what it serves."""
         cluster = cast("MPICluster", self.cluster)
         requests: list[Any] = []

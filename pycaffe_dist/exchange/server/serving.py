@@ -13,7 +13,7 @@ import enum
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from pycaffe_dist.solvers.update.target import ArrayTarget
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.comm.mpi import MPICluster
+    from pycaffe_dist.schema import caffe_pb2
     from pycaffe_dist.solvers.update.updater import Updater
 
 WATCH = "parameter server"
@@ -93,7 +94,7 @@ class Layout(NamedTuple):
 class Setup(NamedTuple):
     """What a server needs to know: the solver, the number of workers, the staleness, its shards."""
 
-    solver: Any
+    solver: caffe_pb2.SolverParameter
     workers: int
     staleness: int
     layouts: tuple[Layout, ...]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.solvers.update.target import UpdateTarget
+
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
 _POLICIES = ("", "scale", "clip")
 
@@ -22,7 +25,7 @@ class LayerRate:
     with a norm of 0 keep the rate.  Raises UsageError for an unknown policy.
     """
 
-    def __init__(self, param: Any):
+    def __init__(self, param: SolverParameter):
         if param.larc_policy not in _POLICIES:
             raise UsageError(
                 f"unknown larc_policy '{param.larc_policy}'; known are scale (LARS) and clip (LARC)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from pycaffe_dist.device import HOST, Device, use
 from pycaffe_dist.solvers.method import Regularization, method_class
 from pycaffe_dist.solvers.update.layer_rate import LayerRate
 from pycaffe_dist.solvers.update.target import UpdateTarget
+
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
 Target = TypeVar("Target", bound=UpdateTarget)
 
@@ -21,7 +24,7 @@ class Updater(Generic[Target]):
     Raises PcaffeError for an unknown solver type or larc_policy.
     """
 
-    def __init__(self, param: Any, targets: Sequence[Target], device: Device = HOST):
+    def __init__(self, param: SolverParameter, targets: Sequence[Target], device: Device = HOST):
         self.param = param
         self.targets = targets
         self.device = device

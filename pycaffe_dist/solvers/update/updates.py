@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pycaffe_dist.device import Device
 from pycaffe_dist.log import logger
@@ -17,6 +17,9 @@ from pycaffe_dist.solvers.update.factored import FactoredUpdates
 from pycaffe_dist.solvers.update.immediate import ImmediateUpdates
 from pycaffe_dist.solvers.update.updater import Updater
 
+if TYPE_CHECKING:
+    from pycaffe_dist.schema.caffe_pb2 import SolverParameter
+
 
 class Updates:
     """Updates a net's parameters, each once its mean gradient is there.
@@ -24,7 +27,14 @@ class Updates:
     ``keep_diffs`` says whether the net's diffs must hold the updates afterwards.
     """
 
-    def __init__(self, param: Any, net: Net, device: Device, profiler: Profiler, keep_diffs: bool):
+    def __init__(
+        self,
+        param: SolverParameter,
+        net: Net,
+        device: Device,
+        profiler: Profiler,
+        keep_diffs: bool,
+    ):
         self._param, self._net, self._profiler = param, net, profiler
         self.updater: Updater[Parameter] = Updater(param, net.parameters, device)
         self._factored: FactoredUpdates | None = None
