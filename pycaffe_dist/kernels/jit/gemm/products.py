@@ -28,20 +28,21 @@ from pycaffe_dist.threads import parallel_for
 VECTORS = 3
 # Steps of k whose operands stay in the first- and second-level cache.
 DEPTH = 256
-# A unit of work of a flat product has so many row tiles, or fewer if there would be too few units,
-# and so many column tiles that its panels have this size (half a second-level cache).
+# A unit of work of a flat product has `ROW_TILES` row tiles, or fewer (down to `FEWEST_ROW_TILES`)
+# until there are `ENOUGH_UNITS`.  Its column tiles have panels of at most `PANEL_BYTES` (half a
+# second-level cache).
 ROW_TILES, FEWEST_ROW_TILES, ENOUGH_UNITS = 64, 16, 32
 PANEL_BYTES = 1 << 17
 # How B is read: in place, from copies that each unit of work makes, or from one rearranged copy.
 DIRECT, PANELLED, LAID_OUT = 0, 1, 2
 # Up to this depth a flat product is bound by the memory traffic of y.
 SHALLOW = 128
-# A unit of work of a transposed product has at most so many tiles of B's rows.
+# The most tiles of B's rows in a unit of work of a transposed product.
 OUTPUT_TILES = 8
 
 
 class FlatSizes(NamedTuple):
-    """The numbers of a flat product's plan, whose matrices are (count, depth) · (depth, columns).
+    """The numbers of a flat product, whose matrices are (count, depth) · (depth, columns).
 
     A tile has `rows` rows and `vectors` vectors of `lanes` columns; a unit of work has at most
     `high` by `wide` tiles.  `reading` says how B is read.
@@ -57,6 +58,19 @@ class FlatSizes(NamedTuple):
     wide: int
     high: int
     reading: int
+
+
+class TransposedSizes(NamedTuple):
+    """The numbers of a transposed product: (count, depth) · (outputs, depth)ᵀ.
+
+    A unit of work has `tiles` tiles of outputs; a vector has `lanes` rows of the first matrix.
+    """
+
+    count: int
+    outputs: int
+    depth: int
+    tiles: int
+    lanes: int
 
 
 @dry_run.cached(maxsize=64)
@@ -221,13 +235,13 @@ class FlatProduct:
 
     @property
     def scratch_bytes(self) -> int:
-        """The memory that this plan keeps."""
+        """The bytes of memory kept between calls."""
         return self._packed.nbytes + self._bias.nbytes + self._laid_out.nbytes
 
     def lay_out(self, b: np.ndarray, transposed: bool = False) -> None:
         """Copy b (K, N), or (N, K) if ``transposed``, for every later `run` without a b.
 
-        The plan must have one product.
+        Only for one product: one image, one group.
         """
         depth, columns = self._k, self._n
         lanes, width = self._target.lanes, VECTORS * self._target.lanes
@@ -332,26 +346,26 @@ def _pack_lanes(begin, end, a, packed, bands, m, k, scale, lanes, transpose):
 
 
 @jit
-def _transposed_units(begin, end, packed, w, y, bias, bands, offsets, sizes):
-    m, n, k, tiles_per_unit, lanes, add = sizes
+def _transposed_units(begin, end, packed, w, y, bias, add, bands, offsets, sizes):
+    count, outputs, depth, tiles, lanes = sizes
     for unit in range(begin, end):
         for b in range(len(bands)):
             kernel, first_lane, vectors, rows, table = bands[b]
             width = vectors * lanes
-            first = unit * tiles_per_unit * rows
-            last = min(n, first + tiles_per_unit * rows)
-            if first >= n:
+            first = unit * tiles * rows
+            last = min(outputs, first + tiles * rows)
+            if first >= outputs:
                 continue
-            sums = np.zeros((tiles_per_unit * rows, width), np.float32)
-            for k0 in range(0, k, DEPTH):
-                steps = min(DEPTH, k - k0)
-                source = packed.ctypes.data + 4 * (first_lane * k + k0 * width)
+            sums = np.zeros((tiles * rows, width), np.float32)
+            for k in range(0, depth, DEPTH):
+                steps = min(DEPTH, depth - k)
+                source = packed.ctypes.data + 4 * (first_lane * depth + k * width)
                 for row in range(first, last, rows):
                     # The second table serves the last tile: its surplus rows repeat the last one.
-                    whole = row + rows <= n
+                    whole = row + rows <= outputs
                     call(
                         kernel,
-                        w.ctypes.data + 4 * (row * k + k0),
+                        w.ctypes.data + 4 * (row * depth + k),
                         0,
                         0,
                         4,
@@ -364,7 +378,7 @@ def _transposed_units(begin, end, packed, w, y, bias, bands, offsets, sizes):
                         steps,
                         sums[row - first].ctypes.data,
                     )
-            for lane in range(min(width, m - first_lane)):
+            for lane in range(min(width, count - first_lane)):
                 out = y[first_lane + lane, first:last]
                 for i in range(last - first):
                     value = sums[i, lane] + bias[first + i]
@@ -375,7 +389,6 @@ class TransposedProduct:
     """y (M, N) = a (M, K) · wᵀ with w (N, K)."""
 
     def __init__(self, target: Target, m: int, n: int, k: int):
-        self._shape = (m, n, k)
         table: list[int] = []
         bands, lane = [], 0
         for vectors in lane_tiles(-(-m // target.lanes)):
@@ -394,11 +407,12 @@ class TransposedProduct:
         # Enough units for a few threads, large enough to use the packed operand well.
         tiles = max(1, min(OUTPUT_TILES, n // (8 * fewest)))
         self._units = -(-n // (tiles * fewest))
-        self._sizes = np.array([m, n, k, tiles, target.lanes, 0], np.int64)
+        self._m, self._k = m, k
+        self._sizes = np.array(TransposedSizes(m, n, k, tiles, target.lanes), np.int64)
 
     @property
     def scratch_bytes(self) -> int:
-        """The memory that this plan keeps."""
+        """The bytes of memory kept between calls."""
         return self._packed.nbytes
 
     def run(
@@ -411,7 +425,7 @@ class TransposedProduct:
         scale: float = 1.0,
     ) -> None:
         """Set y to scale·a·wᵀ + bias (of N elements); with ``add``, add to y."""
-        m, _, k = self._shape
+        m, k = self._m, self._k
         parallel_for(
             _pack_lanes,
             len(self._bands) * -(-k // DEPTH),
@@ -425,7 +439,6 @@ class TransposedProduct:
             self._transpose,
             grain=max(1, 65536 // (DEPTH * min(m, 2 * self._lanes))),
         )
-        self._sizes[5] = int(add)
         parallel_for(
             _transposed_units,
             self._units,
@@ -433,6 +446,7 @@ class TransposedProduct:
             w.reshape(-1),
             y,
             self._no_bias if bias is None else bias.reshape(-1),
+            int(add),
             self._bands,
             self._offsets,
             self._sizes,
