@@ -23,7 +23,7 @@ from pycaffe_dist.kernels.jit.convolution.planes import (
 )
 from pycaffe_dist.threads import parallel_for
 
-# So many neighbouring channels of an image are computed before the next image.
+# The number of neighbouring channels of an image that are computed before the next image.
 CHANNELS = 32
 # A chunk of planes must be worth waking a thread.
 ELEMENTS_PER_CHUNK = 1 << 14
@@ -78,7 +78,7 @@ class DepthwiseConvolution:
 
     @property
     def scratch_bytes(self) -> int:
-        """The memory that this plan keeps."""
+        """The bytes of memory kept between calls."""
         return self._zeros.nbytes
 
     def forward(

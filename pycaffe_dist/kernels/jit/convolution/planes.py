@@ -22,7 +22,7 @@ from pycaffe_dist.kernels.jit.codegen.target import Target
 STRIDES = (1, 2)
 # Taps are unrolled in machine code; the weights or sums of more taps do not fit the registers.
 MOST_TAPS = 25
-# So many vectors with equal code are worth a loop.
+# The fewest vectors with equal code that are worth a loop.
 LOOPED = 3
 
 

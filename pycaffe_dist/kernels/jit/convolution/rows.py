@@ -8,6 +8,7 @@ import numpy as np
 
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan
+from pycaffe_dist.kernels.jit.biased import BiasedConvolution
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
@@ -43,11 +44,8 @@ def split_pixels(width: int, most: int, multiple: int) -> list[tuple[int, int]]:
     return [(start, stop - start) for start, stop in itertools.pairwise(starts)]
 
 
-class RowConvolution:
-    """One direction of one convolution: ``backward`` False is forward, True the data gradient.
-
-    Input and output are relative to the direction: the data gradient reads dy and writes dx.
-    """
+class RowConvolution(BiasedConvolution):
+    """One direction of one convolution: ``backward`` False is forward, True the data gradient."""
 
     def __init__(
         self,
@@ -62,17 +60,18 @@ class RowConvolution:
         self._width_x, self._width_y = x_shape[-1], plan.output[-1]
         channels_x, channels_y = w_shape[1], w_shape[0] // geometry.group
         self._taps, self._columns = len(plan.rows), geometry.kernel[-1]
-        self._inputs, self._outputs = channels_x, channels_y
+        self._inputs, outputs = channels_x, channels_y
         pixels_in, pixels_out = plan.pixels_in, plan.pixels_out
         if backward:
-            self._inputs, self._outputs = channels_y, channels_x
+            self._inputs, outputs = channels_y, channels_x
             pixels_in, pixels_out = pixels_out, pixels_in
         self._rows, self._row_starts = self._row_table(plan)
         self._offsets = self._column_offsets(geometry)
-        self._make_tiles(target, geometry)
+        padded = self._make_tiles(target, geometry, outputs)
+        super().__init__(self.group, outputs, padded)
         width_out = self._width_x if backward else self._width_y
         self._sizes = np.array(
-            [self._inputs, self._outputs, pixels_in, pixels_out, width_out, self.group], np.int64
+            [self._inputs, outputs, pixels_in, pixels_out, width_out, self.group], np.int64
         )
 
     def _row_table(self, plan: Im2colPlan) -> tuple[np.ndarray, np.ndarray]:
@@ -117,14 +116,17 @@ class RowConvolution:
             taps.append(tuple(pairs))
         return tuple(taps)
 
-    def _make_tiles(self, target: Target, geometry: ConvolutionGeometry) -> None:
-        """Compile the kernels; fill the tables of pixel tiles and of output-channel tiles."""
+    def _make_tiles(self, target: Target, geometry: ConvolutionGeometry, outputs: int) -> int:
+        """Compile the kernels; fill the tables of pixel tiles and of output-channel tiles.
+
+        Returns the number of output channels, padded.
+        """
         stride = geometry.stride[-1]
         width = self._width_x if self.backward else self._width_y
         tiles: list[tuple[int, int, int]] = []
         first_of: dict[int, tuple[int, int]] = {}
         bands, channel, weight = [], 0, 0
-        for size in split_vectors(-(-self._outputs // target.lanes), width, target):
+        for size in split_vectors(-(-outputs // target.lanes), width, target):
             if size not in first_of:
                 begin = len(tiles)
                 multiple = stride if self.backward else 1
@@ -139,36 +141,25 @@ class RowConvolution:
             weight += self._taps * self._inputs * self._columns * lanes
         self._tiles, self._bands = np.array(tiles, np.int64), np.array(bands, np.int64)
         self._packed = np.zeros((self.group, weight), np.float32)
-        self._bias = np.zeros((self.group, channel), np.float32)
-        self._slope = np.ones(1, np.float32)
+        return channel
 
     @property
     def scratch_bytes(self) -> int:
-        """The memory that this plan keeps."""
-        return self._packed.nbytes + self._bias.nbytes
+        """The bytes of memory kept between calls."""
+        return self._packed.nbytes + super().scratch_bytes
 
-    def run(
-        self,
-        source: np.ndarray,
-        w: np.ndarray,
-        b: np.ndarray | None,
-        out: np.ndarray,
-        slope: float = 1.0,
-    ) -> None:
-        """Set out to the convolution of source, plus b; multiply negative results by slope."""
-        self._bias[:, : self._outputs] = 0 if b is None else b.reshape(self.group, -1)
-        self._slope[0] = slope
+    def _convolve(self, source: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
         shaped = w.reshape(w.shape[0], w.shape[1], self._taps, self._columns)
         pack = _pack_for_data if self.backward else _pack_for_forward
         parallel_for(pack, self.group * len(self._bands), shaped, self._packed, self._bands)
         parallel_for(
-            _convolve,
+            _convolve_rows,
             self.images * self.group * len(self._bands),
-            source.reshape(-1),
+            source,
             self._packed,
             self._bias,
             self._slope,
-            out.reshape(-1),
+            out,
             self._tiles,
             self._bands,
             self._rows,
@@ -224,7 +215,7 @@ def _fill_row(out, start, width, plane, channels, bias, slope):
 
 
 @jit
-def _convolve(
+def _convolve_rows(
     begin, end, x, packed, bias, slope, y, tiles, bands, rows, row_starts, offsets, sizes
 ):
     inputs, outputs, pixels_in, pixels_out, width, group = sizes

@@ -25,8 +25,8 @@ from pycaffe_dist.threads import parallel_for, thread_count
 PIXELS_PER_PIECE = 256
 FEW_CHANNELS = 6
 UNITS_PER_THREAD = 3
-# With few channels the images are cut into so many parts, whose sums are added in the end.  The
-# number of threads does not matter: the order of additions shows in the result.
+# With few channels the images are cut into this number of parts, whose sums are added in the end.
+# It does not depend on the threads: the order of additions shows in the result.
 PARTS = 12
 
 

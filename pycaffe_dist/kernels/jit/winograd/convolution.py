@@ -19,6 +19,7 @@ import numpy as np
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit import workspace
+from pycaffe_dist.kernels.jit.biased import BiasedConvolution
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
@@ -48,8 +49,8 @@ PRODUCT_BYTES = 1 << 19
 FEWEST_TILES, MOST_TILES = 24, 96
 # Bytes of transformed inputs at a time.
 INPUT_BYTES = 1 << 22
-# Up to so many bytes, all transformed weights are kept; a block's transformed inputs and products
-# may then have so many.
+# All transformed weights are kept if they have at most `FILTER_BYTES`; a block's transformed inputs
+# and products then have at most `BLOCK_BYTES`.
 FILTER_BYTES, BLOCK_BYTES = 1 << 21, 1 << 19
 UNITS_PER_THREAD = 4
 # At least the height of a product's tile of sums, whose last rows may be unused.
@@ -57,7 +58,7 @@ SURPLUS_TILES = 16
 
 
 class Sizes(NamedTuple):
-    """The numbers of a plan; tiles of the transformed inputs are `pitch` floats apart.
+    """The numbers of a convolution; tiles of the transformed inputs are `pitch` floats apart.
 
     Neighbouring positions in a tile are `panel` floats apart in the inputs, `filter` in the weights
     and `product` in the products.  A unit of work has `bands` bands and `block` pieces at a time.
@@ -78,7 +79,7 @@ class Sizes(NamedTuple):
     backward: int
 
 
-class WinogradConvolution:
+class WinogradConvolution(BiasedConvolution):
     """One direction of one convolution with tiles of ``tile``² outputs, like `RowConvolution`."""
 
     def __init__(
@@ -120,8 +121,7 @@ class WinogradConvolution:
             odd_lines((block * held + SURPLUS_TILES) * unit_lanes),
             *(together, block, int(backward)),
         )
-        self._bias = np.zeros((geometry.group, -(-outputs // lanes) * lanes), np.float32)
-        self._slope = np.ones(1, np.float32)
+        super().__init__(geometry.group, outputs, -(-outputs // lanes) * lanes)
         width = taps**2 * (1 if backward else inputs)
         specs = [
             GatherKernel(inner[1] < lanes),
@@ -157,24 +157,8 @@ class WinogradConvolution:
         most = max(1, INPUT_BYTES // (piece_bytes * block))
         return -(-blocks // -(-blocks // most)) * block
 
-    @property
-    def scratch_bytes(self) -> int:
-        """The memory that this plan keeps."""
-        return self._bias.nbytes
-
-    def run(
-        self,
-        source: np.ndarray,
-        w: np.ndarray,
-        b: np.ndarray | None,
-        out: np.ndarray,
-        slope: float = 1.0,
-    ) -> None:
-        """Set out to the convolution of source, plus b; multiply negative results by slope."""
-        z, grids = self._sizes, self._in
-        self._bias[:, : z.outputs] = 0 if b is None else b.reshape(z.group, -1)
-        self._slope[0] = slope
-        x, w, y, tables = source.reshape(-1), w.reshape(-1), out.reshape(-1), self._kernels
+    def _convolve(self, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+        z, grids, w, tables = self._sizes, self._in, w.reshape(-1), self._kernels
         blocks, units = -(-z.inputs // z.lanes), -(-len(self._bands) // z.bands)
         if self._keeps_filters:
             with workspace.shared.lend(self._filters) as filters:

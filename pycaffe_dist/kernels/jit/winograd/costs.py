@@ -12,7 +12,7 @@ from pycaffe_dist.kernels.jit.winograd.phases import phase_shapes
 
 Pass = Literal["forward", "data", "weights"]
 
-# Tiles have the square of so many outputs; the kernels are those that `toom_cook.POINTS` allows.
+# A tile's outputs along each side; the kernels that `toom_cook.POINTS` allows.
 TILES = (4, 2)
 KERNELS = (3, 5)
 # Measured cycles by the size of the transformed tiles, for a vector of channels of one tile: inputs
@@ -30,7 +30,7 @@ STARTING_STEPS = 6
 LEAST_GAIN = 1.1
 # Cycles to split strided inputs into phases, for one value.
 SPLITTING_CYCLES = 2
-# The model spreads the work on the weights over so many images.  The real number must not matter: a
+# The number of images over which the model spreads the work on the weights, whatever the batch: a
 # rank with a part of the batch must compute the same as one process with the whole batch.
 NOMINAL_IMAGES = 16
 

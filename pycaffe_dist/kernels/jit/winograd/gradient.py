@@ -40,7 +40,7 @@ UNIT_CHANNELS, UNITS = 48, 8
 
 
 class Sizes(NamedTuple):
-    """The numbers of a plan.
+    """The numbers of a weight gradient.
 
     Neighbouring positions in a tile are `panel_x` floats apart in the inputs, `panel_y` in the
     gradients and `panel_w` in their products.  Inputs come in blocks of `channels`, each of `held`

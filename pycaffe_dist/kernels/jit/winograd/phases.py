@@ -19,7 +19,7 @@ from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
 from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
 from pycaffe_dist.threads import parallel_for
 
-# So many images are split into phases at a time.
+# The number of images that are split into phases at a time.
 IMAGES = 4
 
 Shapes = tuple[tuple[int, ...], tuple[int, ...], ConvolutionGeometry]
@@ -59,7 +59,7 @@ class _Phases:
 
     @property
     def scratch_bytes(self) -> int:
-        """The memory that this plan keeps."""
+        """The bytes of memory kept between calls."""
         return self._x.nbytes + self._w.nbytes
 
     def _split(self, x: np.ndarray, phases: np.ndarray) -> None:
@@ -78,28 +78,23 @@ class PhasedConvolution(_Phases):
 
     def __init__(self, target: Target, *shapes: Any, tile: int):
         super().__init__(*shapes)
-        plan = self._x_shape, self._w_shape, self._geometry
-        self._winograd = WinogradConvolution(target, *plan, backward=False, tile=tile)
+        parts = self._x_shape, self._w_shape, self._geometry
+        self._winograd = WinogradConvolution(target, *parts, backward=False, tile=tile)
 
     @property
     def scratch_bytes(self) -> int:
-        """The memory that this plan keeps."""
+        """The bytes of memory kept between calls."""
         return super().scratch_bytes + self._winograd.scratch_bytes
 
     def run(
-        self,
-        source: np.ndarray,
-        w: np.ndarray,
-        b: np.ndarray | None,
-        out: np.ndarray,
-        slope: float = 1.0,
+        self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, y: np.ndarray, slope: float = 1.0
     ) -> None:
-        """Set out to the convolution of source, plus b; multiply negative results by slope."""
+        """Set y to the convolution of x, plus b; multiply negative results by slope."""
         for whole, part in _pairs(w, self._w, self._stride):
             part[...] = whole
-        for n in range(0, source.shape[0], self._images):
-            self._split(source[n : n + self._images], self._x)
-            self._winograd.run(self._x, self._w, b, out[n : n + self._images], slope)
+        for n in range(0, x.shape[0], self._images):
+            self._split(x[n : n + self._images], self._x)
+            self._winograd.run(self._x, self._w, b, y[n : n + self._images], slope)
 
 
 class PhasedGradient(_Phases):
@@ -107,8 +102,8 @@ class PhasedGradient(_Phases):
 
     def __init__(self, target: Target, *shapes: Any, tile: int):
         super().__init__(*shapes)
-        plan = self._x_shape, self._w_shape, self._geometry
-        self._winograd = WinogradGradient(target, *plan, tile)
+        parts = self._x_shape, self._w_shape, self._geometry
+        self._winograd = WinogradGradient(target, *parts, tile)
 
     def run(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
         """Add the gradient to dw."""

@@ -1,0 +1,42 @@
+"""Bias and slope of a convolution, where its kernels read them."""
+
+from __future__ import annotations
+
+import abc
+
+import numpy as np
+
+
+class BiasedConvolution(abc.ABC):
+    """One direction of one convolution: the base of its kinds.
+
+    Input and output are relative to the direction: the data gradient reads dy and writes dx.  Of
+    each group's bias, ``outputs`` values are used; there is memory for ``padded``.
+    """
+
+    def __init__(self, group: int, outputs: int, padded: int):
+        self._outputs = outputs
+        self._bias = np.zeros((group, padded), np.float32)
+        self._slope = np.ones(1, np.float32)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of memory kept between calls."""
+        return self._bias.nbytes
+
+    def run(
+        self,
+        source: np.ndarray,
+        w: np.ndarray,
+        b: np.ndarray | None,
+        out: np.ndarray,
+        slope: float = 1.0,
+    ) -> None:
+        """Set out to the convolution of source, plus b; multiply negative results by slope."""
+        self._bias[:, : self._outputs] = 0 if b is None else b.reshape(len(self._bias), -1)
+        self._slope[0] = slope
+        self._convolve(source.reshape(-1), w, out.reshape(-1))
+
+    @abc.abstractmethod
+    def _convolve(self, source: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
+        """Set ``out``; both arrays are flat."""
