@@ -91,7 +91,7 @@ _GUARD = 0xA5
 _GARBAGE = 0xFF  # what an `empty` array holds: NaN, as floats
 
 
-class Memory(NamedTuple):
+class Pointer(NamedTuple):
     """The beginning of an array, like ``data`` of CuPy's arrays."""
 
     ptr: int
@@ -186,9 +186,9 @@ class DeviceArray(NDArrayOperatorsMixin):
         }
 
     @property
-    def data(self) -> Memory:
+    def data(self) -> Pointer:
         """The array's beginning."""
-        return Memory(self.inner.ctypes.data)
+        return Pointer(self.inner.ctypes.data)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         raise TypeError(

@@ -17,7 +17,7 @@ from pycaffe_dist.gpu.mirror import MirroredStorage
 Shape = tuple[int, ...]
 
 
-class Memory(NamedTuple):
+class MemoryUse(NamedTuple):
     """Bytes of a GPU's memory: used by arrays, held by the pool, free, and in total."""
 
     used: int
@@ -192,7 +192,7 @@ class GPU(Device, abc.ABC):
         """
 
     @abc.abstractmethod
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryUse:
         """Return the figures of the GPU's memory."""
 
 

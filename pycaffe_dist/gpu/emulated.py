@@ -20,7 +20,7 @@ import numpy as np
 
 from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.arrays import ArrayModule, DeviceArray, guards_are_intact
-from pycaffe_dist.gpu.base import GPU, Memory, product
+from pycaffe_dist.gpu.base import GPU, MemoryUse, product
 from pycaffe_dist.kernels import caching
 from pycaffe_dist.kernels.cuda.source import Signature, Source, c_type, common
 from pycaffe_dist.precision import wide
@@ -149,8 +149,8 @@ class EmulatedGPU(GPU):
     def mpi_refusal(self, cuda_aware: bool | None) -> str:
         return ""  # its memory is the host's
 
-    def memory(self) -> Memory:
-        return Memory(0, 0, 0, 0)
+    def memory(self) -> MemoryUse:
+        return MemoryUse(0, 0, 0, 0)
 
     def function(
         self, source: Source, signature: Signature, binding: Mapping[str, np.dtype]

@@ -17,7 +17,7 @@ from cupy_backends.cuda.libs import cublas
 
 from pycaffe_dist.device import use
 from pycaffe_dist.errors import DeviceError
-from pycaffe_dist.gpu.base import GPU, Memory, product
+from pycaffe_dist.gpu.base import GPU, MemoryUse, product
 from pycaffe_dist.kernels.cuda.source import Signature, Source, common
 
 # A loop over elements gets at most so many blocks of 256 threads for each multiprocessor: a few
@@ -170,11 +170,11 @@ class RealGPU(GPU):
         words = {True: "", False: "MPI is not CUDA-aware", None: "MPI does not say that it is"}
         return words[cuda_aware]
 
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryUse:
         with use(self):
             pool = cupy.get_default_memory_pool()
             free, total = runtime.memGetInfo()
-            return Memory(pool.used_bytes(), pool.total_bytes(), free, total)
+            return MemoryUse(pool.used_bytes(), pool.total_bytes(), free, total)
 
     def function(
         self, source: Source, signature: Signature, binding: Mapping[str, np.dtype]

@@ -17,7 +17,7 @@ from pycaffe_dist.schema.places import Places
 _TRAIN_FIELDS = ("net", "net_param", "train_net", "train_net_param")
 
 
-class NetSpec(NamedTuple):
+class NetDefinition(NamedTuple):
     """A net to be built: its definition with the state set, where it came from, its places."""
 
     param: caffe_pb2.NetParameter
@@ -25,18 +25,20 @@ class NetSpec(NamedTuple):
     places: Places | None
 
 
-def _from_file(path: str, origin: str) -> NetSpec:
+def _from_file(path: str, origin: str) -> NetDefinition:
     if not path:
         raise UsageError(f"the name of the solver's {origin} is empty")
     param, places = text.read_net_with_places(path)
-    return NetSpec(param, f"{origin}: {path}", places)
+    return NetDefinition(param, f"{origin}: {path}", places)
 
 
-def _inline(param: caffe_pb2.NetParameter, origin: str) -> NetSpec:
-    return NetSpec(param, origin, None)
+def _inline(param: caffe_pb2.NetParameter, origin: str) -> NetDefinition:
+    return NetDefinition(param, origin, None)
 
 
-def _with_state(spec: NetSpec, phase: caffe_pb2.Phase, *overrides: caffe_pb2.NetState) -> NetSpec:
+def _with_state(
+    spec: NetDefinition, phase: caffe_pb2.Phase, *overrides: caffe_pb2.NetState
+) -> NetDefinition:
     """Merge the states: the phase first, then the net's own, then the solver's."""
     state = caffe_pb2.NetState()
     state.phase = phase
@@ -81,7 +83,7 @@ def make_test_nets(param: caffe_pb2.SolverParameter, cluster: Cluster, **options
     return made
 
 
-def train_net(solver: caffe_pb2.SolverParameter) -> NetSpec:
+def train_net(solver: caffe_pb2.SolverParameter) -> NetDefinition:
     """Return the train net; raises UsageError unless exactly one field gives one."""
     given = [field for field in _TRAIN_FIELDS if solver.HasField(field)]
     if len(given) != 1:
@@ -98,7 +100,7 @@ def train_net(solver: caffe_pb2.SolverParameter) -> NetSpec:
     return _with_state(spec, caffe_pb2.TRAIN, solver.train_state)
 
 
-def test_nets(solver: caffe_pb2.SolverParameter) -> list[NetSpec]:
+def test_nets(solver: caffe_pb2.SolverParameter) -> list[NetDefinition]:
     """Return the test nets, one per ``test_iter``; raises UsageError when the counts disagree."""
     specs = [_inline(param, "test_net_param") for param in solver.test_net_param]
     specs += [_from_file(path, "test_net file") for path in solver.test_net]
@@ -119,7 +121,7 @@ def test_nets(solver: caffe_pb2.SolverParameter) -> list[NetSpec]:
     return [_with_state(spec, caffe_pb2.TEST, state) for spec, state in zip(specs, states)]
 
 
-def _generic(solver: caffe_pb2.SolverParameter, count: int) -> Iterator[NetSpec]:
+def _generic(solver: caffe_pb2.SolverParameter, count: int) -> Iterator[NetDefinition]:
     """Yield ``net`` or ``net_param`` for every test_iter that no explicit test net takes."""
     for _ in range(count):
         if solver.HasField("net_param"):
