@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.pcaffe-installed
 RANKS ?= 2
-# Tests run in so many processes; those under mpirun share one of them.
+# The number of processes for tests; tests under mpirun share one of them.
 WORKERS ?= auto
 PYTEST_FLAGS ?= -q
 BENCH_FLAGS ?=

@@ -17,7 +17,7 @@ COPIED_BYTES = 1 << 26
 
 
 def multiply_add_peak(threads: int, seconds: float, clock: Callable[[], float]) -> float:
-    """Return the flop/s of so many threads at the same time, from products in their caches."""
+    """Return the flop/s of a number of threads together, from products in their caches."""
     unit = host_target()
     rows, vectors, depth = unit.tile_rows(2), 2, 1 << 14
     run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11)(
@@ -40,7 +40,7 @@ def multiply_add_peak(threads: int, seconds: float, clock: Callable[[], float]) 
 
 
 def copy_peak(threads: int, seconds: float) -> float:
-    """Return the bytes per second that so many threads read and write while copying arrays."""
+    """Return the bytes per second that a number of threads read and write while copying arrays."""
 
     def copy() -> Callable[[], object]:
         source, target = np.ones(COPIED_BYTES, np.uint8), np.ones(COPIED_BYTES, np.uint8)

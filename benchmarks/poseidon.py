@@ -43,7 +43,7 @@ layer { name: 'data' type: 'DummyData' top: 'data' top: 'label' dummy_data_param
 
 
 def net_text() -> str:
-    """Return the net: VGG-19's training layers on made-up data, with so many classes."""
+    """Return the net: VGG-19's training layers on made-up data, with a number of classes."""
     source: Any = text.read_net(MODEL)
     net: Any = text.parse(DATA % (BATCH, BATCH), caffe_pb2.NetParameter())
     net.name = "VGG-19 with 22K classes"

@@ -26,7 +26,7 @@ snapshot_after_train: false
 EXCHANGES = ("allreduce", "sufficient_factor", "one_sided", "hierarchical")
 WIRES = ("float32", "bfloat16", "float16")
 SEEDS = (1, 2, 3)
-# Losses of single iterations vary: a curve is a mean over so many.
+# Losses of single iterations vary: a curve has means over this number.
 WINDOW = 50
 
 

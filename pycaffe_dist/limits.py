@@ -13,7 +13,8 @@ VARIABLE = "PCAFFE_NO_LIMITS"
 PROTOTXT_BYTES = 4 << 20
 # Of an image that OpenCV decodes; the largest cameras have 200 million pixels.
 IMAGE_PIXELS = 1 << 28
-# Compressed arrays may always have this size; larger ones at most so many times their stored size.
+# Compressed arrays may always have `_ARRAY_BYTES`; larger ones at most `_MOST_EXPANSION` times
+# their stored size.
 _ARRAY_BYTES = 1 << 30
 _MOST_EXPANSION = 64
 # Data sets of an HDF5 file are numbered from 0; the deepest nets have a few thousand.

@@ -139,7 +139,7 @@ class _Pool:
         for worker in self.workers[: chunks - 1]:
             worker.start(job)
         job.work()
-        # All chunks are drawn now: who is not here yet will find nothing to do.
+        # All chunks are drawn now: a worker that comes later will find nothing to do.
         for worker in tuple(job.entered):
             worker.wait(job)
         if job.error is not None:

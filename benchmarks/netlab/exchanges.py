@@ -40,7 +40,7 @@ WARM_UP = 3  # iterations; auto settles on its plan in these and more that are n
 
 @dataclass
 class Found:
-    """Seconds of a way on so many hosts: of iterations, and other predictions and measurements.
+    """Seconds of a way on a number of hosts: of iterations, and other predictions and measurements.
 
     ``predicted`` is the simulator's time of an iteration, ``backward`` the time of all layers.
     """

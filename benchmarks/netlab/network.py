@@ -48,7 +48,7 @@ def bits(rate: str) -> float:
 
 
 class Network:
-    """So many hosts, inside a ``with``; every link has ``rate`` in both directions."""
+    """A number of hosts, inside a ``with``; every link has ``rate`` in both directions."""
 
     def __init__(self, hosts: int, rate: str):
         self.hosts = [f"{PREFIX}-{number}" for number in range(1, hosts + 1)]
@@ -118,7 +118,7 @@ class Network:
     def mpirun(
         self, hosts: int, command: Sequence[str], environment: dict[str, str], ranks: int = 1
     ) -> str:
-        """Run a command on the first so many hosts, ``ranks`` on each; return its output.
+        """Run a command on the first ``hosts`` hosts, ``ranks`` on each; return its output.
 
         Raises SystemExit with the end of the output when it fails.
         """

@@ -57,7 +57,7 @@ def _multiply_beside(cluster: MPICluster, task: Task) -> tuple[float, Any]:
 
 
 def _beside_large(cluster: MPICluster) -> tuple[float, float]:
-    """Return what is left of the rates of products and of the wire."""
+    """Return the rates of products and of the wire beside each other, as fractions of alone."""
     link, rate = link_of(cluster), product_rate(cluster)
     messages = int(np.clip(_SECONDS * link.bandwidth / LARGE_BYTES, *_LARGE))
     cluster.barrier()
@@ -67,7 +67,7 @@ def _beside_large(cluster: MPICluster) -> tuple[float, float]:
 
 
 def _per_message(cluster: MPICluster) -> float:
-    """Return the processor time that a message takes from kernels, besides that of its bytes.
+    """Return the processor time that a message takes from kernels, besides the time for its bytes.
 
     After a product has filled the caches, it is several times the time of messages alone.
     """

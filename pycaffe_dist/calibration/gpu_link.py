@@ -14,7 +14,7 @@ from pycaffe_dist.comm.measured import Link
 from pycaffe_dist.device import use
 from pycaffe_dist.gpu.base import GPU
 
-# What is summed to measure NCCL, and how often.
+# The bytes of a sum that measures NCCL, and the number of sums.
 _BYTES = 4 << 20
 _REPETITIONS = 4
 

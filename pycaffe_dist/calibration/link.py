@@ -44,7 +44,7 @@ def between(small: float, large: float) -> Link:
 def saturate(
     communicator: Any, shift: int, messages: int
 ) -> Generator[Step, None, tuple[float, int]]:
-    """Send so many large messages to rank + ``shift``, and receive equally many, a few at a time.
+    """Send large ``messages`` to rank + ``shift``, and receive equally many, a few at a time.
 
     Returns the seconds and the bytes sent.
     """
@@ -62,7 +62,7 @@ def saturate(
 
 
 def exchange_bytes(communicator: Any, shift: int, rounds: int) -> Generator[Step, None, None]:
-    """Send a byte to rank + ``shift``, and receive one, so many times one after the other."""
+    """Send a byte to rank + ``shift``, and receive one; repeat it for a number of ``rounds``."""
     rank, size = communicator.Get_rank(), communicator.Get_size()
     to, back = (rank + shift) % size, (rank - shift) % size
     out, into = np.zeros(1, np.uint8), np.empty(1, np.uint8)

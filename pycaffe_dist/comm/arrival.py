@@ -34,15 +34,15 @@ def in_stream(gpu: GPU, name: str, task: Task) -> Task:
 
 
 class Copies:
-    """Copies of arrays of ``device`` to the host, made while that goes on computing."""
+    """Copies of arrays of ``device`` to the host, made while the device goes on computing."""
 
     def __init__(self, device: Device):
         self._device: Any = device
-        # What is copied, with the event behind it: the device's memory must last as long.
+        # The arrays, kept until their copies are made, and the events that follow the copies.
         self._under_way: list[tuple[Any, Any]] = []
 
     def start(self, source: Any, target: np.ndarray) -> None:
-        """Begin to copy what ``source`` holds when the device has come this far."""
+        """Begin to copy ``source``, with its values after the work enqueued so far."""
         gpu = self._device
         if not gpu.is_gpu:
             target[...] = source

@@ -1,4 +1,4 @@
-"""The ranks of a run: their names, what they agree on, and how one of them ends the run."""
+"""The ranks of a run: their names, small messages between them, and the end of the run by one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Cluster(abc.ABC):
     """The ranks of a run, seen from one of them.
 
     ``rank`` of ``size`` ranks; ``hosts`` names every rank's host; ``local_rank`` of ``local_size``
-    ranks on this host; ``threads`` is this rank's share of its host's cores; ``measured`` is what
-    `pycaffe_dist.calibration` has found out.  Every operation is collective: all ranks call the
+    ranks on this host; ``threads`` is this rank's share of its host's cores; ``measured`` has the
+    measurements of `pycaffe_dist.calibration`.  Every operation is collective: all ranks call the
     same ones in the same order, from their main threads.  Use it as a context: an exception that
     leaves it ends the run on all ranks.
     """
@@ -31,7 +31,7 @@ class Cluster(abc.ABC):
     hosts: tuple[str, ...]
     threads: int
     measured: Measured
-    # How long a byte takes from a GPU to the host and back, where gradients are on GPUs (seconds).
+    # Seconds for a byte from a GPU to the host and back, if gradients are on GPUs.
     staging_seconds: float = 0.0
 
     @property

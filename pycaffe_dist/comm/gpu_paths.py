@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NCCL = "nccl"
 MPI = "cuda_mpi"
 _NAMES = {NCCL: "NCCL", MPI: "CUDA-aware MPI"}
-# The bytes that are sent to measure a path, and how often.
+# The bytes of a message that measures a path, and the number of messages.
 _BYTES = 4 << 20
 _REPETITIONS = 4
 
@@ -30,8 +30,8 @@ class Peers:
     """The GPUs of all ranks of ``cluster``; ``device`` is this rank's GPU, if it has one.
 
     ``refusals`` says why a path, NCCL or MPI, cannot be taken; the same on all ranks.
-    ``staging_seconds`` is how long a byte takes to the host's memory and back; ``links`` are the
-    paths that have been measured.  All ranks make theirs together, and call the same methods in the
+    ``staging_seconds`` are for a byte to the host's memory and back; ``links`` are the measured
+    paths.  All ranks make theirs together, and call the same methods in the
     same order from their main threads.
     """
 
@@ -93,7 +93,7 @@ class Peers:
             self._communicator = None
 
     def _join(self) -> None:
-        """Make a communicator of NCCL, or note that it refuses to."""
+        """Make a communicator of NCCL, or note NCCL's reason for refusing."""
         cluster, reason = self.cluster, ""
         nccl = self._gpu.nccl()
         identity = nccl.get_unique_id() if cluster.rank == 0 else None

@@ -1,4 +1,4 @@
-"""What is measured of a cluster, and kept with it; `pycaffe_dist.calibration` measures."""
+"""Measurements of a cluster, which keeps them; `pycaffe_dist.calibration` makes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Contention:
-    """What is left of the rate of computing, and of the wire's, while both are in use (0 to 1).
+    """The rates of computing and of the wire while both are in use, as fractions (0 to 1) of alone.
 
     A message takes ``per_message`` seconds from a rank that computes, however small it is.
     """
@@ -34,7 +34,7 @@ NO_CONTENTION = Contention()
 
 @dataclass
 class Measured:
-    """What is known of a cluster so far: None is not measured yet, and is at its first use.
+    """Measurements of a cluster; None stands for one that is made at its first use.
 
     The rates are the slowest rank's: ``product_rate`` in FLOP/s of matrix products, ``copy_rate``
     in bytes per second read and written.

@@ -27,8 +27,8 @@ from pycaffe_dist.device import Device
 from pycaffe_dist.errors import ClusterError, exit_status
 from pycaffe_dist.launch import environment, messages
 
-# When several ranks fail for the same reason, only one should report: the others wait so many
-# seconds, in which rank 0 ends them.
+# Seconds.  When several ranks fail for the same reason, only one should report: while the others
+# wait, rank 0 ends them.
 _LATER_RANKS_WAIT = 1.0
 _NEXT_RANK_WAITS = 0.1
 _MOST_WAITING_RANKS = 20
@@ -38,10 +38,10 @@ _ABORT_TIMEOUT = 2.0
 class MPICluster(Cluster):
     """The ranks of MPI's world, over mpi4py.
 
-    ``exchange_communicator`` is for exchanges alone, so that their tags meet no others, and
-    ``control`` for the rest; ``communication`` runs their tasks.  If the last ranks only serve
-    parameters, the cluster consists of the workers; servers have a cluster of their own, only to
-    ``serve``.  ``requests`` and ``answers`` join both kinds by their ranks in the world, of which
+    ``exchange_communicator`` is for exchanges alone, so that only they use its tags; ``control`` is
+    for all other messages; ``communication`` runs the tasks of both.  If the last ranks only serve
+    parameters, the cluster consists of the workers; the servers have a cluster of their own.
+    ``requests`` and ``answers`` connect workers and servers, by their ranks in the world;
     ``world_rank`` is this process's.  Raises ClusterError when MPI is missing, does not suit the
     launcher, does not allow a thread other than the main one to call it, or leaves no rank to
     train.
@@ -107,7 +107,7 @@ class MPICluster(Cluster):
         return ours
 
     def _allow_inquiries(self) -> None:
-        """Set up the questions of a rank that waits for long to the others."""
+        """Let a rank that has waited for long ask the others what they are doing."""
         thread = self.communication
         thread.inquiry = StallInspector(self._mpi, self._questions, thread.status, thread.who)
 
@@ -166,9 +166,9 @@ class MPICluster(Cluster):
             )
 
     def node_communicator(self) -> Any:
-        """Return the communicator of the ranks that share this host; the first call is collective.
+        """Return the communicator of the ranks that share this host, in the cluster's order.
 
-        Its ranks have the order of the cluster's.
+        The first call is collective.
         """
         if self._node is None:
             color = self.hosts.index(self.host)
@@ -275,7 +275,7 @@ class MPICluster(Cluster):
 
     @property
     def to_next_host(self) -> int:
-        """How far away the rank is to which links are measured."""
+        """The distance, in ranks, to the first rank of the next host: its link is measured."""
         on_first_host = self.hosts.count(self.hosts[0])
         return on_first_host % self.size or 1 % self.size
 
@@ -317,7 +317,7 @@ class MPICluster(Cluster):
 
     def _leave(self) -> Task:
         yield Step([self._world.Ibarrier()])
-        # Messages that nobody waited for, as of a mean on rank 0, may arrive after the barrier's.
+        # Messages without a waiting rank (of a mean on rank 0) may arrive after the barrier's.
         while not self.communication.runs_only_one:
             yield Step([])
         self.communication.end_watches()

@@ -1,8 +1,8 @@
 """Lets a rank that has waited for long ask the others what they are doing.
 
 Every rank's communication thread looks for questions now and then, even when it is idle.  So a rank
-answers while its layers compute or its data is late; a rank that is stopped, or stuck inside MPI,
-does not.
+answers while its layers compute or its data is late; a rank that is stopped or stuck inside MPI
+gives no answer.
 """
 
 from __future__ import annotations

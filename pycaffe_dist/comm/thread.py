@@ -1,8 +1,8 @@
 """The one thread of a rank that talks to MPI: it runs many exchanges at once and never blocks.
 
 A task is a generator that starts messages and yields them as a :class:`Step`; it is resumed once
-they have all arrived.  The thread tests the steps of all live tasks in turn, oldest first, naps
-when nothing moved, and sleeps when there are no tasks.  So it leaves the cores to the kernels; a
+they have all arrived.  The thread tests the steps of all live tasks in turn, oldest first.  When
+none has made progress it naps; without tasks it sleeps.  So it leaves the cores to the kernels; a
 blocking or spinning MPI call would take one of them.
 """
 
@@ -28,7 +28,7 @@ MOST_LIVE = 3
 MOST_LIVE_BYTES = 32 << 20
 # A small task that is more urgent than all running tasks starts at once.
 URGENT_BYTES = 256 << 10
-# The longer nothing has moved, the longer the nap (both in seconds).
+# A nap lasts the longer, the longer no step has made progress (both in seconds).
 SHORTEST_NAP = 50e-6
 LONGEST_NAP = 1e-3
 NAP_SHARE = 1 / 50
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
     No ranks: the messages belong to a collective operation, which does not name the ranks it waits
     for.  ``nbytes`` is the size of the messages that this rank sends.  ``late`` returns the ranks
-    whose flags in shared memory are still missing, none when the step is complete.
+    whose flags in shared memory are still missing; none are when the step is complete.
     """
 
     requests: list[Any]

@@ -11,8 +11,8 @@ BURST_SECONDS = 0.02
 class Pace:
     """A bucket that fills with ``bytes_per_second`` and that messages empty.
 
-    A message may start while the bucket is not empty, and may take more than its contents: then the
-    next one waits for longer.  So large messages pass, too, and the mean rate is kept.  Times are
+    A message may start while the bucket is not empty.  It may take more than the bucket holds; then
+    the next one waits for longer.  So large messages pass, too, and the mean rate holds.  Times are
     from ``time.monotonic``.
     """
 
@@ -37,6 +37,6 @@ class Pace:
         return self._level > 0
 
     def take(self, nbytes: float) -> None:
-        """Note that a message of so many bytes has started."""
+        """Note that a message of ``nbytes`` has started."""
         if self.is_limited:
             self._level -= nbytes

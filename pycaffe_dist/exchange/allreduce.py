@@ -85,7 +85,7 @@ class DirectMean:
         scratch = self._take(mine.array.dtype, len(others) * mine.array.size)
         theirs = list(np.split(scratch[: len(others) * mine.array.size], max(1, len(others))))
         rooms = [values.wire.room(row) for row in theirs]
-        # What is sent must be there, and whoever had the scratch array's memory done with it.
+        # The gradients must be computed, and the scratch array's memory must be free.
         yield from self._computed()
         yield start_messages(
             self._communicator,
@@ -127,7 +127,7 @@ class Allreduce(FusingExchange):
         self._direct: DirectMean | None = None
 
     def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
-        """Return that of two rounds in which a rank sends a share to every other."""
+        """Return the cost of two rounds in which a rank sends a share to every other."""
         nbytes = self.bytes_on_the_wire(slices)
         return Cost(2, 2 * nbytes * (cluster.size - 1) / cluster.size)
 

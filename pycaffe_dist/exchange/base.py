@@ -213,7 +213,7 @@ class Exchange(abc.ABC):
         """Combine a bucket, in the communication thread: yield the messages to wait for."""
 
     def complete(self, bucket: Bucket) -> None:  # noqa: B027 (optional)
-        """Do what is left once the messages have arrived, in the thread that waits for them."""
+        """Do the work after the messages' arrival, in the thread that waits for them."""
 
     def close(self) -> None:  # noqa: B027 (optional)
         """Forget the run."""
@@ -279,7 +279,7 @@ def mean_in_rank_order(parts: Sequence[np.ndarray], ranks: int, out: np.ndarray)
     """Set ``out`` to the sum of ``parts`` in their order, divided by ``ranks``.
 
     Only this function and the next one divide a gradient by the number of ranks.  The fixed order
-    makes the result the same, bit for bit, whoever computes it and whenever the parts arrived.
+    makes the result the same, bit for bit, on any rank and for any order of arrival.
     ``out`` may be one of the parts; the contents of the first part are lost.
     """
     first = parts[0]

@@ -99,7 +99,7 @@ class Hierarchical(FusingExchange):
         return len(self._nodes) > 1
 
     def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
-        """Return that of copies within the host, and of what a rank sends to its like elsewhere."""
+        """Return the cost of copies within the host, and of messages between the hosts' leaders."""
         hosts = len(self._nodes)
         nbytes = sum(piece.nbytes for piece in slices)
         part = 1 / self._leaders

@@ -30,7 +30,7 @@ class Naive(Exchange):
     deterministic = False  # MPI does not promise it of its own sums
 
     def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
-        """Return that of a ring allreduce."""
+        """Return the cost of a ring allreduce."""
         steps = 2 * (cluster.size - 1)
         return Cost(steps, steps * sum(piece.nbytes for piece in slices) / cluster.size)
 

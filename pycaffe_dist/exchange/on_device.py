@@ -73,7 +73,7 @@ class DeviceExchange(Allreduce):
         return not self._refusal
 
     def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
-        """Return that of two rounds, over the GPUs' own link."""
+        """Return the cost of two rounds, over the GPUs' own link."""
         return replace(super().cost(slices, cluster), link=self._link)
 
     def task(self, bucket: Bucket) -> Task:
@@ -101,7 +101,7 @@ class CudaMPI(DeviceExchange):
     stream = "exchange"
 
     def direct_mean(self, communicator: Any) -> DirectMean:
-        """Return what moves the messages, once the GPU has what is to be sent."""
+        """Return the mean's messages, which start when the GPU has computed the gradients."""
         return DirectMean(communicator, self.computed)
 
 

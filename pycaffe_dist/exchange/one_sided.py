@@ -1,4 +1,4 @@
-"""The mean gradient by puts into the other ranks' memory, each announced to the one who waits.
+"""The mean gradient by puts into the other ranks' memory, each announced to the rank that waits.
 
 The receiver takes no part in a transfer: a rank puts numbers into a window of another rank, makes
 sure that they have arrived, and sends word.  After Kuehn, Keuper and Pfreundt, "Using GPI-2 for
@@ -62,8 +62,8 @@ class _Lane:
         raw = array.view(np.uint8)
         request = self.window.win.Rput(raw, target, offset)
         yield Step([request], (target,), raw.nbytes)
-        # The request is complete when ``array`` may be used again.  What is left to do until the
-        # numbers can be read over there is next to nothing, for no other put is under way.
+        # The request is complete when ``array`` may be used again.  The flush, after which the
+        # target may read the numbers, takes hardly any time, for no other put is under way.
         self.window.win.Flush(target)
         self.busy.discard(target)
 

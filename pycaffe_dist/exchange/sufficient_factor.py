@@ -72,7 +72,7 @@ class SufficientFactor(FactorExchange):
         self._rows: dict[Bucket, _Rows] = {}
 
     def supports(self, parameter: Parameter, cluster: Cluster) -> str | None:
-        """Refuse what is not one product over the samples of one backward pass of one layer."""
+        """Refuse gradients other than one product over the samples of one pass of one layer."""
         if not parameter.factor_rows or len(parameter.shape) != 2:
             return "its gradient has no factors"
         if len(parameter.sharers) > 1:
@@ -89,7 +89,7 @@ class SufficientFactor(FactorExchange):
         return f"{parameter.factor_rows} samples, {unit.level if unit else 'no'} instructions"
 
     def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
-        """Return that of one round in which a rank sends its factors to every other."""
+        """Return the cost of one round in which a rank sends its factors to every other."""
         others = cluster.size - 1
         nbytes, flops = 0.0, 0
         for piece in slices:

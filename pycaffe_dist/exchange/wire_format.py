@@ -33,7 +33,7 @@ class WireFormat:
         return values.size, values.dtype
 
     def room(self, values: np.ndarray) -> np.ndarray:
-        """Return an array to receive what is to become ``values``."""
+        """Return an array that can receive packed ``values``."""
         return values
 
     def unpack(self, packed: np.ndarray, out: np.ndarray) -> None:

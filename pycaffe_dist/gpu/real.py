@@ -20,8 +20,8 @@ from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.base import GPU, MemoryUse, product
 from pycaffe_dist.kernels.cuda.source import Signature, Source, common
 
-# A loop over elements gets at most so many blocks of 256 threads for each multiprocessor: a few
-# times as many as can be resident.
+# The most blocks of 256 threads that a loop over elements gets for each multiprocessor: a few times
+# the number that can be resident.
 _BLOCKS_PER_MULTIPROCESSOR = 32
 _STREAMS = ("compute", "copy", "exchange", "collective")
 _ALIGNMENT = 64

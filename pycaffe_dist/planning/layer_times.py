@@ -1,4 +1,4 @@
-"""How long a solver's layers and updates take, from the first iterations of a run."""
+"""The times of a solver's layers and updates, from the first iterations of a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LayerTimes:
             self._spans[kind, name].append(ended - started)
 
     def end_iteration(self) -> bool:
-        """Take note of the end of an iteration; tell whether there were enough."""
+        """Note the end of an iteration; tell whether there were enough."""
         self._iterations += 1
         if self._iterations == _WARM_UP:
             self._spans.clear()

@@ -1,4 +1,4 @@
-"""Which exchange combines which parameter: one row each, decided by rank 0 for all ranks."""
+"""The exchange of each parameter: one row for each, decided by rank 0 for all ranks."""
 
 from __future__ import annotations
 
@@ -130,11 +130,11 @@ def make_plans(
     """Return rank 0's plans, on all ranks; the first one is predicted to be the best.
 
     ``wanted`` is the value of --exchange: "auto", or the name of the first of ``exchanges``, which
-    then combines all parameters that it can. "auto" chooses for each parameter the fastest exchange
-    on its own.  With rank 0's ``workload`` it chooses exchanges that together make the shortest
-    iteration; then there may be several plans, because close predictions do not show which is
-    better. ``exchanges`` are left as the first plan needs them. Raises ClusterError when ``wanted``
-    can combine no parameter, or when this rank's parameters differ from rank 0's.
+    then combines all parameters that it can. "auto" chooses for each parameter the exchange that is
+    fastest alone.  With rank 0's ``workload`` it chooses exchanges that together make the shortest
+    iteration; then there may be several plans, because predictions are not exact enough to tell
+    close ones apart. ``exchanges`` are left as the first plan needs them. Raises ClusterError when
+    ``wanted`` can combine no parameter, or when this rank's parameters differ from rank 0's.
     """
     if wanted == AUTO:
         exchanges = [exchange for exchange in exchanges if exchange.may_help(cluster)]
@@ -229,7 +229,7 @@ def is_statistics(parameter: Parameter) -> bool:
 def _differences(
     parameters: Sequence[Parameter], exchanges: Sequence[Exchange], cluster: Cluster
 ) -> dict[tuple[str, str], str]:
-    """Return, by exchange and parameter, what differs between ranks but must not."""
+    """Return, by exchange and parameter, a fact that differs between ranks but must not."""
     facts = {
         f"{exchange.type} {parameter.key}": fact
         for exchange in exchanges

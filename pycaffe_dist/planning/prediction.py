@@ -62,7 +62,7 @@ def open_net(path: str) -> tuple[Net, SolverParameter]:
 
 
 def measure_times(net: Net, param: SolverParameter, iterations: int) -> Times:
-    """Return the median times of so many iterations here, after a first one that compiles."""
+    """Return the median times of a number of iterations here, after a first one that compiles."""
     method = method_class(param.type)(param, net.parameters)
     net.record = spans = LayerTimes()
     for number in range(1 + iterations):

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pycaffe_dist.exchange.base import Bucket, Exchange
     from pycaffe_dist.net.parameter import Parameter
 
-# A choice must shorten the iteration by more than this fraction: less is not predictable.
+# A choice must shorten the iteration by more than this fraction; predictions are not finer.
 _WORTHWHILE = 0.003
-# So many of the largest parameters are tried one by one; the others follow.
+# The number of the largest parameters that are tried one by one; the others follow.
 _MOST_TRIED = 48
 # Exchanges with buckets are tried with these bucket sizes.
 _BUCKET_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
-# Plans whose predicted time is at most so many times the least are worth a trial.
+# A plan is worth a trial if its predicted time is at most this multiple of the least.
 _CLOSE = 1.25
 _MOST_PLANS = 5
 
@@ -94,7 +94,7 @@ def best_together(
 
 
 def use_buckets(exchanges: Sequence[Exchange], bucket_bytes: int) -> None:
-    """Let exchanges make buckets of at most so many bytes."""
+    """Let exchanges make buckets of at most ``nbytes``."""
     for exchange in exchanges:
         exchange.settings = replace(exchange.settings, bucket_bytes=bucket_bytes)
 

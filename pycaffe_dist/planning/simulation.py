@@ -95,7 +95,7 @@ class _Machine:
         self._contention = contention
         self._transfers = transfers
         self._now = self._computing = self._waiting = 0.0
-        self._owed = 0.0  # the seconds that messages take from the next computing
+        self._owed = 0.0  # the seconds by which messages delay the next computing
         self._queue: list[tuple[int, int, int]] = []  # a heap: priority, order, number
         self._orders = 0
         self._carried: tuple[int, float] | None = None  # its number and its latency
@@ -120,7 +120,7 @@ class _Machine:
         return self.arrivals.get(number, float("inf")) <= self._now
 
     def compute(self, seconds: float) -> None:
-        """Do work that takes so many seconds without messages."""
+        """Do work that takes ``seconds`` without messages."""
         began, left = self._now, seconds + self._owed
         self._owed = 0.0
         while left > 0 and self._carried is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Factors(NamedTuple):
-    """What a mean gradient uᵀ·v/ranks of M×N weights is made of: u (K, M) and v (K, N)."""
+    """The factors of a mean gradient uᵀ·v/ranks of M×N weights: u (K, M) and v (K, N)."""
 
     u: np.ndarray
     v: np.ndarray
@@ -25,7 +25,7 @@ class Factors(NamedTuple):
 
 
 class Engine(abc.ABC):
-    """What the solver knows of other ranks' gradients.
+    """The solver's way to the mean of all ranks' gradients.
 
     Per iteration: :meth:`begin`, then :meth:`gradient_ready` for every parameter during backward,
     then :meth:`wait` for every parameter.
@@ -54,7 +54,7 @@ class Engine(abc.ABC):
         return False
 
     def begin(self, iteration: int, rate: float) -> None:  # noqa: B027 (optional)
-        """Take note of the iteration whose gradients come next, and of its learning rate."""
+        """Note the iteration whose gradients come next, and its learning rate."""
 
     @property
     def factored(self) -> Collection[str]:
@@ -63,17 +63,17 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def gradient_ready(self, parameter: Parameter) -> None:
-        """Take note that ``parameter.blob.diff`` holds this rank's final gradient.
+        """Note that ``parameter.blob.diff`` holds this rank's final gradient.
 
-        Or, of a :attr:`factored` parameter, the layer its factors.
+        For a :attr:`factored` parameter, the layer holds the gradient's factors instead.
         """
 
     @abc.abstractmethod
     def wait(self, parameter: Parameter, rebuild: bool = True) -> Factors | None:
         """Return when ``parameter.blob.diff`` holds the mean gradient over ranks.
 
-        Or, if an exchange :meth:`updates` it, when its weights are updated.  Unless it is to
-        ``rebuild`` the gradient, it may return the factors, which hold until the next iteration.
+        If an exchange :meth:`updates` the parameter, return when its weights are updated.  Without
+        ``rebuild`` it may return the factors instead, which hold until the next iteration.
         """
 
     def has_arrived(self, parameter: Parameter) -> bool:
@@ -86,7 +86,7 @@ class Engine(abc.ABC):
         return False
 
     def hidden(self) -> str:
-        """Say how much of the messages' time was hidden since the last call; empty if unknown."""
+        """Describe the hidden part of the messages' time since the last call; empty if unknown."""
         return ""
 
     def profile(self, record: Record | None) -> None:  # noqa: B027 (optional)
@@ -103,7 +103,7 @@ class Engine(abc.ABC):
         """Give all ranks the same weights, when some may have seen fewer updates than others."""
 
     def collect_history(self, updater: Updater[Parameter]) -> list[np.ndarray]:
-        """Return all history on rank 0, also that which is elsewhere; all ranks must call it."""
+        """Return all history on rank 0, wherever it is; all ranks must call it."""
         return updater.method.history
 
     def mean(self, value: float) -> float:

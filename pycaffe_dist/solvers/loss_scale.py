@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _FIRST = 2.0**15
 _LARGEST = 2.0**24
-# A dynamic scale doubles after so many iterations without an overflow.
+# A dynamic scale doubles after this number of iterations without an overflow.
 _PATIENCE = 1000
 
 

@@ -30,7 +30,7 @@ class Losses:
 
     @property
     def mean(self) -> float:
-        """The mean of the last losses: what is displayed."""
+        """The mean of the last losses, for display."""
         return sum(self.recent) / len(self.recent)
 
     def check(self, loss: float, iteration: int, net: Net) -> None:

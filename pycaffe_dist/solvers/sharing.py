@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def agree_on_seed(param: caffe_pb2.SolverParameter, cluster: Cluster) -> int:
     """Return the run's random seed, drawn if none is given.
 
-    Ranks share one seed in any case: they must shuffle alike, and what is to differ between ranks
-    differs by the rank.
+    Ranks share one seed in any case: they must shuffle alike.  Random numbers that must differ
+    between ranks depend on the rank, too.
     """
     if param.random_seed >= 0:
         return param.random_seed

@@ -1,4 +1,4 @@
-"""Checks that ranks train the same: their solvers at the start, their weights now and then."""
+"""Checks that all ranks train the same net: their solvers at the start, then their weights."""
 
 from __future__ import annotations
 

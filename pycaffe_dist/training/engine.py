@@ -56,8 +56,8 @@ class _Transfer:
         self.exchange, self.bucket = exchange, bucket
         self.members = {piece.parameter.key for piece in bucket.slices}
         self.missing = set(self.members)
-        self.round = 0  # the number of times that it has been complete
-        self.completed = 0  # the number of times that the work after the messages has been done
+        self.round = 0  # counts its completed sets of gradients
+        self.completed = 0  # counts the times that `complete` has done its work
         self.handle: Handle | None = None
 
     @property
@@ -88,7 +88,7 @@ class ExchangeEngine(TunableEngine):
         self._transfers: list[_Transfer] = []
         self._held: list[_Transfer] = []
         self._of_parameter: dict[str, list[_Transfer]] = {}
-        self._rounds: dict[str, int] = {}  # the number of times that each gradient has been ready
+        self._rounds: dict[str, int] = {}  # counts each gradient's announcements
         self._unawaited: set[str] = set()
         self._overlap = Overlap.BACKWARD
         self._apart = False
@@ -96,11 +96,11 @@ class ExchangeEngine(TunableEngine):
         self._reported = (0.0, 0.0)  # of the last hidden(): seconds under way, and waited
         self._record: Record | None = None
         self._plan: Plan | None = None
-        self._plans: list[Plan] = []  # that might be better
-        self._candidates: list[Exchange] = []  # what they are made of
+        self._plans: list[Plan] = []  # others to try
+        self._candidates: list[Exchange] = []  # the exchanges in them
         self._given = b""
         self._plan_is_fixed = False
-        # How often this rank was asked for an action, and how often all ranks did it.
+        # The number of requests for each action on this rank, and of actions of all ranks.
         self._asked = dict.fromkeys(_ACTIONS, 0)
         self._done = dict.fromkeys(_ACTIONS, 0)
 
@@ -135,7 +135,7 @@ class ExchangeEngine(TunableEngine):
     def _gather(
         self, kinds: Sequence[type[Exchange]], parameters: Sequence[Parameter]
     ) -> list[Exchange]:
-        """Return the exchanges, after all ranks have found out what these can do here."""
+        """Return the exchanges, after all ranks have agreed on what these can do here."""
         exchanges = [kind(self._cluster, self._settings) for kind in kinds]
         for exchange in exchanges:
             exchange.negotiate(parameters)
@@ -272,7 +272,7 @@ class ExchangeEngine(TunableEngine):
             exchange.synchronize()
 
     def collect_history(self, updater: Updater[Parameter]) -> list[np.ndarray]:
-        """Return all history on rank 0, also that which is elsewhere; all ranks must call it."""
+        """Return all history on rank 0, wherever it is; all ranks must call it."""
         elsewhere = [exchange.collect_history(updater) for exchange in self._updating]
         if self._cluster.rank:
             return []
@@ -304,7 +304,7 @@ class ExchangeEngine(TunableEngine):
         return all(transfer.has_arrived for transfer in self._of_parameter.get(parameter.key, ()))
 
     def hidden(self) -> str:
-        """Say how much of the messages' time was hidden since the last call; empty without any."""
+        """Describe the hidden part of the messages' time since the last call; empty without any."""
         now = self._cluster.communication.exchange_seconds(), self._waited
         under_way, waited = (new - old for new, old in zip(now, self._reported))
         self._reported = now
@@ -353,10 +353,10 @@ class ExchangeEngine(TunableEngine):
         transfer.handle = transfer.exchange.submit(transfer.bucket, order)
 
     def wait(self, parameter: Parameter, rebuild: bool = True) -> Factors | None:
-        """Return when ``parameter.blob.diff`` holds the mean gradient; once more does no harm.
+        """Return when ``parameter.blob.diff`` holds the mean gradient; more calls do no harm.
 
-        Or, if an exchange :meth:`updates` it, when its weights are updated.  Unless it is to
-        ``rebuild`` the gradient, the factors are returned if the gradient came as such.
+        If an exchange :meth:`updates` the parameter, return when its weights are updated.  Without
+        ``rebuild``, return the factors of a gradient that came as factors.
 
         Raises ClusterError when backward has not announced a gradient of the bucket, and the
         exchange's own exceptions.
@@ -426,7 +426,7 @@ class ExchangeEngine(TunableEngine):
         asked = self._asked
         if action is not Action.NONE:
             asked[action] += 1
-        # What ranks said when the slowest was where this one may leave it behind is there by now.
+        # This rank may lead by ``staleness`` iterations; what ranks said before that has arrived.
         lag = 1 + self._settings.staleness
         agreed = self._cluster.agree_max([asked[action] for action in asked], lag)
         new = {action for action, count in zip(asked, agreed) if count > self._done[action]}

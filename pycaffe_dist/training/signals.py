@@ -10,7 +10,7 @@ from typing import Any
 from pycaffe_dist.config import Action
 
 _LIKE_SIGTERM = {signal.SIGUSR1, signal.SIGUSR2}
-# Seconds that mpirun may need to pass on both; an iteration may lie between them.
+# Seconds that mpirun may need to pass on both signals; an iteration may lie between them.
 APART_SECONDS = 0.2
 
 

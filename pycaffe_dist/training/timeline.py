@@ -1,4 +1,4 @@
-"""A file that shows what every rank did when, in Chrome's trace format, for Perfetto and others."""
+"""A file with the times of every rank's work, in Chrome's trace format, for Perfetto and others."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _FEWEST, _MOST = 4, 20
 
 
 class Stopwatch:
-    """Takes the times of ``count`` iterations, but for tests; call it as a `Record`."""
+    """Takes the times of ``count`` iterations without their tests; call it as a `Record`."""
 
     def __init__(self, count: int):
         self._count = count
@@ -39,7 +39,7 @@ class Stopwatch:
             self._ended = ended
 
     def end_iteration(self) -> bool:
-        """Take note of the end of an iteration; tell whether there were enough."""
+        """Note the end of an iteration; tell whether there were enough."""
         self._seconds.append(self._ended - self._began)
         self._began = 0.0
         return len(self._seconds) >= _WARM_UP + self._count
@@ -55,7 +55,7 @@ class TunableEngine(Engine):
     @property
     @abc.abstractmethod
     def can_revise(self) -> bool:
-        """Whether the plan would gain by knowing how long the layers take."""
+        """Whether the plan would gain by the times of the layers."""
 
     @abc.abstractmethod
     def keep_apart(self, apart: bool) -> None:
@@ -63,9 +63,9 @@ class TunableEngine(Engine):
 
     @abc.abstractmethod
     def revise(self, parameters: Sequence[Parameter], times: Times) -> int:
-        """Make plans, between two iterations, knowing how long the layers take.
+        """Make plans from the layers' times, between two iterations, and use the best prediction.
 
-        The one that is expected to be best is used.  Returns how many are worth a trial.
+        Returns the number of plans that are worth a trial.
         """
 
     @abc.abstractmethod

@@ -11,7 +11,7 @@ from running import Finished, Job
 
 @pytest.fixture(scope="session")
 def start_job() -> Iterator[Callable[..., Job]]:
-    """Return a function that starts a program of programs/ (or ``-m module``) on so many ranks."""
+    """Return a function that starts a program of programs/ (or ``-m module``) on some ranks."""
     jobs: list[Job] = []
 
     def start(ranks: int, *words: object) -> Job:
@@ -26,7 +26,7 @@ def start_job() -> Iterator[Callable[..., Job]]:
 
 @pytest.fixture(scope="session")
 def mpirun(start_job: Callable[..., Job]) -> Callable[..., Finished]:
-    """Return a function that runs a program of programs/ on so many ranks, to its end."""
+    """Return a function that runs a program of programs/ on a number of ranks, to its end."""
 
     def run(ranks: int, *words: object, timeout: float = 60) -> Finished:
         return start_job(ranks, *words).finish(timeout)

@@ -116,7 +116,7 @@ CASES = {
     "nothing": Case([(0,)], weights=((0, 4), (4, 0))),
     "different orders": Case([(2000 + 3 * number,) for number in range(12)], shuffled=True),
 }
-# With so many ranks on few cores some cases are enough.
+# With this number of ranks on few cores some cases are enough.
 MANY = 16
 
 

@@ -163,7 +163,7 @@ def test_rounding_errors_of_gradients_are_sent_later(results, ranks, wire, excha
     means = WIRE_CASE.means(ranks, 0)[:count] if works(exchange, ranks) else ()
     for number, (mean, size, _) in enumerate(means):
         total = found[f"{exchange}:{wire.value}/sum/{number}"]
-        # So many float32 additions round, too.
+        # The float32 additions of all iterations round, too.
         bound = UNIT[wire] * (ranks + 2) + WIRE_ITERATIONS * (ranks + 1) * 2**-23
         assert np.all(np.abs(total - WIRE_ITERATIONS * mean) <= bound * np.maximum(size, 1))
 

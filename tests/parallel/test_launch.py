@@ -63,7 +63,7 @@ class Running(Job):
 
 @pytest.fixture
 def launch(tmp_path) -> Iterator[Callable[..., Running]]:
-    """Return a function that launches a solver's training, endless or for so many iterations."""
+    """Return a function that launches a solver's training, endless or of some iterations."""
     started = []
 
     def start(

@@ -1,4 +1,4 @@
-"""The serving side of the parameter server: a rank's shards, their history, and who waits for whom.
+"""The serving side of the parameter server: a rank's shards, their history, waiting workers.
 
 A worker at clock c has made c updates.  With staleness S it goes on once every other worker has
 made at least c - S: then the weights that it gets hold at least those updates, and all of its own.
@@ -160,7 +160,7 @@ class Shard:
     def push(
         self, worker: int, gradient: np.ndarray, header: Header, now: float
     ) -> tuple[list[Answer], list[np.ndarray]]:
-        """Take a worker's gradient; return who is to get weights now, and arrays of no more use.
+        """Take a worker's gradient; return the answers that are due, and arrays of no more use.
 
         Synchronous workers' gradients are averaged in the order of ranks, once all are there.
         Others are applied as they arrive, with the rate divided by the number of workers: as many

@@ -15,7 +15,7 @@ from pycaffe_dist.solvers.update.updater import Updater
 class ImmediateUpdates:
     """Updates ``parameters``, the targets of ``updater``, that no exchange updates.
 
-    If there is ``factored``, it updates those whose gradient comes as factors.
+    If there is ``factored``, it updates the parameters whose gradients come as factors.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ class Updates:
 
     def run(self, rate: float, iteration: int, clipping: float) -> None:
         """Make the updates of an iteration, or leave them to the next forward."""
-        # Whoever looks at the diffs needs whole gradients.
+        # Diffs that are looked at must be whole gradients.
         shown = self._needs_diffs or self._net.debug_info
         self._immediate.factored = None if shown else self._factored
         self._strategy().run(rate, iteration, clipping)

@@ -71,7 +71,7 @@ class Emitter:
         self.builder.store(value, pointer).align = 4
 
     def store_first(self, value: ir.Value, count: int, address: ir.Value, offset=0) -> None:
-        """Store the first ``count`` lanes, a constant."""
+        """Store the first ``count`` lanes; ``count`` is a constant."""
         if count == self.lanes:
             self.store(value, address, offset)
         elif self.target.level == "avx512":

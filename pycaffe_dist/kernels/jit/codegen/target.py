@@ -1,4 +1,4 @@
-"""Which vector instructions microkernels are made for."""
+"""The vector instructions that microkernels are made for."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _flat_kernels(target: Target, rows: int, vectors: int) -> np.ndarray:
 
 
 def _flat_rows(target: Target, rows: int, vectors: int) -> int:
-    """Return how many of ``rows`` rows make a tile, so that the last one has few idle rows."""
+    """Return the rows of a tile, of ``rows`` in all, that leave few idle rows in the last tile."""
     most = target.tile_rows(vectors)
     return min(range(max(1, most - 2), most + 1), key=lambda n: (-(-rows // n) * (n + 1), -n))
 

@@ -11,7 +11,7 @@ def lane_tiles(count: int) -> list[int]:
 
 
 def rows_per_tile(count: int, vectors: int, target: Target) -> int:
-    """Return how many of ``count`` broadcast values a tile of sums should have."""
+    """Return the number of broadcast values, of ``count``, in a tile of sums."""
     most = min(target.tile_rows(vectors), 10)
     return min(
         range(most, 0, -1),

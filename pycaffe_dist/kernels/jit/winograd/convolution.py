@@ -152,7 +152,7 @@ class WinogradConvolution(BiasedConvolution):
         return most
 
     def _pieces_together(self, piece_bytes: int, block: int) -> int:
-        """Return how many pieces are transformed at a time: whole blocks, in equal chunks."""
+        """Return the number of pieces transformed at a time: whole blocks, in equal chunks."""
         blocks = -(-self._pieces // block)
         most = max(1, INPUT_BYTES // (piece_bytes * block))
         return -(-blocks // -(-blocks // most)) * block

@@ -1,4 +1,4 @@
-"""When Winograd is worth its transforms, and with which tiles: a model of the cycles."""
+"""Whether Winograd is worth its transforms, and the best tiles: a model of the cycles."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Pass = Literal["forward", "data", "weights"]
 # A tile's outputs along each side; the kernels that `toom_cook.POINTS` allows.
 TILES = (4, 2)
 KERNELS = (3, 5)
-# Measured cycles by the size of the transformed tiles, for a vector of channels of one tile: inputs
-# that are stored first, with the traffic to and from the third-level cache; inputs that are used at
-# once, and outputs; and the weights of one input channel.
+# Measured cycles to transform one tile of a vector of channels, by the size of transformed tiles:
+# inputs that are stored first (with the traffic of the third-level cache), inputs that are used at
+# once, outputs, and the weights of one input channel.
 KEPT_CYCLES = {4: 250, 6: 550, 8: 950}
 INPUT_CYCLES = {4: 190, 6: 420, 8: 700}
 OUTPUT_CYCLES = {4: 160, 6: 320, 8: 500}

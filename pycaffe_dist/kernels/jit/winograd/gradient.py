@@ -1,9 +1,9 @@
 """The weight gradient of convolutions by Winograd, with fewer multiplications.
 
-At each position of the tiles, transformed inputs times transformed gradients of the outputs, summed
-over tiles, is the gradient of the transformed weights: a matrix product.  Its transform is the
-gradient of the weights.  The tiles of some images are transformed at a time; then each unit of work
-multiplies some input and output channels.
+Inputs and gradients of the outputs are cut into tiles and transformed.  At each position of a tile,
+their products are summed over all tiles, by a matrix product: that is the gradient of the
+transformed weights.  Transformed back, it is the gradient of the weights.  The tiles of some images
+are transformed at a time; then each unit of work multiplies some input and output channels.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class WinogradGradient:
         self._offsets = 4 * np.arange(16, dtype=np.int64)
 
     def _make_bands(self, target: Target, inputs: int, vectors: int) -> int:
-        """Fill the table of bands of output channels; return how many inputs make up a block.
+        """Fill the table of bands of output channels; return the number of inputs in a block.
 
         A band has the address of its products, its first channel, vectors, and rows of a product.
         """

@@ -1,9 +1,9 @@
 """Strided convolutions of few channels by Winograd on their phases.
 
-With stride s, input rows and columns of one remainder modulo s are multiplied only with kernel rows
-and columns of one remainder.  With these phases as s² channels for each, the convolution has stride
-1 and a kernel ⌈k/s⌉ wide: an 11×11 kernel of stride 4 becomes one of 3×3, which Winograd computes
-fast.
+With stride s, kernel row t meets only input rows with one remainder modulo s; so do columns.  Each
+channel is therefore split into s² channels, its phases, by the remainders of rows and columns.  In
+phases the convolution has stride 1 and a kernel ⌈k/s⌉ wide: an 11×11 kernel of stride 4 becomes one
+of 3×3, which Winograd computes fast.
 """
 
 from __future__ import annotations
