@@ -42,7 +42,7 @@ class Result(NamedTuple):
 
 
 def train(folder: Path, data: str, ranks: int, batch: int, iterations: int, flags: list) -> Result:
-    """Train on some ranks with a batch on each; return accuracy, loss and time."""
+    """Train on some ranks with ``batch`` samples on each; return accuracy, loss and time."""
     net = NET.read_text().replace("batch_size: 64", f"batch_size: {batch}")
     (folder / "net.prototxt").write_text(net.replace("data/mnist", data))
     solver = SOLVER.format(net=folder / "net.prototxt", iterations=iterations)

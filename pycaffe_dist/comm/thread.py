@@ -28,7 +28,7 @@ MOST_LIVE = 3
 MOST_LIVE_BYTES = 32 << 20
 # A small task that is more urgent than all running tasks starts at once.
 URGENT_BYTES = 256 << 10
-# A nap lasts the longer, the longer no step has made progress (both in seconds).
+# A nap takes `NAP_SHARE` of the time without progress, within these bounds (seconds).
 SHORTEST_NAP = 50e-6
 LONGEST_NAP = 1e-3
 NAP_SHARE = 1 / 50

@@ -94,7 +94,7 @@ def best_together(
 
 
 def use_buckets(exchanges: Sequence[Exchange], bucket_bytes: int) -> None:
-    """Let exchanges make buckets of at most ``nbytes``."""
+    """Let exchanges make buckets of at most ``bucket_bytes``."""
     for exchange in exchanges:
         exchange.settings = replace(exchange.settings, bucket_bytes=bucket_bytes)
 
