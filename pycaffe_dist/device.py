@@ -42,7 +42,7 @@ HOST = Device()
 
 
 class _ThreadState(threading.local):
-    # Threads begin on the host; those that read data or exchange gradients stay there.
+    # Threads begin on the host; readers of data and the exchange's thread stay there.
     device = HOST
 
 

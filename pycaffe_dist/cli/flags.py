@@ -222,7 +222,7 @@ def add_flag(
 
 
 def add_settings_flags(parser: FlagParser, settings: type, **only: str) -> None:
-    """Give ``parser`` the flags of a class of settings and of those in it.
+    """Give ``parser`` the flags of a class of settings, and of the settings inside it.
 
     With help texts in ``only``, it gets these flags alone.
     """

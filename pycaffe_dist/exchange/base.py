@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # The name that asks for the cheapest exchange of each parameter.
 AUTO = "auto"
-# It combines every parameter, so it takes those that the exchange asked for cannot.
+# It can combine every parameter, so it gets the parameters that the chosen exchange cannot.
 FALLBACK = "allreduce"
 
 
@@ -72,7 +72,7 @@ class Bucket:
     """Pieces that travel together, once the gradients of all their parameters are ready.
 
     ``number`` is the place in the order in which backward makes gradients, the same on all ranks.
-    Of those that wait for the wire, the one with the lowest ``priority`` goes first.
+    Of the buckets that wait for the wire, the one with the lowest ``priority`` goes first.
     """
 
     slices: tuple[Slice, ...]
@@ -92,10 +92,10 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an exchange asks of one rank.
+    """The work of one rank for an exchange.
 
     ``messages`` follow one after the other and carry ``nbytes`` out (and as many in).  ``flops``
-    come after them; ``saved_flops`` are those that backward does not do any more.  ``copied``
+    come after them; backward computes ``saved_flops`` less.  ``copied``
     counts the bytes that it reads and writes in its host's memory.  Messages from GPU to GPU have a
     ``link`` of their own.
     """

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.comm.rma import Window
 
-# A put must not wait for those of other buckets to the same rank, so there are several windows.
+# A put must not wait for other buckets' puts to the same rank, so there are several windows.
 LANES = 4
-# What a rank has not read of one iteration's puts is not overwritten by those of the next: and of
-# the one after that, nobody can put anything before all ranks have read this one's.
+# Two iterations' puts have different memory, because a rank may still read one iteration's when the
+# next one's arrive.  The third can use the first's: nobody puts it before all ranks have read that.
 BUFFERS = 2
 _ALIGNMENT = 64
 
@@ -250,6 +250,6 @@ def _parent(rank: int) -> tuple[int, int]:
 
 
 def _children(rank: int, ranks: int) -> list[int]:
-    """Return a rank's children in the binomial tree: those that it lacks come last."""
+    """Return a rank's children in the binomial tree: missing children come last."""
     levels = (rank & -rank).bit_length() - 1 if rank else _levels(ranks)
     return [rank + (1 << level) for level in range(levels) if rank + (1 << level) < ranks]

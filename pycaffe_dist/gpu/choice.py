@@ -22,7 +22,7 @@ def choose_device(
 ) -> Device:
     """Return the device for a ``-gpu`` flag and the solver's ``solver_mode``; log it.
 
-    The ranks of a host take the flag's GPUs in turn; without the flag, those from ``device_id`` on.
+    The ranks of a host take the flag's GPUs in turn; without the flag, GPUs from ``device_id`` on.
     Most published solvers have ``solver_mode: GPU``, so it is only a wish: without a GPU the run
     continues on the CPU. Raises DeviceError when a flag asks for a missing GPU, UsageError for a
     flag that names none.

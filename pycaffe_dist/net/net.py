@@ -281,7 +281,7 @@ class Net:
             self._seen[index] = _shapes(node.bottom)
 
     def clear_parameter_diffs(self, but: Collection[str] = ()) -> None:
-        """Set the parameters' diffs to zero, except those in ``but``, named by their keys."""
+        """Set the parameters' diffs to zero, except for the keys in ``but``."""
         with devices.use(self.device):
             for parameter in self.parameters:
                 if parameter.key not in but:

@@ -1,4 +1,4 @@
-"""What the log says every ``display`` iterations: speed, loss and outputs, the means over ranks."""
+"""The log lines of every ``display`` iterations: speed, loss and outputs, means over ranks."""
 
 from __future__ import annotations
 

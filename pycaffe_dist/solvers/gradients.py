@@ -25,10 +25,10 @@ def why_together(param: SolverParameter) -> str:
 
 
 def factor(param: SolverParameter, state: TrainState, net: Net, engine: Engine) -> float | None:
-    """Return what to multiply all mean gradients with, or None to leave this update out.
+    """Return the factor of all mean gradients, or None to leave this update out.
 
-    That is the inverse of the loss scale, and what brings the norm (before iter_size) within the
-    limit of clip_gradients.  An update is left out when a gradient has overflowed in float16.
+    It undoes the loss scale, and brings the norm (before iter_size) within the limit of
+    clip_gradients.  An update is left out when a gradient has overflowed in float16.
     """
     if not why_together(param):
         return 1.0

@@ -1,4 +1,4 @@
-"""The losses of a run: the last ones, for display, and what a loss that is not finite does."""
+"""The losses of a run: the last ones, for display, and checks that each is finite."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Losses:
 
     def __init__(self, window: int, stop_at_nan: bool):
         self.recent: deque[float] = deque(maxlen=window)
-        self.go_on = False  # whether the next loop of iterations begins with those of a snapshot
+        self.go_on = False  # whether the next loop of iterations begins with a snapshot's losses
         self._stop_at_nan = stop_at_nan
         self._finite = True
 
     def begin(self) -> None:
-        """Forget what another loop of iterations has left."""
+        """Forget the losses of another loop of iterations."""
         if not self.go_on:
             self.recent.clear()
         self.go_on = False

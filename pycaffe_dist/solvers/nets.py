@@ -58,9 +58,9 @@ def make_train_net(
     keep_diffs: bool,
     **options: Any,
 ) -> Net:
-    """Return the train net of this rank; ``options`` are those of `Net`.
+    """Return the train net of this rank; ``options`` are for `Net`.
 
-    To ``divide`` is to read the batch sizes as those of all ranks together.
+    With ``divide`` the batch sizes count for all ranks together.
     """
     spec = train_net(param)
     logger.info("Creating training net from %s", spec.origin)
@@ -71,7 +71,7 @@ def make_train_net(
 
 
 def make_test_nets(param: caffe_pb2.SolverParameter, cluster: Cluster, **options: Any) -> list[Net]:
-    """Return the test nets of this rank; ``options`` are those of `Net`."""
+    """Return the test nets of this rank; ``options`` are for `Net`."""
     made = []
     # Tests are spread over ranks batch by batch, so the batches stay the prototxt's.
     shard = Shard(cluster.rank, cluster.size, "batch")

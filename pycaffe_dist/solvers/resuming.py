@@ -1,4 +1,4 @@
-"""What a run is beside weights and history, on its way into a snapshot's companion and back."""
+"""A run's state beside weights and history, on its way into a snapshot's companion and back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _encoded(array: np.ndarray) -> str:
 
 
 def restore_statistics(net: Net, cluster: Cluster, statistics: Sequence[str]) -> None:
-    """Take over this rank's own statistics from its record; those of another net are left out."""
+    """Take over this rank's own statistics from its record, unless they are another net's."""
     own = own_statistics(net, cluster)
     saved = [base64.b64decode(encoded) for encoded in statistics]
     if [array.nbytes for array in own] == [len(data) for data in saved]:
@@ -48,7 +48,7 @@ def restore_statistics(net: Net, cluster: Cluster, statistics: Sequence[str]) ->
 def record(
     state: TrainState, net: Net, test_nets: Sequence[Net], cluster: Cluster
 ) -> dict[str, Any]:
-    """Return what only this rank knows: its losses, the states of its nets' layers, its statistics.
+    """Return this rank's own state: its losses, its nets' layers' states, its statistics.
 
     A test that is under way counts as not begun: the resumed run repeats it with the same batches.
     """
@@ -107,7 +107,7 @@ def _restore_state(about: Companion, state: TrainState, cluster: Cluster) -> Non
 
 
 def _restore(net: Net, saved: Sequence[LayerStates]) -> None:
-    """Let the layers go on from their states on all ranks; those without any start afresh."""
+    """Let the layers go on from their states on all ranks; layers without a state start afresh."""
     for node in net.nodes:
         of_layer = [states[node.name] for states in saved if node.name in states]
         if len(of_layer) == len(saved):

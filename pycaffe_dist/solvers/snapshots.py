@@ -1,4 +1,4 @@
-"""A solver's snapshots: which files, what goes into them, and how one continues from them."""
+"""A solver's snapshot files: their names, writing them, and continuing from them."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def restore(path: str, net: Net, method: Method, state: TrainState) -> Companion
 def resolve(param: caffe_pb2.SolverParameter, wanted: str) -> str:
     """Return the path of the solver state to resume from: for "latest", the newest good one.
 
-    "latest@launch" takes only those that the attempts of this `pcaffe launch` have written.
+    "latest@launch" takes only snapshots that the attempts of this `pcaffe launch` have written.
     Without any, it is empty, or FILE for "latest,FILE".  Raises SnapshotError.
     """
     first, _, otherwise = wanted.partition(",")

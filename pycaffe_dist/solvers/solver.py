@@ -42,7 +42,7 @@ class Solver:
     batch sizes count for all ranks together.  The newest ``keep`` snapshots stay (0: all).
     A loss that is NaN or infinite ends the run, unless ``stop_at_nan`` is False.  ``keep_diffs``
     lets the train net's diffs be read after backward, at the price of memory (see `Net`).
-    ``action_source`` is asked once per iteration whether to stop or snapshot; ``callbacks`` are
+    ``action_source`` says in every iteration whether to stop or snapshot; ``callbacks`` are
     called at their moments.  ``by_hand`` is true in loops that call `apply_update` themselves.
     Raises PcaffeError of the kind that fits when a net, field or weight file is unusable.
     """
@@ -219,7 +219,7 @@ class Solver:
             callback(self)
 
     def profile(self, record: Record, wanted: bool = True) -> None:
-        """Call ``record`` for what takes time from now on, or do so no more."""
+        """Call ``record`` for every span of time from now on, or stop doing so."""
         if wanted:
             self.profiler.add(record)
         else:
@@ -242,7 +242,7 @@ class Solver:
         """Give all ranks rank 0's weights, and the engine the parameters to exchange.
 
         In a loop ``by_hand`` a gradient may be the sum of several backward passes, whose factors
-        are not known; None stands for whatever there was before.
+        are not known; None changes nothing.
         """
         was_by_hand, self.by_hand = self.by_hand, self.by_hand if by_hand is None else by_hand
         changed = self.by_hand != was_by_hand
@@ -267,7 +267,7 @@ class Solver:
         self._call(self.callbacks.after_start, updated=False)
 
     def _forward_backward(self) -> None:
-        """Accumulate the gradient of iter_size batches; take note of this rank's mean loss."""
+        """Accumulate the gradient of iter_size batches; keep this rank's mean loss."""
         passes = self.param.iter_size
         loss = 0.0
         if self.state.loss_scale is not None:
@@ -288,7 +288,7 @@ class Solver:
                 loss = self._take_loss(loss + pending.value(), passes if last else 0)
 
     def _take_loss(self, loss: float, passes: int) -> float:
-        """Check a loss, and take note of it if it is the sum over all ``passes``; return it."""
+        """Check and return a loss; keep it if it is the sum over all ``passes``."""
         self.state.losses.check(loss, self.iteration, self.net)
         if passes:
             self.state.losses.recent.append(loss / passes)
@@ -296,7 +296,7 @@ class Solver:
         return loss
 
     def _begin_updates(self) -> None:
-        """Let exchanges that update parameters know what they need for it."""
+        """Tell exchanges that update parameters the iteration and its rate."""
         if self.engine.updates_some:
             self.engine.begin(self.iteration, self.state.rate(self.cluster))
 

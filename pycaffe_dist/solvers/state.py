@@ -1,4 +1,4 @@
-"""What changes in a run from iteration to iteration, beside weights, history and random numbers."""
+"""The changing state of a run, beside weights, history and random numbers."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ AT_ONCE = 8
 class ParameterServer(UpdateExchange):
     """Every shard has one owner, which alone keeps its history and updates it.
 
-    The owners are all ranks, or those that do not train (``--server-ranks``).  With a staleness of
-    0, all workers' gradients are averaged in the order of ranks, and the same bits result on all
+    The owners are all ranks, or the ranks that do not train (``--server-ranks``).  With a staleness
+    of 0, all workers' gradients are averaged in the order of ranks, and the same bits result on all
     ranks and in all runs.  It is no choice of ``--exchange=auto``: it moves as many bytes as
     allreduce, which has no owner to wait for and lets the solver see mean gradients.
     """

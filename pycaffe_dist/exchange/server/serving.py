@@ -1,8 +1,8 @@
 """The serving side of the parameter server: a rank's shards, their history, waiting workers.
 
 A worker at clock c has made c updates.  With staleness S it goes on once every other worker has
-made at least c - S: then the weights that it gets hold at least those updates, and all of its own.
-That is the consistency of Ho et al., "More effective distributed ML via a stale synchronous
+made at least c - S.  The weights that it then gets hold these updates, and all of its own.  This is
+the consistency of Ho et al., "More effective distributed ML via a stale synchronous
 parallel parameter server" (NIPS 2013).
 """
 
@@ -254,7 +254,7 @@ class Server:
     """Serves shards to workers; lives in the communication thread of ``cluster``.
 
     ``start`` lets it serve, until another one is started or the cluster is closed: a worker that is
-    done still serves those that are not.
+    done still serves the others.
     """
 
     def __init__(self, cluster: MPICluster):
@@ -401,7 +401,7 @@ def _slots(shards: dict[int, Shard]) -> int:
 
 
 def _slower(clocks: Sequence[int], worker: int) -> str:
-    """Name those that are behind a worker the most, and how far."""
+    """Name the ranks that are furthest behind a worker, and the distance."""
     behind = clocks[worker] - min(clocks)
     ranks = [rank for rank, clock in enumerate(clocks) if clock == min(clocks)]
     return (

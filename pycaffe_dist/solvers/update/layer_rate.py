@@ -21,7 +21,7 @@ class LayerRate:
 
     With w and g the norms of weights and mean gradient and d the weight decay, the trust is
     larc_eta·w / (g + d·w).  "scale" multiplies the rate by it (LARS: You, Gitman and Ginsburg,
-    2017); "clip" limits the rate to it (LARC).  Parameters of one axis (biases, scales) and those
+    2017); "clip" limits the rate to it (LARC).  Parameters of one axis (biases, scales) or
     with a norm of 0 keep the rate.  Raises UsageError for an unknown policy.
     """
 

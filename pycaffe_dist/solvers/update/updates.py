@@ -1,4 +1,4 @@
-"""A solver's updates: which strategy makes them, and when."""
+"""A solver's updates, and the choice of the strategy that makes them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Updates:
 
     @property
     def before_layer(self) -> Callable[[int], None] | None:
-        """What forward has to call before each layer, with its index."""
+        """A function that forward must call before each layer, with its index."""
         return self._deferred.before_layer if self._deferred else None
 
     def run(self, rate: float, iteration: int, clipping: float) -> None:
@@ -85,6 +85,6 @@ class Updates:
         return self._immediate
 
     def finish(self) -> None:
-        """Make what was left to the next forward; the weights may then be used."""
+        """Make updates that were left to the next forward; the weights may then be used."""
         if self._deferred:
             self._deferred.finish()

@@ -176,7 +176,7 @@ class Direction(NamedTuple):
         return cls(outputs, inputs, outer, inner, pads)
 
     def multiplications(self, taps: int, stride: int = 1) -> int:
-        """Return the products of one pair of channels in one image, without those with padding."""
+        """Return the number of products, without padding, of a pair of channels in an image."""
         return math.prod(
             sum(0 <= y * stride + k - pad < extent for y in range(out) for k in range(taps))
             for extent, out, pad in zip(self.inner, self.outer, self.pads)
