@@ -17,10 +17,10 @@ class Terminal(io.StringIO):
 def run(stream: io.StringIO, rank: int = 0) -> str:
     """Let a solver run from iteration 10 to 30, with a log line at the end."""
     solver = SimpleNamespace(
-        param=SimpleNamespace(max_iter=100, iter_size=3),
+        param=SimpleNamespace(max_iter=100),
         iteration=10,
-        cluster=SimpleNamespace(rank=rank, size=2),
-        batch_size=64,
+        cluster=SimpleNamespace(rank=rank),
+        effective_batch=384,
     )
     log.start(stream=stream)
     with Progress(stream) as progress:
