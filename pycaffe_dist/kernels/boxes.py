@@ -131,13 +131,15 @@ def suppress(
     """Set the front of ``kept`` to the boxes that non-maximum suppression keeps; return how many.
 
     ``boxes`` is (n, 4); ``order`` has the indices of the candidates, the best first, cut to top_k
-    by the caller; ``kept`` has at least as many elements.  A box stays if its overlap with every
+    by the caller; the search ends when ``kept`` is full.  A box stays if its overlap with every
     kept one is at most ``threshold``.  With ``eta`` below 1 each kept box multiplies the threshold
     by it while that is above 0.5.  Boxes with an area below ``smallest`` are dropped.
     """
     limit, factor = boxes.dtype.type(threshold), boxes.dtype.type(eta)
     count = 0
     for index in order:
+        if count == kept.size:
+            break
         box = box_at(boxes, index)
         stays = not area(box) < smallest
         k = 0

@@ -154,4 +154,7 @@ def test_suppression(threshold, eta, smallest):
     count = kernels.suppress(boxes, order, threshold, eta, smallest, kept)
     expected = plain_suppress(boxes.tolist(), order.tolist(), threshold, eta, smallest)
     assert kept[:count].tolist() == expected
-    assert 1 <= count < 50
+    assert 1 < count < 50
+    few = np.full(count - 1, -1, np.int64)
+    assert kernels.suppress(boxes, order, threshold, eta, smallest, few) == count - 1
+    assert few.tolist() == expected[:-1]

@@ -23,7 +23,22 @@ def load(path):
     with np.load(path) as archive:
         arrays = dict(archive)
     net = text_format.Parse(str(arrays["prototxt"]), caffe_pb2.NetParameter())
-    return arrays, net.layer[-1], net.force_backward or net.layer[-1].type == "InfogainLoss"
+    scaled = give_scaled_gradients(net, arrays)
+    ran = net.force_backward or scaled or net.layer[-1].type == "InfogainLoss"
+    return arrays, net.layer[-1], ran
+
+
+def give_scaled_gradients(net, arrays):
+    """Find the gradients of the last layer's bottoms that are tops of a Scale by one number.
+
+    Such a Scale makes Caffe run backward where it would stop on ``force_backward``.  Return whether
+    there is one.
+    """
+    scales = [s for s in net.layer if s.type == "Scale" and s.top[0] in net.layer[-1].bottom]
+    for scale in scales:
+        factor = arrays[f"param/{scale.name}/0"]
+        arrays[f"bottomdiff/{scale.top[0]}"] = arrays[f"bottomdiff/{scale.bottom[0]}"] / factor
+    return bool(scales)
 
 
 def check(path, device=HOST, dtype=np.float32, rtol=1e-4, atol=1e-5):
