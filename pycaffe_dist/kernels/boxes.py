@@ -32,7 +32,7 @@ def box_at(boxes: np.ndarray, i: int) -> Box:
 def area(box: Box) -> float:
     """Return the area of a box, 0 if an upper corner is below a lower one."""
     width, height = box[2] - box[0], box[3] - box[1]
-    return width * height if width >= 0 and height >= 0 else type(width)(0)
+    return width * height if (width >= 0) & (height >= 0) else type(width)(0)
 
 
 @jit
@@ -42,7 +42,7 @@ def overlap(box: Box, other: Box) -> float:
     height = min(box[3], other[3]) - max(box[1], other[1])
     shared = width * height
     union = area(box) + area(other) - shared
-    return shared / union if width > 0 and height > 0 else type(width)(0)
+    return shared / union if (width > 0) & (height > 0) else type(width)(0)
 
 
 @jit

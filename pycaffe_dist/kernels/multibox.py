@@ -15,10 +15,12 @@ from pycaffe_dist.kernels.boxes import box_at, decode_box, encode_box
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.exponential import exponential
 from pycaffe_dist.kernels.matching import CORNERS
+from pycaffe_dist.kernels.softmax import softmax_row
 from pycaffe_dist.threads import parallel_for
 
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 PRIORS_PER_CHUNK = 1 << 8
+ROWS_PER_TILE = 64
 
 
 @dataclass(frozen=True)
@@ -200,19 +202,32 @@ def prior_classes(
 
 
 @jit
+def _tile_losses(scores, classes, losses):
+    """`_softmax_losses` of a few rows; the inner loops run over rows, so they are vectors."""
+    rows, number = losses.size, losses.dtype.type
+    largest, total, own = np.empty(rows, losses.dtype), np.zeros(rows, losses.dtype), losses
+    columns = np.ascontiguousarray(scores.T)
+    largest[:] = columns[0]
+    for c in range(1, len(columns)):
+        for r in range(rows):
+            largest[r] = max(largest[r], columns[c, r])
+    for c in range(len(columns)):
+        for r in range(rows):
+            power = exponential(columns[c, r] - largest[r])
+            total[r] += power
+            own[r] = power if classes[r] == c else own[r]
+    for r in range(rows):
+        probability = own[r] / total[r]
+        if probability < SMALLEST_PROBABILITY:
+            probability = number(SMALLEST_PROBABILITY)
+        losses[r] = -math.log(np.float64(probability))
+
+
+@jit
 def _softmax_losses(begin, end, scores, classes, losses):
-    number = losses.dtype.type
-    for row in range(begin, end):
-        values = scores[row]
-        largest = values[0]
-        for c in range(1, values.size):
-            largest = max(largest, values[c])
-        total = number(0)
-        for c in range(values.size):
-            total += exponential(values[c] - largest)
-        own = exponential(values[classes[row]] - largest) / total
-        own = number(SMALLEST_PROBABILITY) if own < SMALLEST_PROBABILITY else own
-        losses[row] = -math.log(np.float64(own))
+    for first in range(begin, end, ROWS_PER_TILE):
+        rows = slice(first, min(end, first + ROWS_PER_TILE))
+        _tile_losses(scores[rows], classes[rows], losses[rows])
 
 
 @kernel
@@ -223,22 +238,13 @@ def softmax_losses(scores: np.ndarray, classes: np.ndarray, losses: np.ndarray) 
 
 @jit
 def _softmax_gradients(begin, end, scores, classes, counted, weight, gradient):
-    number = gradient.dtype.type
     for row in range(begin, end):
-        values, target = scores[row], gradient[row]
+        target = gradient[row]
         if not counted[row]:
-            for c in range(values.size):
-                target[c] = 0
+            target[:] = 0
             continue
-        largest = values[0]
-        for c in range(1, values.size):
-            largest = max(largest, values[c])
-        total = number(0)
-        for c in range(values.size):
-            target[c] = exponential(values[c] - largest)
-            total += target[c]
-        for c in range(values.size):
-            target[c] *= weight / total
+        softmax_row(scores[row], target)
+        target *= weight
         target[classes[row]] -= weight
 
 

@@ -48,16 +48,21 @@ def _scale_to_one(values):
 
 
 @jit
+def softmax_row(source: np.ndarray, target: np.ndarray) -> None:
+    """Set target to the softmax of source, a row of scores, in another kernel's loop."""
+    largest = source[0]
+    for c in range(1, source.size):
+        largest = max(largest, source[c])
+    for c in range(source.size):
+        target[c] = exponential(source[c] - largest)
+    _scale_to_one(target)
+
+
+@jit
 def _softmax_rows(begin, end, x, y):
     """`_softmax` where the classes of a sample are neighbours."""
     for n in range(begin, end):
-        source, target = x[n], y[n]
-        largest = source[0]
-        for c in range(1, source.size):
-            largest = max(largest, source[c])
-        for c in range(source.size):
-            target[c] = exponential(source[c] - largest)
-        _scale_to_one(target)
+        softmax_row(x[n], y[n])
 
 
 @jit(fast=True)
