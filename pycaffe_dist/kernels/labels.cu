@@ -1,10 +1,5 @@
 // Labels as class numbers, correct predictions, and total losses.
 
-// Position and value of a wrong label as one number; the least number is the first position.
-__device__ __forceinline__ unsigned long long wrong_code(int position, float value) {
-  return (unsigned long long)(unsigned int)position << 32 | (unsigned int)__float_as_int(value);
-}
-
 template <typename T>
 __global__ void class_numbers(const T* values, int limit, int ignore, bool whole,
                               long long* numbers, bool* counted, unsigned long long* wrong,

@@ -186,9 +186,9 @@ class MultiBoxLoss(Loss):
         self._find_class_losses(bottom)
         if self._mining_type != _Parameter.NONE:
             self._mine(bottom)
-        counts = self._matches, self._counted, self._weights
         losses = self._box_losses, self._class_losses
-        image_losses(*losses, *counts, self._losses, self._found)
+        counts = self._matches, self._counted
+        image_losses(*losses, *counts, self._weights, self._losses, self._found)
         images, priors = self._counted.shape
         divisor = divisor_of(self._normalization, images, images * priors)
         sums = self._losses, self._found, self._right, self._box_losses

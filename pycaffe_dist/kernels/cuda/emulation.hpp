@@ -99,6 +99,9 @@ static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 #define __logf logf
 #define __powf powf
 static inline float __fdividef(float x, float y) { return x / y; }
+// Products that no compiler joins with a sum.
+static inline float __fmul_rn(float x, float y) { return x * y; }
+static inline double __dmul_rn(double x, double y) { return x * y; }
 static inline float __saturatef(float x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
 template <typename T> static inline T __ldg(const T* p) { return *p; }
 template <typename T> static inline T min(T a, T b) { return b < a ? b : a; }

@@ -47,6 +47,7 @@ _KERNEL = re.compile(
     r"(?:template\s*<(?P<template>[^>]*)>\s*)?__global__\s+void\s+"
     r"(?:__launch_bounds__\([^)]*\)\s*)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
 )
+_INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 
 
@@ -108,8 +109,12 @@ def common() -> str:
 
 
 def parse(path: Path) -> Source:
-    """Read a source; raises DeviceError for a kernel that is not declared as a template."""
-    text = path.read_text()
+    """Read a source, and what it includes of this folder, where the compilers find nothing.
+
+    Raises DeviceError for a kernel that is not declared as a template.
+    """
+    here = Path(__file__).parent
+    text = _INCLUDE.sub(lambda match: (here / match[1]).read_text(), path.read_text())
     bare = _COMMENT.sub(" ", text)
     waiting = _waiting_functions(_COMMENT.sub(" ", common()) + bare)
     signatures = {}
