@@ -308,7 +308,8 @@ def _mine(
         chosen[:] = False
         if not np.any(owner == n):
             continue
-        losses = class_losses[n] + location_losses[n]
+        # As in the fork, whatever the type of the net.
+        losses = (class_losses[n] + location_losses[n]).astype(np.float32)
         eligible = np.flatnonzero(
             np.full(priors, True)
             if hard

@@ -88,7 +88,9 @@ class MultiBoxLoss(Loss):
         self._normalization = normalization_of(self.param.loss_param)
         wanted = list(self.param.propagate_down)[:2] or [True, True]
         self._weights = param.loc_weight * wanted[0], 1.0 * wanted[1]
+        # The loss and its divisor; the first wrong value.
         self._total, self._wrong = xp().ones(2), xp().zeros(1, np.uint64)
+        self._make_arrays((0, 0))
 
     def _read_mining(self) -> int:
         """Return the type of mining; do_neg_mining is its old form."""
@@ -139,21 +141,27 @@ class MultiBoxLoss(Loss):
         require_same_batch(self, bottom, 0, 1)
         self._check_shapes(bottom)
         top[0].reshape()
-        images, priors, rows = bottom[0].shape[0], bottom[2].count // 8, bottom[3].count // 8
-        own = self._location_classes if self._matching.per_class else 1
+        self._owner, self._kind = (xp().zeros(bottom[3].count // 8, np.int32) for _ in range(2))
+        # The number of labels changes with every batch, that of the priors seldom.
+        shape = bottom[0].shape[0], bottom[2].count // 8
+        if self._counted.shape != shape:
+            self._make_arrays(shape)
+
+    def _make_arrays(self, shape: tuple[int, int]) -> None:
+        """Make the arrays for ``shape``: images and priors."""
+        images, priors = shape
+        own = self._classes if self._matching.per_class else 1
         dtype = self.context.parameter_dtype
-        self._owner, self._kind = (xp().zeros(rows, np.int32) for _ in range(2))
+        # Each prior's matches, their overlaps, class, losses, and whether the last one counts.
         self._matches = xp().zeros((images, own, priors), np.int32)
         self._overlaps = xp().zeros(self._matches.shape, dtype)
-        self._box_losses, self._class_losses = (
-            xp().zeros((images, priors), dtype) for _ in range(2)
-        )
-        self._own_class = xp().zeros((images, priors), np.int32)
-        self._counted = xp().ones((images, priors), bool)
+        self._own_class = xp().zeros(shape, np.int32)
+        self._box_losses, self._class_losses = xp().zeros(shape, dtype), xp().zeros(shape, dtype)
+        self._counted = xp().ones(shape, bool)
+        self._targets = xp().zeros((*shape, self._classes) if self._logistic else 0, dtype)
+        # Each image's loss and number of matches; no image has a wrong label that total_loss finds.
         self._losses, self._found = xp().zeros(images), xp().zeros(images, np.int64)
         self._right = xp().full(images, -1, np.int64)
-        shape = images, priors, self._classes
-        self._targets = xp().zeros(shape if self._logistic else 0, dtype)
 
     def _check_shapes(self, bottom: list[Blob]) -> None:
         shape = bottom[2].shape
@@ -299,18 +307,18 @@ class MultiBoxLoss(Loss):
             numbers = self._predictions(bottom)
             arrays = numbers, self._priors, self._label, self._kind, self._matches
             gradient = bottom[0].diff.reshape(numbers.shape)
-            factor = weight * self.param.multibox_loss_param.loc_weight
+            factor = weight * self._weights[0]
             location_gradient(*arrays, self._location, factor, normalizer, gradient)
         if propagate_down[1]:
             scores, _ = self._rows(bottom)
             gradient = bottom[1].diff.reshape(scores.shape)
-            counted = self._counted.reshape(-1)
+            counted, factor = self._counted.reshape(-1), weight * self._weights[1]
             if self._logistic:
-                goals = self._targets.reshape(scores.shape)
-                logistic_gradients(scores, goals, counted, weight, normalizer, gradient)
+                targets = self._targets.reshape(scores.shape)
+                logistic_gradients(scores, targets, counted, factor, normalizer, gradient)
             else:
-                goals = self._own_class.reshape(-1)
-                softmax_gradients(scores, goals, counted, weight, normalizer, gradient)
+                classes = self._own_class.reshape(-1)
+                softmax_gradients(scores, classes, counted, factor, normalizer, gradient)
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Only predictions have a gradient."""

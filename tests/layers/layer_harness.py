@@ -43,7 +43,16 @@ class LayerHarness:
         kind = layer_class(message.type)
         inner = replace(context, dtype=context.parameter_dtype) if kind.host_only else context
         self.layer = kind(message, inner)
-        self.blobs = {name: Blob(np.shape(value), dtype) for name, value in bottoms.items()}
+        # In a net of 16 bits labels, and the boxes of priors, have 32: see Layer.is_exact.
+        exact = {
+            name
+            for index, name in enumerate(message.bottom)
+            if kind.is_loss and not self.layer.allow_force_backward(index)
+        }
+        self.blobs = {
+            name: Blob(np.shape(value), context.parameter_dtype if name in exact else dtype)
+            for name, value in bottoms.items()
+        }
         self.fill(bottoms)
         self.bottom = [self.blobs[name] for name in message.bottom]
         for index, name in enumerate(message.top):
