@@ -179,6 +179,17 @@ def _next_pair(largest, best):
 
 
 @jit
+def _rows_of(owner, kind, image, per_class, own_class):
+    """Return the labels of an image, with ``per_class`` those of one class."""
+    rows, count = np.empty(owner.size, np.int64), 0
+    for r in range(owner.size):
+        if owner[r] == image and (kind[r] == own_class or not per_class):
+            rows[count] = r
+            count += 1
+    return rows[:count]
+
+
+@jit
 def _match_pairs(boxes, corners, own, match, overlaps, nearest):
     """Match the best pair of a free box and a free label again and again.
 
@@ -234,7 +245,7 @@ def _match(
             beyond = inside and crosses_border(box_at(candidates, p))
             match[p] = OUTSIDE if beyond else UNMATCHED
             own_overlaps[p] = 0
-        own = np.flatnonzero((owner == n) & ((kind == c) | (not per_class)))
+        own = _rows_of(owner, kind, n, per_class, c)
         if own.size == 0:
             continue
         _match_pairs(candidates, corners, own, match, own_overlaps, nearest)
@@ -264,24 +275,54 @@ def match_boxes(
 
 
 @jit
+def _at_least(bits, least):
+    count = 0
+    for k in range(bits.size):
+        count += bits[k] >= least
+    return count
+
+
+@jit
 def _choose_largest(scores, indices, number, chosen):
-    """Mark the ``number`` of ``indices`` with the largest scores; of equal ones the first."""
-    if number <= 0:
-        return
-    keys = np.empty(indices.size, scores.dtype)
+    """Mark the ``number`` of ``indices`` with the largest scores; of equal ones the first.
+
+    Scores are float32, and negative ones count as 0.
+    """
+    keys = np.empty(indices.size, np.float32)
     for k in range(indices.size):
         score = scores[indices[k]]
-        keys[k] = -score if score == score else -np.inf
-    limit = np.partition(keys, number - 1)[number - 1]
-    left = number
+        keys[k] = max(score, np.float32(0)) if score == score else np.inf
+    # The bits of such floats have their order.  Find those of the last one chosen.
+    bits, last = keys.view(np.int32), np.int32(0)
+    for place in range(30, -1, -1):
+        trial = last | np.int32(1 << place)
+        if _at_least(bits, trial) >= number:
+            last = trial
+    equals = number - _at_least(bits, last + 1)
     for k in range(indices.size):
-        if keys[k] < limit:
+        if bits[k] >= last and (bits[k] > last or equals > 0):
             chosen[indices[k]] = True
-            left -= 1
-    for k in range(indices.size):
-        if keys[k] == limit and left > 0:
-            chosen[indices[k]] = True
-            left -= 1
+            equals -= bits[k] == last
+
+
+@jit
+def _eligible(match, overlaps, hard, most_overlap):
+    """Return the priors that mining may choose, and the number of matches."""
+    found, count, positives = np.empty(match.size, np.int64), 0, 0
+    for p in range(match.size):
+        positives += match[p] >= 0
+        if hard or (match[p] == UNMATCHED and overlaps[p] < most_overlap):
+            found[count] = p
+            count += 1
+    return found[:count], positives
+
+
+@jit
+def _label_count(owner, image):
+    count = 0
+    for r in range(owner.size):
+        count += owner[r] == image
+    return count
 
 
 @jit
@@ -306,25 +347,22 @@ def _mine(
     for n in range(begin, end):
         match, chosen = matches[n, 0], counted[n]
         chosen[:] = False
-        if not np.any(owner == n):
+        if _label_count(owner, n) == 0:
             continue
-        # As in the fork, whatever the type of the net.
-        losses = (class_losses[n] + location_losses[n]).astype(np.float32)
-        eligible = np.flatnonzero(
-            np.full(priors, True)
-            if hard
-            else (match == UNMATCHED) & (overlaps[n, 0] < most_overlap)
-        )
-        positives = np.count_nonzero(match >= 0)
+        # In float32, as in the fork, whatever the type of the net.
+        losses = np.empty(priors, np.float32)
+        for p in range(priors):
+            losses[p] = class_losses[n, p] + location_losses[n, p]
+        eligible, positives = _eligible(match, overlaps[n, 0], hard, most_overlap)
         number = min(sample if hard else int(np.float32(positives) * ratio), eligible.size)
         if suppression > 0:
             order = by_score(losses, eligible)
             kept = np.empty(number, np.int64)
             candidates = boxes[n if boxes.shape[0] > 1 else 0, 0]
             best = order[:top_k] if top_k >= 0 else order
-            number = suppress(candidates, best, suppression, 1.0, LEAST_AREA, kept)
-            chosen[kept[:number]] = True
-        else:
+            for k in range(suppress(candidates, best, suppression, 1.0, LEAST_AREA, kept)):
+                chosen[kept[k]] = True
+        elif number > 0:
             _choose_largest(losses, eligible, number, chosen)
         for p in range(priors):
             if match[p] >= 0:
