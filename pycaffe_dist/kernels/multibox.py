@@ -202,32 +202,42 @@ def prior_classes(
 
 
 @jit
-def _tile_losses(scores, classes, losses):
-    """`_softmax_losses` of a few rows; the inner loops run over rows, so they are vectors."""
+def _tile_losses(scores, classes, losses, columns, largest, total):
+    """`_softmax_losses` of a few rows; the inner loops run over rows, so they are vectors.
+
+    The last three are scratch: a column of scores in each row, and two numbers for each row.
+    """
     rows, number = losses.size, losses.dtype.type
-    largest, total, own = np.empty(rows, losses.dtype), np.zeros(rows, losses.dtype), losses
-    columns = np.ascontiguousarray(scores.T)
-    largest[:] = columns[0]
-    for c in range(1, len(columns)):
-        for r in range(rows):
-            largest[r] = max(largest[r], columns[c, r])
-    for c in range(len(columns)):
-        for r in range(rows):
-            power = exponential(columns[c, r] - largest[r])
-            total[r] += power
-            own[r] = power if classes[r] == c else own[r]
     for r in range(rows):
-        probability = own[r] / total[r]
-        if probability < SMALLEST_PROBABILITY:
-            probability = number(SMALLEST_PROBABILITY)
-        losses[r] = -math.log(np.float64(probability))
+        row = scores[r]
+        for c in range(row.size):
+            columns[c, r] = row[c]
+    for r in range(rows):
+        largest[r], total[r] = columns[0, r], 0
+    for c in range(1, len(columns)):
+        column = columns[c]
+        for r in range(rows):
+            largest[r] = max(largest[r], column[r])
+    for c in range(len(columns)):
+        column = columns[c]
+        for r in range(rows):
+            power = exponential(column[r] - largest[r])
+            column[r] = power
+            total[r] += power
+    for r in range(rows):
+        own = columns[classes[r], r] / total[r]
+        if own < SMALLEST_PROBABILITY:
+            own = number(SMALLEST_PROBABILITY)
+        losses[r] = -math.log(np.float64(own))
 
 
 @jit
 def _softmax_losses(begin, end, scores, classes, losses):
+    columns = np.empty((scores.shape[1], ROWS_PER_TILE), losses.dtype)
+    largest, total = np.empty(ROWS_PER_TILE, losses.dtype), np.empty(ROWS_PER_TILE, losses.dtype)
     for first in range(begin, end, ROWS_PER_TILE):
         rows = slice(first, min(end, first + ROWS_PER_TILE))
-        _tile_losses(scores[rows], classes[rows], losses[rows])
+        _tile_losses(scores[rows], classes[rows], losses[rows], columns, largest, total)
 
 
 @kernel
