@@ -60,6 +60,11 @@ CASES = [
     multibox("conf_loss_type: LOGISTIC mining_type: NONE"),
     multibox("conf_loss_type: LOGISTIC mining_type: NONE background_label_id: 4", classes=5),
     multibox("map_object_to_agnostic: true mining_type: HARD_EXAMPLE sample_size: 7", classes=2),
+    # Without background: -1 as a number without a sign.
+    multibox(
+        "conf_loss_type: LOGISTIC map_object_to_agnostic: true background_label_id: 4294967295",
+        classes=1,
+    ),
     multibox("share_location: false mining_type: NONE code_type: CENTER_SIZE"),
     multibox("share_location: false mining_type: NONE use_prior_for_matching: false"),
     # The gradient lacks the factor 1 / variance, so that it is the derivative if that is 1.
