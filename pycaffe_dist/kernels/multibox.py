@@ -19,6 +19,7 @@ from pycaffe_dist.kernels.softmax import softmax_row
 from pycaffe_dist.threads import parallel_for
 
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
+LARGE_PRODUCT = 1e300
 PRIORS_PER_CHUNK = 1 << 8
 ROWS_PER_TILE = 64
 
@@ -315,12 +316,21 @@ def unmined_targets(
 
 @jit
 def _logistic_losses(begin, end, scores, targets, losses):
+    classes = scores.shape[1]
+    powers = np.empty(classes, scores.dtype)
     for row in range(begin, end):
-        loss = losses.dtype.type(0)
-        for c in range(scores.shape[1]):
-            x = scores[row, c]
-            loss += math.log1p(math.exp(-abs(x))) + (x if x >= 0 else 0 * x) - x * targets[row, c]
-        losses[row] = loss
+        values, goals = scores[row], targets[row]
+        for c in range(classes):
+            powers[c] = exponential(-abs(values[c]))
+        # log(1 + p) + log(1 + q) = log((1 + p)·(1 + q)): one logarithm for many classes.
+        loss, product = 0.0, 1.0
+        for c in range(classes):
+            loss += max(values[c], 0) - values[c] * goals[c]
+            product *= 1.0 + powers[c]
+            if product > LARGE_PRODUCT:
+                loss += math.log(product)
+                product = 1.0
+        losses[row] = loss + math.log(product)
 
 
 @kernel
