@@ -98,9 +98,7 @@ __global__ void match_boxes(const P* boxes, const P* label, const int* owner, co
       int chosen = -1;
       for (int r = 0; r < rows; r++) {
         if (owner[r] != n || (per_class && kind[r] != c) || !(largest[r] > 0)) continue;
-        const bool better = chosen < 0 || largest[r] > largest[chosen] ||
-                            (largest[r] == largest[chosen] && best[r] < best[chosen]);
-        if (better) chosen = r;
+        if (chosen < 0 || largest[r] > largest[chosen]) chosen = r;
       }
       if (chosen < 0) break;
       const int taken = best[chosen];

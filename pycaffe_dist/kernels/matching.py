@@ -167,18 +167,6 @@ def _first_largest(values):
 
 
 @jit
-def _next_pair(largest, best):
-    """Return the label of the best pair; of equal ones the lowest box, then the lowest label."""
-    chosen = 0
-    for k in range(1, largest.size):
-        if largest[k] > largest[chosen] or (
-            largest[k] == largest[chosen] and best[k] < best[chosen]
-        ):
-            chosen = k
-    return chosen
-
-
-@jit
 def _rows_of(owner, kind, image, per_class, own_class):
     """Return the labels of an image, with ``per_class`` those of one class."""
     rows, count = np.empty(owner.size, np.int64), 0
@@ -206,7 +194,8 @@ def _match_pairs(boxes, corners, own, match, overlaps, nearest):
         best[k] = _first_largest(values)
         largest[k] = values[best[k]]
     for _ in range(own.size):
-        k = _next_pair(largest, best)
+        # Of equal pairs with different boxes the order does not matter.
+        k = _first_largest(largest)
         if not largest[k] > 0:
             break
         taken = best[k]
