@@ -1,0 +1,81 @@
+"""Boxes relative to a net's input as pixels of the images that were resized to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.errors import PcaffeError
+from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.schema.reading import read_lines
+
+_MODES = caffe_pb2.ResizeParameter
+
+
+def read_image_sizes(
+    path: str, fail: Callable[[str], PcaffeError]
+) -> tuple[list[str], np.ndarray]:
+    """Return names and sizes (n, 2: height, width) from a file of lines ``name height width``.
+
+    ``fail`` makes the error for a file that cannot be read or has another line.
+    """
+    names, sizes = [], []
+    lines = read_lines(path, lambda message: fail(f"name_size_file '{path}' {message}"))
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words:
+            continue
+        if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words[1:]):
+            raise fail(f"{path}:{number}: expected a name, a height and a width, found '{line}'")
+        names.append(words[0])
+        sizes.append((int(words[1]), int(words[2])))
+    if not names:
+        raise fail(f"name_size_file '{path}' names no images")
+    return names, np.array(sizes, float)
+
+
+def check_resize(resize: Any, error: Callable[[str], PcaffeError]) -> None:
+    """Raise ``error`` unless a ResizeParameter has the size of the net's input."""
+    if not resize.height or not resize.width:
+        raise error(
+            f"needs resize_param with height and width above 0, found {resize.height} and "
+            f"{resize.width}"
+        )
+
+
+def _without_padding(boxes: np.ndarray, sizes: np.ndarray, resize: Any) -> np.ndarray:
+    """Undo FIT_LARGE_SIZE_AND_PAD: the image was scaled to fit, then padded on two sides.
+
+    As in the fork, boxes in the padding alone are left as they are.
+    """
+    aspect = sizes[:, 1] / sizes[:, 0]
+    is_wide = aspect > resize.width / resize.height
+    # The share of the input that is padding, on each side: of x, of y.
+    pad = np.stack(
+        (
+            np.where(is_wide, 0, (1 - resize.height * aspect / resize.width) / 2),
+            np.where(is_wide, (1 - resize.width / aspect / resize.height) / 2, 0),
+        ),
+        axis=1,
+    )
+    low, high = np.tile(pad, 2), np.tile(1 - pad, 2)
+    outside = ((boxes[:, :2] >= high[:, :2]) | (boxes[:, 2:] <= low[:, :2])).any(axis=1)
+    return np.where(outside[:, None], boxes, (boxes - low) / (high - low))
+
+
+def in_pixels(boxes: np.ndarray, sizes: np.ndarray, resize: Any = None) -> np.ndarray:
+    """Return boxes (n, 4: x1, y1, x2, y2) in pixels of their images, clipped to them.
+
+    ``boxes`` are relative to the net's input, ``sizes`` (n, 2) the images' heights and widths.
+    ``resize`` is the ResizeParameter with which images became inputs, if they were not stretched.
+    """
+    ends = np.tile(sizes[:, ::-1], 2)
+    if resize is not None and resize.resize_mode == _MODES.FIT_SMALL_SIZE:
+        if resize.height_scale and resize.width_scale:
+            scale = np.array((resize.width_scale, resize.height_scale) * 2, float)
+            return np.clip(boxes * scale, 0, ends)
+    elif resize is not None and resize.resize_mode == _MODES.FIT_LARGE_SIZE_AND_PAD:
+        boxes = _without_padding(boxes, sizes, resize)
+    return np.clip(boxes, 0, 1) * ends

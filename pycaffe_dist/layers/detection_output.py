@@ -1,0 +1,128 @@
+"""DetectionOutput: boxes and classes that a net detects in images."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.boxes import CORNER
+from pycaffe_dist.kernels.detection import Choice, NotANumber, detections
+from pycaffe_dist.layers.base import Arity, Layer, Need, register
+from pycaffe_dist.layers.checking import describe, require_same_batch
+from pycaffe_dist.log import logger
+
+
+@register("DetectionOutput")
+class DetectionOutput(Layer):
+    """The boxes that stay of all predicted ones, by confidence and non-maximum suppression.
+
+    Bottoms: locations (N, P·4·L), confidences (N, P·classes) and priors (1, 2, 4·P) as PriorBox
+    makes them; L is 1, or the number of classes without share_location.  The top is (1, 1, K, 7),
+    rows of image, class, confidence, x1, y1, x2, y2 by image, class and falling confidence;
+    without any detection (1, 1, N, 7), an image and -1s in each row.  K is known in forward only.
+    Follows weiliu89/caffe; works with background_label_id -1, too, where the fork stops.  It does
+    not draw (visualize) and takes no notice of a fourth bottom, the images.
+    """
+
+    # The number of detections is needed on the host, and most of the work is in few boxes.
+    host_only = True
+    bottoms = Arity(3, 4)
+    has_backward = False
+    backward_needs_bottom = Need.NONE
+
+    def is_exact(self, top_index: int) -> bool:
+        """Numbers of images and corners need more than 16 bits."""
+        return True
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.detection_output_param
+        if param.num_classes < 1:
+            raise self.error("needs num_classes of at least 1")
+        nms = param.nms_param
+        if not nms.nms_threshold >= 0:
+            raise self.error(f"needs nms_threshold of at least 0, found {nms.nms_threshold:g}")
+        if not 0 < nms.eta <= 1:
+            raise self.error(f"needs eta above 0 and at most 1, found {nms.eta:g}")
+        if param.visualize:
+            logger.warning("Layer '%s' does not draw: visualize is left out", self.name)
+        has_least = param.HasField("confidence_threshold")
+        self._choice = Choice(
+            background=param.background_label_id,
+            least_score=param.confidence_threshold if has_least else -math.inf,
+            top_k=nms.top_k if nms.HasField("top_k") else -1,
+            overlap=nms.nms_threshold,
+            eta=nms.eta,
+            most=param.keep_top_k,
+        )
+        self._classes = param.num_classes
+        self._locations = 1 if param.share_location else param.num_classes
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        require_same_batch(self, bottom, 0, 1)
+        count = bottom[2].count // 8
+        if bottom[2].shape != (1, 2, 4 * count):
+            raise self.error(
+                f"needs priors of shape (1, 2, 4·P), found bottom {describe(self, bottom, 2)}"
+            )
+        needs = (4 * count * self._locations, f"4 numbers for each of {count} priors"), (
+            count * self._classes,
+            f"{self._classes} classes for each of {count} priors",
+        )
+        for index, (size, what) in enumerate(needs):
+            if bottom[index].count_of(1) != size:
+                several = " and class" if not index and self._locations > 1 else ""
+                raise self.error(
+                    f"needs {what}{several}, {size} values per image, "
+                    f"found bottom {describe(self, bottom, index)}"
+                )
+        self._priors = count
+        # As many as can be said before forward.
+        top[0].reshape(1, 1, bottom[0].shape[0], 7)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        location, confidence, prior = (
+            blob.read_data().astype(self.context.dtype, copy=False) for blob in bottom[:3]
+        )
+        images, count = len(location), self._priors
+        priors = prior.reshape(2, count, 4)
+        param = self.param.detection_output_param
+        try:
+            rows = detections(
+                confidence.reshape(images, count, self._classes),
+                location.reshape(images, count, self._locations, 4),
+                priors,
+                param.code_type,
+                param.variance_encoded_in_target,
+                self._choice,
+            )
+        except NotANumber as wrong:
+            n, c, p = wrong.place
+            raise self.error(
+                f"confidence or box of image {n}, class {c}, prior {p} is not a number (bottoms "
+                f"{describe(self, bottom, 0)} and {describe(self, bottom, 1)})"
+            ) from None
+        # Not before: a dry run has no values.
+        self._check_priors(priors[0])
+        if not len(rows):
+            logger.info("Couldn't find any detections")
+            rows = np.full((images, 7), -1, self.context.dtype)
+            rows[:, 0] = np.arange(images)
+        top[0].reshape(1, 1, *rows.shape)
+        top[0].data[...] = rows
+
+    def _check_priors(self, boxes: np.ndarray) -> None:
+        """Raise LayerError if a box has no size and predictions are relative to the size."""
+        if self.param.detection_output_param.code_type == CORNER:
+            return
+        wrong = np.flatnonzero(~(boxes[:, 2:] > boxes[:, :2]).all(axis=1))
+        if wrong.size:
+            raise self.error(
+                f"needs priors wider and higher than 0 for this code_type, found "
+                f"{boxes[wrong[0]].tolist()} at {wrong[0]}"
+            )
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if any(propagate_down):
+            raise self.error("has no gradient; set propagate_down: false")
