@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.net import Net
+    from pycaffe_dist.solvers.detections import Detections
 
 
 def add_flags(parser: FlagParser) -> None:
@@ -38,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.net.precompile import compile_kernels
     from pycaffe_dist.schema import caffe_pb2
+    from pycaffe_dist.solvers.average_precision import VERSIONS
+    from pycaffe_dist.solvers.detections import Detections
     from pycaffe_dist.threads import set_threads
 
     with detect() as cluster:
@@ -52,45 +55,53 @@ def run(options: argparse.Namespace) -> int:
             for path in split_list(options.weights):
                 net.load_weights(path)
             logger.info("Running for %d iterations.", options.iterations)
-            scores = _score(net, options.iterations, cluster)
+            detections = Detections(net)
+            scores = _score(net, options.iterations, cluster, detections)
+            found = detections.gather(cluster)
         finally:
             net.close()
     _log_means(net, scores.mean(axis=0).tolist())
+    for name, detected in found.items():
+        for version in VERSIONS:
+            precision = fmt(detected.mean_precision(version))
+            logger.info("%s = %s (mean average precision, %s)", name, precision, version)
     return 0
 
 
-def _score(net: Net, iterations: int, cluster: Cluster) -> np.ndarray:
+def _score(net: Net, iterations: int, cluster: Cluster, detections: Detections) -> np.ndarray:
     """Return the loss and the output values of every batch, shape (iterations, 1 + values)."""
     import numpy as np
 
-    names = _value_names(net)
-    scores = np.zeros((iterations, 1 + len(names)))
+    from pycaffe_dist.solvers.testing import read_outputs
+
+    scores = np.zeros((iterations, 1 + len(read_outputs(net))))
     for batch in range(cluster.rank, iterations, cluster.size):
         loss = net.forward()
-        values = [net.blobs[name].read_data().reshape(-1) for name in net.outputs]
-        scores[batch] = np.concatenate([[loss], *values])
+        scores[batch] = np.concatenate([[loss], read_outputs(net)])
+        detections.add(batch)
         if cluster.size == 1:
-            _log_batch(batch, names, scores[batch])
+            _log_batch(net, batch, scores[batch])
     if cluster.size > 1:
         scores = cluster.sum(scores)
         for batch in range(iterations):
-            _log_batch(batch, names, scores[batch])
+            _log_batch(net, batch, scores[batch])
     return scores
 
 
-def _value_names(net: Net) -> list[str]:
-    """Return the output blob's name of every output value."""
-    return [name for name in net.outputs for _ in range(net.blobs[name].count)]
+def _log_batch(net: Net, batch: int, scores: np.ndarray) -> None:
+    from pycaffe_dist.solvers.testing import by_output
 
-
-def _log_batch(batch: int, names: list[str], scores: np.ndarray) -> None:
-    for name, score in zip(names, scores[1:].tolist()):
-        logger.info("Batch %d, %s = %s", batch, name, fmt(score))
+    for name, values in by_output(net, scores[1:].tolist()).items():
+        for value in values:
+            logger.info("Batch %d, %s = %s", batch, name, fmt(value))
 
 
 def _log_means(net: Net, means: list[float]) -> None:
+    from pycaffe_dist.solvers.testing import by_output
+
     logger.info("Loss: %s", fmt(means[0]))
-    for name, mean in zip(_value_names(net), means[1:]):
+    for name, values in by_output(net, means[1:]).items():
         weight = net.blob_losses.get(name, 0.0)
-        loss = f" (* {fmt(weight)} = {fmt(weight * mean)} loss)" if weight else ""
-        logger.info("%s = %s%s", name, fmt(mean), loss)
+        for mean in values:
+            loss = f" (* {fmt(weight)} = {fmt(weight * mean)} loss)" if weight else ""
+            logger.info("%s = %s%s", name, fmt(mean), loss)

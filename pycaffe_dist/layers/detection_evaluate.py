@@ -55,7 +55,7 @@ class DetectionEvaluate(Layer):
         self._sizes = None
         if param.name_size_file:
             self._sizes = read_image_sizes(param.name_size_file, self.error)[1]
-        self._numbers, self._most_images = ImageNumbers(self.context.shard), 1
+        self._numbers = ImageNumbers(self.context.shard)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for index, columns in enumerate((7, 8)):
@@ -119,8 +119,8 @@ class DetectionEvaluate(Layer):
         if in_batch.min(initial=0) < 0:
             raise self.error(f"needs numbers of images from 0 on, found {in_batch.min()}")
         # A batch may end with images that have neither detections nor boxes.
-        self._most_images = max(self._most_images, 1 + in_batch.max(initial=0))
-        numbers = self._numbers.next_batch(self._most_images)[in_batch]
+        size = max(self._numbers.size, 1 + in_batch.max(initial=0))
+        numbers = self._numbers.next_batch(size)[in_batch]
         sizes = self._sizes[numbers % len(self._sizes)]
         of_found, of_boxes = np.split(sizes, [len(found)])
         found[:, 3:7] = in_pixels(found[:, 3:7], of_found, self._resize)

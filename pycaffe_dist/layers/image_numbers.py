@@ -14,30 +14,30 @@ from pycaffe_dist.data.partition import Place, Shard, continued
 class ImageNumbers:
     """Counts the images of a rank's batches as the data layer with the same ``shard`` does.
 
-    The numbers go on after the end of the data set.
+    The numbers go on after the end of the data set.  ``size`` is that of the last batch, at first 0.
     """
 
     def __init__(self, shard: Shard):
         self._shard = shard
-        self._batches, self._size = 0, 0
+        self._batches, self.size = 0, 0
 
     def next_batch(self, size: int) -> np.ndarray:
         """Return the numbers of the next batch's images."""
-        self._size = size
+        self.size = size
         first = self._shard.first_record(self._batches, size)
         self._batches += 1
         return first + np.arange(size) * self._shard.step
 
     def first_of_next_batch(self) -> int:
         """Return the number that the next batch will begin with, if it has the same size."""
-        return self._shard.first_record(self._batches, self._size)
+        return self._shard.first_record(self._batches, self.size)
 
     def state(self) -> dict[str, Any]:
         """Return what `restore` needs, as a layer's state."""
-        return {"place": asdict(Place.of(self._shard, self._batches, self._size))}
+        return {"place": asdict(Place.of(self._shard, self._batches, self.size))}
 
     def restore(self, states: Sequence[dict[str, Any]]) -> None:
         """Continue after the images that the ranks of an earlier run have had."""
         places = [Place(**state["place"]) for state in states]
-        self._size = places[0].batch_size
-        self._shard, self._batches = continued(self._shard, self._size, places)
+        self.size = places[0].batch_size
+        self._shard, self._batches = continued(self._shard, self.size, places)

@@ -23,18 +23,12 @@ def _at_eleven_points(recall: np.ndarray, precision: np.ndarray) -> float:
 
 
 def _below_the_hull(recall: np.ndarray, precision: np.ndarray) -> float:
-    """The area below the precision when it is made to fall only (PASCAL VOC 2012, ILSVRC).
-
-    As in the fork, the step from one detection to the next has the height at its left end, where
-    the precision may be higher than at its right end.
-    """
-    hull = np.maximum.accumulate(precision[::-1])[::-1]
-    first = hull[0] * recall[0]
-    return float(first + (hull[:-1] * np.diff(recall)).sum())
+    """The area below the precision when it is made to fall only (PASCAL VOC 2012, ILSVRC)."""
+    return _below_the_curve(recall, np.maximum.accumulate(precision[::-1])[::-1])
 
 
 def _below_the_curve(recall: np.ndarray, precision: np.ndarray) -> float:
-    """The area below the precision itself."""
+    """The area below the precision, a step for each box found."""
     return float((precision * np.diff(recall, prepend=0)).sum())
 
 

@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from pycaffe_dist.comm.cluster import Cluster
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.layers import Layer
 from pycaffe_dist.layers.detection_evaluate import DetectionEvaluate
-from pycaffe_dist.log import logger
+from pycaffe_dist.layers.detection_output import DetectionOutput
+from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net
 from pycaffe_dist.solvers.average_precision import average_precision
 
 _COLUMNS = 4  # batch, class, score, 1 for a box found or 0 for a false alarm
 
 
+def list_outputs(net: Net) -> dict[str, Layer]:
+    """Return the layers that make outputs with lists of detections, by the outputs' names.
+
+    Such lists have no mean over batches.
+    """
+    made_by = {name: node.layer for node in net.nodes for name in node.top_names}
+    layers = {name: made_by[name] for name in net.outputs if name in made_by}
+    kinds = DetectionEvaluate, DetectionOutput
+    return {name: layer for name, layer in layers.items() if isinstance(layer, kinds)}
+
+
 def evaluating_layers(net: Net) -> dict[str, DetectionEvaluate]:
     """Return the DetectionEvaluate layers that make outputs of the net, by the outputs' names."""
-    made_by = {name: node.layer for node in net.nodes for name in node.top_names}
-    layers = [(name, made_by.get(name)) for name in net.outputs]
-    return {name: layer for name, layer in layers if isinstance(layer, DetectionEvaluate)}
+    found = list_outputs(net).items()
+    return {name: layer for name, layer in found if isinstance(layer, DetectionEvaluate)}
+
+
+def check_outputs(net: Net, number: int) -> None:
+    """Raise UsageError unless test net ``number`` evaluates detections."""
+    if not evaluating_layers(net):
+        outputs = ", ".join(net.outputs) or "none"
+        raise UsageError(
+            'eval_type: "detection" needs test nets with an output of a DetectionEvaluate layer; '
+            f"the outputs of test net #{number} are: {outputs}"
+        )
 
 
 @dataclass(frozen=True)
@@ -52,8 +75,12 @@ class Found:
     def log_classes(self, version: str) -> None:
         """Log each class's average precision, in the fork's words."""
         for label, precision in self.precisions(version).items():
-            if (self.labels == label).any():
-                logger.info("class%d: %s", label, fmt(precision))
+            logger.info("class%d: %s", label, fmt(precision))
+
+    def warn_of_missing(self) -> None:
+        """Log a warning for each class without detections, in the fork's words."""
+        for label in sorted(set(self.boxes) - set(self.labels.tolist())):
+            logger.warning("Missing true_pos for label: %d", label)
 
 
 class Detections:

@@ -31,10 +31,8 @@ class Display:
 
     def show(self, state: TrainState, net: Net, cluster: Cluster, engine: Engine) -> None:
         """Log the current iteration; only rank 0 waits for the others."""
-        values = [state.losses.mean]
-        for name in net.outputs:
-            values += net.blobs[name].read_data().reshape(-1).tolist()
-        means = cluster.mean_on_rank_0(np.array(values, np.float64))
+        values = np.concatenate([[state.losses.mean], testing.read_outputs(net)])
+        means = cluster.mean_on_rank_0(values)
         if means is None:
             return
         iteration, now = state.iteration, time.monotonic()
@@ -51,7 +49,7 @@ class Display:
             self._interval,
             fmt(float(means[0])),
         )
-        testing.log_outputs(net, "Train", means[1:].tolist())
+        testing.log_outputs(net, "Train", testing.by_output(net, means[1:].tolist()))
 
     def show_last(self, state: TrainState, net: Net, cluster: Cluster) -> None:
         """Run forward once more after the last iteration, and log the loss."""

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pycaffe_dist.errors import UsageError
+from pycaffe_dist.solvers.average_precision import VERSIONS
 
 if TYPE_CHECKING:
     from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
-_REGULARIZATIONS = ("L1", "L2")
+_NAMES = {
+    "regularization_type": ("L1", "L2"),
+    "eval_type": ("classification", "detection"),
+    "ap_version": tuple(VERSIONS),
+}
 
 
 def check_fields(param: SolverParameter) -> None:
@@ -20,8 +25,7 @@ def check_fields(param: SolverParameter) -> None:
         raise UsageError(f"average_loss must be at least 1, found {param.average_loss}")
     if param.iter_size < 1:
         raise UsageError(f"iter_size must be at least 1, found {param.iter_size}")
-    if param.regularization_type not in _REGULARIZATIONS:
-        raise UsageError(
-            f"unknown regularization_type '{param.regularization_type}'; "
-            f"known are {', '.join(_REGULARIZATIONS)}"
-        )
+    for field, known in _NAMES.items():
+        name = getattr(param, field)
+        if name not in known:
+            raise UsageError(f"unknown {field} '{name}'; known are {', '.join(known)}")

@@ -13,6 +13,7 @@ from pycaffe_dist.net import Net
 from pycaffe_dist.net.rules import kept_layers
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.schema.places import Places
+from pycaffe_dist.solvers.detections import check_outputs
 
 _TRAIN_FIELDS = ("net", "net_param", "train_net", "train_net_param")
 
@@ -79,6 +80,8 @@ def make_test_nets(param: caffe_pb2.SolverParameter, cluster: Cluster, **options
         logger.info("Creating test net (#%d) specified by %s", number, spec.origin)
         net = Net(spec.param, shard=shard, places=spec.places, **options)
         net.debug_info = param.debug_info
+        if param.eval_type == "detection":
+            check_outputs(net, number)
         made.append(net)
     return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,19 +11,39 @@ from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net
 from pycaffe_dist.solvers import resuming
+from pycaffe_dist.solvers.detections import Detections, list_outputs
 from pycaffe_dist.solvers.state import BeforeTest, TrainState
 
 if TYPE_CHECKING:
     from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
 
-def log_outputs(net: Net, phase_word: str, values: Sequence[float]) -> None:
-    """Log one line per output value, in Caffe's words; ``values`` run over all outputs."""
+def mean_outputs(net: Net) -> list[str]:
+    """Return the outputs whose means are of interest: all but lists of detections."""
+    return [name for name in net.outputs if name not in list_outputs(net)]
+
+
+def read_outputs(net: Net) -> np.ndarray:
+    """Return the values of all `mean_outputs`."""
+    values = [net.blobs[name].read_data().reshape(-1) for name in mean_outputs(net)]
+    return np.concatenate([np.empty(0), *values])
+
+
+def by_output(net: Net, values: Sequence[float]) -> dict[str, Sequence[float]]:
+    """Return values of all `mean_outputs` by the outputs' names."""
+    found, begin = {}, 0
+    for name in mean_outputs(net):
+        end = begin + net.blobs[name].count
+        found[name], begin = values[begin:end], end
+    return found
+
+
+def log_outputs(net: Net, phase_word: str, values: Mapping[str, Sequence[float]]) -> None:
+    """Log one line per output value, in Caffe's words; ``values`` are those of some outputs."""
     number = 0
     for name in net.outputs:
         weight = net.blob_losses.get(name, 0.0)
-        for _ in range(net.blobs[name].count):
-            value = values[number]
+        for value in values.get(name, ()):
             loss = f" (* {fmt(weight)} = {fmt(weight * value)} loss)" if weight else ""
             logger.info(
                 "    %s net output #%d: %s = %s%s", phase_word, number, name, fmt(value), loss
@@ -73,12 +93,14 @@ class Testing:
         """Test a net for its test_iter batches; tell whether that was not interrupted.
 
         The batches are dealt to the ranks in turn, so that P ranks together see the batches that
-        one rank alone would see, and every batch counts once.
+        one rank alone would see, and every batch counts once.  The value of an output of
+        DetectionEvaluate is the mean average precision of all detections.
         """
         state, cluster = self._state, self._cluster
         logger.info("Iteration %d, Testing net (#%d)", state.iteration, number)
         batches = state.take_batches(number, self._param.test_iter[number])
-        sums = np.zeros(1 + sum(net.blobs[name].count for name in net.outputs))
+        sums = np.zeros(1 + len(read_outputs(net)))
+        detections = Detections(net)
         for batch in batches:
             if batch % cluster.size != cluster.rank:
                 continue
@@ -86,11 +108,16 @@ class Testing:
                 logger.info("Test interrupted.")
                 return False
             sums[0] += net.forward()
-            sums[1:] += np.concatenate(
-                [net.blobs[name].read_data().reshape(-1) for name in net.outputs]
-            )
+            sums[1:] += read_outputs(net)
+            detections.add(batch)
         means = (cluster.sum(sums) / len(batches)).tolist()
         if self._param.test_compute_loss:
             logger.info("Test loss: %s", fmt(means[0]))
-        log_outputs(net, "Test", means[1:])
+        values = by_output(net, means[1:])
+        for name, found in detections.gather(cluster).items():
+            found.warn_of_missing()
+            if self._param.show_per_class_result:
+                found.log_classes(self._param.ap_version)
+            values[name] = [found.mean_precision(self._param.ap_version)]
+        log_outputs(net, "Test", values)
         return True
