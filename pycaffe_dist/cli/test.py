@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.net.precompile import compile_kernels
     from pycaffe_dist.schema import caffe_pb2
     from pycaffe_dist.solvers.average_precision import VERSIONS
-    from pycaffe_dist.solvers.detections import Detections
+    from pycaffe_dist.solvers.detections import Detections, write_files
     from pycaffe_dist.threads import set_threads
 
     with detect() as cluster:
@@ -58,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
             detections = Detections(net)
             scores = _score(net, options.iterations, cluster, detections)
             found = detections.gather(cluster)
+            write_files(net, cluster)
         finally:
             net.close()
     _log_means(net, scores.mean(axis=0).tolist())

@@ -254,9 +254,7 @@ def detections(
     parallel_for(_candidates, images * blocks, scores, *edges, found, counts)
     meaning = scores, predictions, priors, code, in_target
     limits = choice.overlap, choice.eta
-    parallel_for(
-        _choose, images * classes, counts, *meaning, choice.top_k, limits, found, kept
-    )
+    parallel_for(_choose, images * classes, counts, *meaning, choice.top_k, limits, found, kept)
     if kept.min(initial=0) < 0:
         n, c = np.argwhere(kept < 0)[0].tolist()
         raise NotANumber(n, c, -1 - int(kept[n, c]))
@@ -319,7 +317,5 @@ def verdicts(
     difficult = boxes[box_order, 7] != 0
     ends = np.bincount(of_found, minlength=len(groups)).cumsum(), sizes.cumsum()
     decided = np.empty(len(found), np.int8)
-    parallel_for(
-        _decide, len(groups), *corners, difficult, *ends, least, difficult_too, decided
-    )
+    parallel_for(_decide, len(groups), *corners, difficult, *ends, least, difficult_too, decided)
     return order, decided

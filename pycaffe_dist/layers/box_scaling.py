@@ -14,9 +14,7 @@ from pycaffe_dist.schema.reading import read_lines
 _MODES = caffe_pb2.ResizeParameter
 
 
-def read_image_sizes(
-    path: str, fail: Callable[[str], PcaffeError]
-) -> tuple[list[str], np.ndarray]:
+def read_image_sizes(path: str, fail: Callable[[str], PcaffeError]) -> tuple[list[str], np.ndarray]:
     """Return names and sizes (n, 2: height, width) from a file of lines ``name height width``.
 
     ``fail`` makes the error for a file that cannot be read or has another line.
@@ -61,7 +59,8 @@ def _without_padding(boxes: np.ndarray, sizes: np.ndarray, resize: Any) -> np.nd
         axis=1,
     )
     low, high = np.tile(pad, 2), np.tile(1 - pad, 2)
-    outside = ((boxes[:, :2] >= high[:, :2]) | (boxes[:, 2:] <= low[:, :2])).any(axis=1)
+    behind, before = boxes[:, :2] >= high[:, :2], boxes[:, 2:] <= low[:, :2]
+    outside = np.logical_or(behind, before).any(axis=1)
     return np.where(outside[:, None], boxes, (boxes - low) / (high - low))
 
 
@@ -71,10 +70,11 @@ def in_pixels(boxes: np.ndarray, sizes: np.ndarray, resize: Any = None) -> np.nd
     ``boxes`` are relative to the net's input, ``sizes`` (n, 2) the images' heights and widths.
     ``resize`` is the ResizeParameter with which images became inputs, if they were not stretched.
     """
+    sizes = sizes.astype(boxes.dtype)
     ends = np.tile(sizes[:, ::-1], 2)
     if resize is not None and resize.resize_mode == _MODES.FIT_SMALL_SIZE:
         if resize.height_scale and resize.width_scale:
-            scale = np.array((resize.width_scale, resize.height_scale) * 2, float)
+            scale = np.array((resize.width_scale, resize.height_scale) * 2, boxes.dtype)
             return np.clip(boxes * scale, 0, ends)
     elif resize is not None and resize.resize_mode == _MODES.FIT_LARGE_SIZE_AND_PAD:
         boxes = _without_padding(boxes, sizes, resize)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels import dry_run
 from pycaffe_dist.kernels.boxes import CORNER
 from pycaffe_dist.kernels.detection import Choice, NotANumber, detections
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import describe, require_same_batch
+from pycaffe_dist.layers.detection_files import DetectionFiles
+from pycaffe_dist.layers.image_numbers import ImageNumbers
 from pycaffe_dist.log import logger
 
 
@@ -22,8 +27,10 @@ class DetectionOutput(Layer):
     makes them; L is 1, or the number of classes without share_location.  The top is (1, 1, K, 7),
     rows of image, class, confidence, x1, y1, x2, y2 by image, class and falling confidence;
     without any detection (1, 1, N, 7), an image and -1s in each row.  K is known in forward only.
-    Follows weiliu89/caffe; works with background_label_id -1, too, where the fork stops.  It does
-    not draw (visualize) and takes no notice of a fourth bottom, the images.
+    With save_output_param the detections of all images go to files (see `DetectionFiles`); on
+    several ranks whoever runs the net brings them together.  Follows weiliu89/caffe; works with
+    background_label_id -1, too, where the fork stops.  It does not draw (visualize) and takes no
+    notice of a fourth bottom, the images.
     """
 
     # The number of detections is needed on the host, and most of the work is in few boxes.
@@ -57,7 +64,26 @@ class DetectionOutput(Layer):
             most=param.keep_top_k,
         )
         self._classes = param.num_classes
+        self.files = self._make_files(param)
+        self._numbers = ImageNumbers(self.context.shard)
         self._locations = 1 if param.share_location else param.num_classes
+
+    def _make_files(self, param: Any) -> DetectionFiles | None:
+        """Return the files that the detections shall go to, if any."""
+        save = param.save_output_param
+        if not save.output_directory:
+            return None
+        for field in ("label_map_file", "name_size_file"):
+            if not getattr(save, field):
+                logger.warning(
+                    "Layer '%s' writes no files to output_directory '%s': it needs a %s",
+                    self.name,
+                    save.output_directory,
+                    field,
+                )
+                return None
+        classes = [c for c in range(param.num_classes) if c != param.background_label_id]
+        return DetectionFiles(save, classes, self.error)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         require_same_batch(self, bottom, 0, 1)
@@ -66,9 +92,12 @@ class DetectionOutput(Layer):
             raise self.error(
                 f"needs priors of shape (1, 2, 4·P), found bottom {describe(self, bottom, 2)}"
             )
-        needs = (4 * count * self._locations, f"4 numbers for each of {count} priors"), (
-            count * self._classes,
-            f"{self._classes} classes for each of {count} priors",
+        needs = (
+            (4 * count * self._locations, f"4 numbers for each of {count} priors"),
+            (
+                count * self._classes,
+                f"{self._classes} classes for each of {count} priors",
+            ),
         )
         for index, (size, what) in enumerate(needs):
             if bottom[index].count_of(1) != size:
@@ -111,6 +140,10 @@ class DetectionOutput(Layer):
             rows[:, 0] = np.arange(images)
         top[0].reshape(1, 1, *rows.shape)
         top[0].data[...] = rows
+        if self.files is not None and dry_run.active() is None and images:
+            self.files.add(rows, self._numbers.next_batch(images))
+            if self.context.shard.size == 1:
+                self.files.write_complete()
 
     def _check_priors(self, boxes: np.ndarray) -> None:
         """Raise LayerError if a box has no size and predictions are relative to the size."""
@@ -122,6 +155,14 @@ class DetectionOutput(Layer):
                 f"needs priors wider and higher than 0 for this code_type, found "
                 f"{boxes[wrong[0]].tolist()} at {wrong[0]}"
             )
+
+    def state(self) -> dict[str, Any]:
+        """The place in the file of images' names."""
+        return {} if self.files is None else self._numbers.state()
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Continue after the images that the ranks of an earlier run have had."""
+        self._numbers.restore(states)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if any(propagate_down):

@@ -14,7 +14,8 @@ from pycaffe_dist.data.partition import Place, Shard, continued
 class ImageNumbers:
     """Counts the images of a rank's batches as the data layer with the same ``shard`` does.
 
-    The numbers go on after the end of the data set.  ``size`` is that of the last batch, at first 0.
+    The numbers go on after the end of the data set.  ``size`` is the last
+    batch's, at first 0.
     """
 
     def __init__(self, shard: Shard):

@@ -42,7 +42,7 @@ class PriorBox(Layer):
             raise self.error(
                 "needs the image as its second bottom, or img_size, or img_h and img_w"
             )
-        self._made_for: tuple[tuple[int, ...], Pair] | None = None
+        self._made_for: tuple[Pair, Pair] | None = None
 
     def _box_sizes(self, param: Any) -> list[Pair]:
         """Return height and width of the boxes of one position, in pixels."""
@@ -59,7 +59,9 @@ class PriorBox(Layer):
             sizes.append((side, side))
             if most:
                 if not most[index] > size:
-                    raise self.error(f"needs max_size above min_size {size:g}, found {most[index]:g}")
+                    raise self.error(
+                        f"needs max_size above min_size {size:g}, found {most[index]:g}"
+                    )
                 middle = float(np.sqrt(side * int(most[index])))
                 sizes.append((middle, middle))
             sizes += [(side / root, side * root) for root in np.sqrt(self._ratios(param)).tolist()]
@@ -90,7 +92,9 @@ class PriorBox(Layer):
         if names[0] == both and not param.HasField(both):
             return None
         if not min(pair) > 0:
-            raise self.error(f"needs {height} and {width} above 0, found {pair[0]:g} and {pair[1]:g}")
+            raise self.error(
+                f"needs {height} and {width} above 0, found {pair[0]:g} and {pair[1]:g}"
+            )
         return pair
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -98,7 +102,7 @@ class PriorBox(Layer):
             require_axes(self, bottom, index, 4)
         height, width = bottom[0].shape[2:]
         top[0].reshape(1, 2, 4 * height * width * len(self._sizes))
-        image = self._image or bottom[1].shape[2:]
+        image: Pair = self._image or (bottom[1].shape[2], bottom[1].shape[3])
         if self._made_for != ((height, width), image):
             self._made_for = (height, width), image
             values = np.empty((2, height, width, len(self._sizes), 4))
@@ -106,7 +110,7 @@ class PriorBox(Layer):
             values[1] = self._variance
             self._values = xp().asarray(values.reshape(top[0].shape).astype(top[0].dtype))
 
-    def _boxes(self, cells: Pair, image: Pair) -> np.ndarray:
+    def _boxes(self, cells: tuple[int, int], image: Pair) -> np.ndarray:
         """Return the corners of all boxes (height, width, boxes, 4)."""
         step = self._step or (image[0] / max(1, cells[0]), image[1] / max(1, cells[1]))
         boxes = np.empty((*cells, len(self._sizes), 4))

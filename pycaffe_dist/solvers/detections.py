@@ -36,6 +36,17 @@ def evaluating_layers(net: Net) -> dict[str, DetectionEvaluate]:
     return {name: layer for name, layer in found if isinstance(layer, DetectionEvaluate)}
 
 
+def write_files(net: Net, cluster: Cluster) -> None:
+    """Let rank 0 write the detections of all ranks; one rank alone writes during its forwards."""
+    if cluster.size == 1:
+        return
+    for layer in net.layers:
+        if isinstance(layer, DetectionOutput) and layer.files is not None:
+            parts = cluster.gather_bytes(layer.files.give())
+            if cluster.rank == 0:
+                layer.files.take(parts)
+
+
 def check_outputs(net: Net, number: int) -> None:
     """Raise UsageError unless test net ``number`` evaluates detections."""
     if not evaluating_layers(net):
@@ -89,9 +100,7 @@ class Detections:
     def __init__(self, net: Net):
         self._net = net
         self._layers = evaluating_layers(net)
-        self._boxes = {
-            name: np.zeros(len(layer.classes)) for name, layer in self._layers.items()
-        }
+        self._boxes = {name: np.zeros(len(layer.classes)) for name, layer in self._layers.items()}
         self._rows: dict[str, list[np.ndarray]] = {name: [] for name in self._layers}
 
     def add(self, batch: int) -> None:
@@ -114,7 +123,7 @@ class Detections:
         mine = np.concatenate([np.empty((0, _COLUMNS), dtype), *self._rows[name]])
         parts = [np.frombuffer(data, dtype) for data in cluster.gather_bytes(mine.tobytes())]
         rows = np.concatenate(parts).reshape(-1, _COLUMNS)
-        batch, labels, scores, hits = rows[np.argsort(rows[:, 0], kind="stable")].T
+        _, labels, scores, hits = rows[np.argsort(rows[:, 0], kind="stable")].T
         counts = cluster.sum(self._boxes[name]).astype(int).tolist()
         boxes = dict(zip(self._layers[name].classes, counts))
         return Found(boxes, labels.astype(int), scores, hits)

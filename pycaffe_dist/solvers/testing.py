@@ -110,6 +110,7 @@ class Testing:
             sums[0] += net.forward()
             sums[1:] += read_outputs(net)
             detections.add(batch)
+        write_files(net, cluster)
         means = (cluster.sum(sums) / len(batches)).tolist()
         if self._param.test_compute_loss:
             logger.info("Test loss: %s", fmt(means[0]))
