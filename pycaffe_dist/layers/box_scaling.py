@@ -60,8 +60,8 @@ def _without_padding(boxes: np.ndarray, sizes: np.ndarray, resize: Any) -> np.nd
     )
     low, high = np.tile(pad, 2), np.tile(1 - pad, 2)
     behind, before = boxes[:, :2] >= high[:, :2], boxes[:, 2:] <= low[:, :2]
-    outside = np.logical_or(behind, before).any(axis=1)
-    return np.where(outside[:, None], boxes, (boxes - low) / (high - low))
+    outside: np.ndarray = np.logical_or(behind, before).any(axis=1)
+    return np.where(outside.reshape(-1, 1), boxes, (boxes - low) / (high - low))
 
 
 def in_pixels(boxes: np.ndarray, sizes: np.ndarray, resize: Any = None) -> np.ndarray:

@@ -1,0 +1,74 @@
+"""Layers that make prior boxes, choose detections and rate them."""
+
+import numpy as np
+from layer_cases import case, normal
+
+MAP, IMAGE = normal(2, 3, 3, 4), normal(2, 3, 24, 32)
+SIZES = "min_size: 6.5 max_size: 11.5 aspect_ratio: 2 aspect_ratio: 3"
+PRIORS, CLASSES = 20, 3
+
+
+def priors(rng):
+    centers, sizes = rng.uniform(0.2, 0.8, (PRIORS, 2)), rng.uniform(0.1, 0.4, (PRIORS, 2))
+    boxes = np.concatenate([centers - sizes / 2, centers + sizes / 2], axis=1)
+    return np.stack([boxes.ravel(), np.tile([0.1, 0.1, 0.2, 0.2], PRIORS)])[None]
+
+
+def scores(rng):
+    return rng.uniform(0, 1, (2, PRIORS * CLASSES))
+
+
+def output(options, shared=True, nms="nms_threshold: 0.45"):
+    options = f"num_classes: {CLASSES} nms_param {{ {nms} }} {options}"
+    return case(
+        "DetectionOutput",
+        f"detection_output_param {{ {options} }}",
+        loc=normal(2, PRIORS * 4 * (1 if shared else CLASSES)),
+        conf=scores,
+        prior=priors,
+        fixed=("prior",),
+    )
+
+
+def found(rng):
+    """Detections near the boxes of `boxes`: image, class, score, corners."""
+    rows = boxes(rng)[0, 0].repeat(2, axis=0)
+    near = rows[:, 3:7] + rng.normal(0, 0.02, (len(rows), 4))
+    return np.column_stack((rows[:, :2], rng.uniform(0, 1, len(rows)), near))[None, None]
+
+
+def boxes(rng):
+    """The boxes of two images: image, class, instance, corners, difficult."""
+    rng = np.random.default_rng(5)
+    rows = []
+    for image, label, difficult in ((0, 1, 0), (0, 2, 0), (0, 2, 1), (1, 3, 0), (1, 1, 1)):
+        x, y = rng.uniform(0.1, 0.6, 2)
+        rows.append([image, label, 0, x, y, x + 0.25, y + 0.3, difficult])
+    return np.array(rows)[None, None]
+
+
+def evaluate(options=""):
+    options = f"detection_evaluate_param {{ num_classes: 4 {options} }}"
+    return case("DetectionEvaluate", options, det=found, gt=boxes, grows=(2,))
+
+
+CASES = [
+    case("PriorBox", f"prior_box_param {{ {SIZES} }}", f=MAP, img=IMAGE, grows=(0, 2, 3)),
+    case(
+        "PriorBox",
+        f"prior_box_param {{ {SIZES} flip: false clip: true step_h: 8 step_w: 9 offset: 0.2 "
+        "variance: 0.1 variance: 0.1 variance: 0.2 variance: 0.3 }",
+        f=MAP,
+        img=IMAGE,
+    ),
+    case("PriorBox", "prior_box_param { min_size: 4 img_h: 20 img_w: 30 }", f=MAP, grows=(0, 2)),
+    output(""),
+    output("code_type: CENTER_SIZE keep_top_k: 5 confidence_threshold: 0.2"),
+    output("code_type: CORNER_SIZE share_location: false keep_top_k: 0", shared=False),
+    output("variance_encoded_in_target: true background_label_id: -1"),
+    output("code_type: CENTER_SIZE", nms="nms_threshold: 0.7 eta: 0.9 top_k: 7"),
+    output("confidence_threshold: 1"),
+    evaluate(),
+    evaluate("evaluate_difficult_gt: false overlap_threshold: 0.8"),
+    evaluate("background_label_id: 9"),
+]
