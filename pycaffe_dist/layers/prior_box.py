@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,10 @@ DEFAULT_VARIANCE = 0.1
 SAME_RATIO = 1e-6
 
 Pair = tuple[float, float]  # height, width
+
+
+def _all_positive(values: Sequence[float]) -> bool:
+    return all(0 < value < math.inf for value in values)
 
 
 @register("PriorBox")
@@ -47,7 +53,7 @@ class PriorBox(Layer):
     def _box_sizes(self, param: Any) -> list[Pair]:
         """Return height and width of the boxes of one position, in pixels."""
         least, most = list(param.min_size), list(param.max_size)
-        if not least or min(least) <= 0:
+        if not least or not _all_positive(least):
             raise self.error(f"needs min_size above 0 at least once, found {least or 'none'}")
         if most and len(most) != len(least):
             raise self.error(
@@ -58,7 +64,7 @@ class PriorBox(Layer):
             side = float(int(size))
             sizes.append((side, side))
             if most:
-                if not most[index] > size:
+                if not size < most[index] < math.inf:
                     raise self.error(
                         f"needs max_size above min_size {size:g}, found {most[index]:g}"
                     )
@@ -71,7 +77,7 @@ class PriorBox(Layer):
         """Return the aspect ratios other than 1."""
         ratios = [1.0]
         for ratio in param.aspect_ratio:
-            if not ratio > 0:
+            if not _all_positive([ratio]):
                 raise self.error(f"needs aspect ratios above 0, found {ratio:g}")
             if all(abs(ratio - known) >= SAME_RATIO for known in ratios):
                 ratios += [ratio, 1 / ratio] if param.flip else [ratio]
@@ -79,7 +85,7 @@ class PriorBox(Layer):
 
     def _variances(self, param: Any) -> list[float]:
         found = list(param.variance) or [DEFAULT_VARIANCE]
-        if len(found) not in (1, 4) or min(found) <= 0:
+        if len(found) not in (1, 4) or not _all_positive(found):
             raise self.error(f"needs variance once or four times, all above 0, found {found}")
         return found * (4 // len(found))
 
@@ -91,7 +97,7 @@ class PriorBox(Layer):
         pair = getattr(param, names[0]), getattr(param, names[1])
         if names[0] == both and not param.HasField(both):
             return None
-        if not min(pair) > 0:
+        if not _all_positive(pair):
             raise self.error(
                 f"needs {height} and {width} above 0, found {pair[0]:g} and {pair[1]:g}"
             )

@@ -83,15 +83,17 @@ class Found:
         found = self.precisions(version)
         return sum(found.values()) / max(1, len(found))
 
-    def log_classes(self, version: str) -> None:
-        """Log each class's average precision, in the fork's words."""
-        for label, precision in self.precisions(version).items():
-            logger.info("class%d: %s", label, fmt(precision))
+    def log_classes(self, version: str, with_precision: bool) -> None:
+        """Log each class's average precision, if wanted, or that it has no detections.
 
-    def warn_of_missing(self) -> None:
-        """Log a warning for each class without detections, in the fork's words."""
-        for label in sorted(set(self.boxes) - set(self.labels.tolist())):
-            logger.warning("Missing true_pos for label: %d", label)
+        In the fork's words.
+        """
+        detected = set(self.labels.tolist())
+        for label, precision in self.precisions(version).items():
+            if label not in detected:
+                logger.warning("Missing true_pos for label: %d", label)
+            elif with_precision:
+                logger.info("class%d: %s", label, fmt(precision))
 
 
 class Detections:

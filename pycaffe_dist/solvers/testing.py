@@ -11,7 +11,7 @@ from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.net import Net
 from pycaffe_dist.solvers import resuming
-from pycaffe_dist.solvers.detections import Detections, list_outputs
+from pycaffe_dist.solvers.detections import Detections, list_outputs, write_files
 from pycaffe_dist.solvers.state import BeforeTest, TrainState
 
 if TYPE_CHECKING:
@@ -116,9 +116,7 @@ class Testing:
             logger.info("Test loss: %s", fmt(means[0]))
         values = by_output(net, means[1:])
         for name, found in detections.gather(cluster).items():
-            found.warn_of_missing()
-            if self._param.show_per_class_result:
-                found.log_classes(self._param.ap_version)
+            found.log_classes(self._param.ap_version, self._param.show_per_class_result)
             values[name] = [found.mean_precision(self._param.ap_version)]
         log_outputs(net, "Test", values)
         return True
