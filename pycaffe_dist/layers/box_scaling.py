@@ -59,8 +59,8 @@ def _without_padding(boxes: np.ndarray, sizes: np.ndarray, resize: Any) -> np.nd
         axis=1,
     )
     low, high = np.tile(pad, 2), np.tile(1 - pad, 2)
-    behind, before = boxes[:, :2] >= high[:, :2], boxes[:, 2:] <= low[:, :2]
-    outside: np.ndarray = np.logical_or(behind, before).any(axis=1)
+    outside = (boxes[:, 0] >= high[:, 0]) | (boxes[:, 1] >= high[:, 1])
+    outside |= (boxes[:, 2] <= low[:, 0]) | (boxes[:, 3] <= low[:, 1])
     return np.where(outside.reshape(-1, 1), boxes, (boxes - low) / (high - low))
 
 

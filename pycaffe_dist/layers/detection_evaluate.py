@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels import dry_run
 from pycaffe_dist.kernels.detection import NOT_DECIDED, RIGHT, verdicts
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.box_scaling import check_resize, in_pixels, read_image_sizes
@@ -72,15 +73,15 @@ class DetectionEvaluate(Layer):
             for blob in bottom
         )
         found, boxes = found[(found[:, 0] != -1) & (found[:, 1] != -1)], boxes[boxes[:, 0] != -1]
+        if dry_run.active() is None:  # else there are no values
+            self._check(found, "detection", bottom, 0)
+            self._check(boxes, "box", bottom, 1)
         if self._sizes is not None:
             self._scale(found, boxes)
         param = self.param.detection_evaluate_param
         order, decided = verdicts(
             found, boxes, param.overlap_threshold, param.evaluate_difficult_gt
         )
-        # Not before: a dry run has no values.
-        self._check(found, "detection", bottom, 0)
-        self._check(boxes, "box", bottom, 1)
         counting = boxes if param.evaluate_difficult_gt else boxes[boxes[:, 7] == 0]
         top[0].reshape(1, 1, len(self.classes) + len(found), COLUMNS)
         about, rows = np.split(top[0].data[0, 0], [len(self.classes)])
@@ -119,7 +120,7 @@ class DetectionEvaluate(Layer):
         if in_batch.min(initial=0) < 0:
             raise self.error(f"needs numbers of images from 0 on, found {in_batch.min()}")
         # A batch may end with images that have neither detections nor boxes.
-        size = max(self._numbers.size, 1 + in_batch.max(initial=0))
+        size = max(self._numbers.size, 1 + int(in_batch.max(initial=0)))
         numbers = self._numbers.next_batch(size)[in_batch]
         sizes = self._sizes[numbers % len(self._sizes)]
         of_found, of_boxes = np.split(sizes, [len(found)])

@@ -111,14 +111,31 @@ class DetectionOutput(Layer):
         top[0].reshape(1, 1, bottom[0].shape[0], 7)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        images = bottom[0].shape[0]
+        rows = self._detections(bottom)
+        if not len(rows):
+            logger.info("Couldn't find any detections")
+            rows = np.full((images, 7), -1, self.context.dtype)
+            rows[:, 0] = np.arange(images)
+        top[0].reshape(1, 1, *rows.shape)
+        top[0].data[...] = rows
+        if self.files is not None and images and dry_run.active() is None:
+            self.files.add(rows, self._numbers.next_batch(images))
+            if self.context.shard.size == 1:
+                self.files.write_complete()
+
+    def _detections(self, bottom: list[Blob]) -> np.ndarray:
+        """Return the rows of the top."""
         location, confidence, prior = (
             blob.read_data().astype(self.context.dtype, copy=False) for blob in bottom[:3]
         )
         images, count = len(location), self._priors
         priors = prior.reshape(2, count, 4)
+        if dry_run.active() is None:  # else there are no values
+            self._check_priors(priors[0])
         param = self.param.detection_output_param
         try:
-            rows = detections(
+            return detections(
                 confidence.reshape(images, count, self._classes),
                 location.reshape(images, count, self._locations, 4),
                 priors,
@@ -132,18 +149,6 @@ class DetectionOutput(Layer):
                 f"confidence or box of image {n}, class {c}, prior {p} is not a number (bottoms "
                 f"{describe(self, bottom, 0)} and {describe(self, bottom, 1)})"
             ) from None
-        # Not before: a dry run has no values.
-        self._check_priors(priors[0])
-        if not len(rows):
-            logger.info("Couldn't find any detections")
-            rows = np.full((images, 7), -1, self.context.dtype)
-            rows[:, 0] = np.arange(images)
-        top[0].reshape(1, 1, *rows.shape)
-        top[0].data[...] = rows
-        if self.files is not None and dry_run.active() is None and images:
-            self.files.add(rows, self._numbers.next_batch(images))
-            if self.context.shard.size == 1:
-                self.files.write_complete()
 
     def _check_priors(self, boxes: np.ndarray) -> None:
         """Raise LayerError if a box has no size and predictions are relative to the size."""
