@@ -73,15 +73,20 @@ def _best(scores, count):
 
 @jit
 def _candidates(begin, end, scores, threshold, background, found, counts):
-    blocks = counts.shape[1]
+    blocks, classes = counts.shape[1], scores.shape[2]
     for unit in range(begin, end):
         n, block = divmod(unit, blocks)
         first = block * PRIORS_PER_BLOCK
         own = counts[n, block]
         for p in range(first, min(first + PRIORS_PER_BLOCK, scores.shape[1])):
-            row = scores[n, p]
-            for c in range(row.size):
-                # Not a number counts as a candidate, and is found out there.
+            # Not a number counts as a candidate, and is found out there.  Most priors have no
+            # candidates; that is seen without branches.
+            row, candidates = scores[n, p], 0
+            for c in range(classes):
+                candidates += not row[c] <= threshold
+            if 0 <= background < classes:
+                candidates -= not row[background] <= threshold
+            for c in range(classes if candidates else 0):
                 if not row[c] <= threshold and c != background:
                     found[n, c, first + own[c]] = p
                     own[c] += 1
