@@ -77,9 +77,9 @@ __global__ void gradient_rows(const T* y, const T* dy, T* dx, int classes, int r
 // The sum of -log(probability of the label) of a sample, the number of its labels that count, and
 // the first label that is no class, or -1.  A block for each sample.
 template <typename T, typename L>
-__global__ void label_loss(const T* probability, const L* label, double* loss, long long* valid,
-                           long long* wrong, int ignore, double smallest, int outer, int classes,
-                           int inner) {
+__global__ void label_loss(const T* probability, const L* label, const double* weights,
+                           double* loss, long long* valid, long long* wrong, int ignore,
+                           double smallest, int outer, int classes, int inner) {
   for EACH_BLOCK(sample, outer) {
     const long long first = (long long)sample * classes * inner;
     double sum = 0;
@@ -92,7 +92,8 @@ __global__ void label_loss(const T* probability, const L* label, double* loss, l
         continue;
       }
       const double own = load(probability, first + (long long)k * inner + i);
-      sum -= log(own < smallest ? smallest : own);  // a NaN stays
+      const double logarithm = log(own < smallest ? smallest : own);  // a NaN stays
+      sum -= weights ? weights[k] * logarithm : logarithm;
       counted++;
     }
     sum = block_sum(sum);
@@ -108,22 +109,37 @@ __global__ void label_loss(const T* probability, const L* label, double* loss, l
 
 // The same with a thread for each sample, if samples have one label.
 template <typename T, typename L>
-__global__ void single_label_loss(const T* probability, const L* label, double* loss,
-                                  long long* valid, long long* wrong, int ignore, double smallest,
-                                  int classes, int n) {
+__global__ void single_label_loss(const T* probability, const L* label, const double* weights,
+                                  double* loss, long long* valid, long long* wrong, int ignore,
+                                  double smallest, int classes, int n) {
   for EACH(sample, n) {
     const int k = (int)load(label, sample);
     const bool known = k >= 0 && k < classes, counts = known && k != ignore;
     const double own = counts ? load(probability, (long long)sample * classes + k) : 1.0;
-    loss[sample] = -log(own < smallest ? smallest : own);
+    const double logarithm = log(own < smallest ? smallest : own);
+    loss[sample] = weights && counts ? -weights[k] * logarithm : -logarithm;
     valid[sample] = counts;
     wrong[sample] = known || k == ignore ? -1 : 0;
   }
 }
 
-// dx = weight/normalizer·(probability - [class is the label]), and 0 where labels are ignored.
+// The loss of each label, 0 for those that do not count.
+template <typename T, typename L, typename P>
+__global__ void each_label_loss(const T* probability, const L* label, P* losses, int ignore,
+                                double smallest, int classes, int inner, int n) {
+  for EACH(at, n) {
+    const int sample = at / inner, i = at - sample * inner, k = (int)load(label, at);
+    const bool counts = k != ignore && k >= 0 && k < classes;
+    const long long place = ((long long)sample * classes + k) * inner + i;
+    const double own = counts ? load(probability, place) : 1.0;
+    store(losses, at, Wide<P>(-log(own < smallest ? smallest : own)));
+  }
+}
+
+// dx = weight/normalizer·(probability - [class is the label]), times the label's weight if there
+// are weights, and 0 where labels are ignored.
 template <typename T, typename L>
-__global__ void label_loss_gradient(const T* probability, const L* label,
+__global__ void label_loss_gradient(const T* probability, const L* label, const double* weights,
                                     const double* normalizer, T* dx, double weight, int ignore,
                                     int classes, int inner, int rows, int shift) {
   const Wide<T> factor = Wide<T>(weight / normalizer[0]);
@@ -133,7 +149,9 @@ __global__ void label_loss_gradient(const T* probability, const L* label,
       const int k = (int)load(label, (long long)sample * inner + i);
       const long long place = (long long)row * inner + i;
       const Wide<T> value = load(probability, place) - (k == c ? Wide<T>(1) : Wide<T>(0));
-      store(dx, place, k == ignore ? Wide<T>(0) : value * factor);
+      const bool weighted = weights && k >= 0 && k < classes;
+      const Wide<T> own = weighted ? factor * Wide<T>(weights[k]) : factor;
+      store(dx, place, k == ignore ? Wide<T>(0) : value * own);
     }
   }
 }

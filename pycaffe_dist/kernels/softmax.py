@@ -12,6 +12,8 @@ from pycaffe_dist.kernels.exponential import exponential
 from pycaffe_dist.threads import parallel_for
 
 ELEMENTS_PER_CHUNK = 1 << 12
+# Logarithms are taken of at least this.
+SMALLEST = np.finfo(np.float32).tiny
 NO_LABEL = -(2**31)  # an `ignore` that no label equals
 
 
@@ -81,7 +83,7 @@ def _softmax_gradient(begin, end, y, dy, dx):
 
 
 @jit
-def _loss(begin, end, probability, label, ignore, smallest, loss, valid, wrong):
+def _loss(begin, end, probability, label, weights, ignore, smallest, loss, valid, wrong):
     classes, inner = probability.shape[1], probability.shape[2]
     for n in range(begin, end):
         loss[n], valid[n], wrong[n] = 0.0, 0, -1
@@ -93,12 +95,13 @@ def _loss(begin, end, probability, label, ignore, smallest, loss, valid, wrong):
             if k < 0 or k >= classes:
                 wrong[n] = i
                 break
-            loss[n] -= math.log(max(probability[n, k, i], smallest))
+            own = math.log(max(probability[n, k, i], smallest))
+            loss[n] -= own * weights[k] if weights.size else own
             valid[n] += 1
 
 
 @jit
-def _loss_gradient(begin, end, probability, label, ignore, scale, dx):
+def _loss_gradient(begin, end, probability, label, weights, ignore, scale, dx):
     classes, inner = probability.shape[1], probability.shape[2]
     for n in range(begin, end):
         for c in range(classes):
@@ -106,11 +109,14 @@ def _loss_gradient(begin, end, probability, label, ignore, scale, dx):
                 dx[n, c, i] = probability[n, c, i] * scale
         for i in range(inner):
             k = int(label[n, i])
-            if k != ignore:
-                dx[n, k, i] -= scale
+            if k == ignore:
+                for c in range(classes):
+                    dx[n, c, i] = 0
                 continue
-            for c in range(classes):
-                dx[n, c, i] = 0
+            dx[n, k, i] -= scale
+            if weights.size:
+                for c in range(classes):
+                    dx[n, c, i] *= weights[k]
 
 
 def _grain(x: np.ndarray) -> int:
@@ -133,10 +139,22 @@ def softmax_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
     parallel_for(_softmax_gradient, y.shape[0], y, dy, dx, grain=_grain(y))
 
 
+@jit
+def _each_loss(begin, end, probability, label, ignore, smallest, losses):
+    for n in range(begin, end):
+        for i in range(probability.shape[2]):
+            k = int(label[n, i])
+            if k == ignore or k < 0 or k >= probability.shape[1]:
+                losses[n, i] = 0
+            else:
+                losses[n, i] = -math.log(max(probability[n, k, i], smallest))
+
+
 @kernel
 def label_loss(
     probability: np.ndarray,
     label: np.ndarray,
+    weights: np.ndarray,
     ignore: int,
     loss: np.ndarray,
     valid: np.ndarray,
@@ -144,18 +162,28 @@ def label_loss(
 ) -> None:
     """Set each sample's sum of -log(probability of the label), and its number of labels that count.
 
-    Label is (outer, inner); labels equal to ``ignore`` do not count.  ``wrong`` (outer) gets the
-    inner index of a label that is no class, or -1.
+    Label is (outer, inner); labels equal to ``ignore`` do not count.  ``weights`` has a factor for
+    each class, or nothing.  ``wrong`` (outer) gets the inner index of a label that is no class, or
+    -1.
     """
-    smallest = np.finfo(np.float32).tiny
-    args = probability, label, ignore, smallest, loss, valid, wrong
+    args = probability, label, weights, ignore, SMALLEST, loss, valid, wrong
     parallel_for(_loss, probability.shape[0], *args, grain=_grain(probability))
+
+
+@kernel
+def each_label_loss(
+    probability: np.ndarray, label: np.ndarray, ignore: int, losses: np.ndarray
+) -> None:
+    """Set losses (outer, inner) to -log(probability of the label), 0 where labels do not count."""
+    args = probability, label, ignore, SMALLEST, losses
+    parallel_for(_each_loss, probability.shape[0], *args, grain=_grain(probability))
 
 
 @kernel
 def label_loss_gradient(
     probability: np.ndarray,
     label: np.ndarray,
+    weights: np.ndarray,
     ignore: int,
     weight: float,
     normalizer: np.ndarray,
@@ -163,7 +191,7 @@ def label_loss_gradient(
 ) -> None:
     """Set dx to weight / normalizer·(probability - [class is the label]), 0 for ignored labels.
 
-    ``normalizer`` is (1,), float64.
+    ``normalizer`` is (1,), float64; ``weights`` is as for `label_loss`.
     """
-    args = probability, label, ignore, dx.dtype.type(weight / normalizer[0]), dx
+    args = probability, label, weights, ignore, dx.dtype.type(weight / normalizer[0]), dx
     parallel_for(_loss_gradient, dx.shape[0], *args, grain=_grain(dx))

@@ -122,6 +122,8 @@ class Layer:
     backward_needs_top: ClassVar[Need] = Need.NONE
     # A loss layer's first top is part of the loss, and its tops may have no names.
     is_loss: ClassVar[bool] = False
+    # The weight of a loss layer's first top without loss_weight.
+    default_loss_weight: float = 1.0
     has_backward: ClassVar[bool] = True
     # Are its tops means over the samples of the first bottom, and 0 without samples?
     averages_samples: ClassVar[bool] = False
@@ -176,6 +178,13 @@ class Layer:
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         """Compute the bottoms' diffs and add to the parameters' diffs."""
         raise self.error("has no backward computation")
+
+    def first_loss_weights(self, tops: int) -> list[float]:
+        """Return the loss weights of the tops: the prototxt's, or this type's."""
+        if self.param.loss_weight:
+            return list(self.param.loss_weight)
+        first = self.default_loss_weight if self.is_loss else 0.0
+        return [first if index == 0 else 0.0 for index in range(tops)]
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Tell whether ``force_backward`` may ask for this bottom's diff (a label's: no)."""

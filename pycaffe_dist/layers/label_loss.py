@@ -147,7 +147,8 @@ class InfogainLoss(Loss):
         if len(top) > 1:
             np.copyto(top[1].data, self._probability.data)
         valid = np.count_nonzero(counted)
-        self._normalizer = normalizer(self._normalization, layout.outer, counted.size, valid)
+        sizes = layout.outer, counted.size, valid, self.param.loss_param.pre_fixed_normalizer
+        self._normalizer = normalizer(self._normalization, *sizes)
         return -logs.sum(dtype=np.float64) / self._normalizer
 
     def gradient(self, bottom: list[Blob], weight: float) -> None:

@@ -25,6 +25,7 @@ from pycaffe_dist.schema import caffe_pb2
 FULL = caffe_pb2.LossParameter.FULL
 VALID = caffe_pb2.LossParameter.VALID
 BATCH_SIZE = caffe_pb2.LossParameter.BATCH_SIZE
+PRE_FIXED = caffe_pb2.LossParameter.PRE_FIXED
 
 
 class Loss(Layer):
@@ -77,22 +78,22 @@ def normalization_of(param: Any, default: int = VALID) -> int:
     return default
 
 
-def divisor_of(mode: int, batch: int, full: int) -> int:
+def divisor_of(mode: int, batch: int, full: int, fixed: float) -> float:
     """Return the divisor of a summed loss, or 0 if it is the number of valid labels.
 
-    ``batch`` counts samples, ``full`` all labels.
+    ``batch`` counts samples, ``full`` all labels; ``fixed`` is the ``pre_fixed_normalizer``.
     """
-    divisors: dict[int, int] = {FULL: full, VALID: 0, BATCH_SIZE: batch}
+    divisors = {FULL: full, VALID: 0, BATCH_SIZE: batch, PRE_FIXED: max(1, fixed)}
     return divisors.get(mode, 1)
 
 
-def normalizer(mode: int, batch: int, full: int, valid: Any) -> Any:
+def normalizer(mode: int, batch: int, full: int, valid: Any, fixed: float) -> Any:
     """Return the divisor of a summed loss: at least 1, as in Caffe.
 
     ``valid`` counts the labels that are not ignored; on a GPU it is an array without axes, and then
     the result may be one.
     """
-    divisor = divisor_of(mode, batch, full)
+    divisor = divisor_of(mode, batch, full, fixed)
     return float(max(1, divisor)) if divisor or mode != VALID else np.maximum(valid, 1.0)
 
 

@@ -70,7 +70,8 @@ class SigmoidCrossEntropyLoss(Loss):
             np.copyto(losses, 0, where=ignored)
             valid = x.size - np.count_nonzero(ignored)
         batch = bottom[0].shape[0]
-        self._normalizer = normalizer(self._normalization, batch, x.size, valid)
+        fixed = self.param.loss_param.pre_fixed_normalizer
+        self._normalizer = normalizer(self._normalization, batch, x.size, valid, fixed)
         return losses.sum(dtype=np.float64) / self._normalizer
 
     def gradient(self, bottom: list[Blob], weight: float) -> None:

@@ -9,13 +9,14 @@ from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.labels import total_loss
 from pycaffe_dist.kernels.softmax import (
     NO_LABEL,
+    each_label_loss,
     label_loss,
     label_loss_gradient,
     softmax_backward,
     softmax_forward,
 )
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
-from pycaffe_dist.layers.checking import axis_of, report
+from pycaffe_dist.layers.checking import axis_of, describe, report
 from pycaffe_dist.layers.loss import LabelLayout, Loss, divisor_of, normalization_of, wrong_label
 
 
@@ -44,7 +45,11 @@ class Softmax(Layer):
 
 @register("SoftmaxWithLoss")
 class SoftmaxWithLoss(Loss):
-    """-log(softmax of the label's class), averaged; a second top gets the probabilities."""
+    """-log(softmax of the label's class), averaged; a second top gets the probabilities.
+
+    With weight_by_label_freqs each label's loss is multiplied with class_weighting of its class,
+    and the divisor still counts labels (alexgkendall/caffe-segnet).
+    """
 
     tops = Arity(1, 2)
     # The labels; the probabilities are kept here.
@@ -54,6 +59,8 @@ class SoftmaxWithLoss(Loss):
         param = self.param.loss_param
         self._ignore = param.ignore_label if param.HasField("ignore_label") else NO_LABEL
         self._normalization = normalization_of(param)
+        weights = param.class_weighting if param.weight_by_label_freqs else ()
+        self._weights = xp().array(list(weights), np.float64)
         self._probability = self.new_blob()
         # The loss and its divisor; the first wrong label.
         self._total, self._wrong = xp().ones(2), xp().zeros(1, np.uint64)
@@ -61,13 +68,17 @@ class SoftmaxWithLoss(Loss):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         axis = axis_of(self, bottom, self.param.softmax_param.axis)
-        self._layout = LabelLayout(self, bottom, axis)
+        self._layout = layout = LabelLayout(self, bottom, axis)
+        if self.param.loss_param.weight_by_label_freqs and len(self._weights) != layout.classes:
+            raise self.error(
+                f"with weight_by_label_freqs needs class_weighting for each of {layout.classes} "
+                f"classes of bottom {describe(self, bottom, 0)}, found {len(self._weights)}"
+            )
         self._probability.reshape_like(bottom[0])
         if len(top) > 1:
             top[1].reshape_like(bottom[0])
-        outer = self._layout.outer
-        self._losses, self._valid = xp().zeros(outer), xp().zeros(outer, np.int64)
-        self._wrong_at = xp().full(outer, -1, np.int64)
+        self._losses, self._valid = xp().zeros(layout.outer), xp().zeros(layout.outer, np.int64)
+        self._wrong_at = xp().full(layout.outer, -1, np.int64)
 
     def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
         layout = self._layout
@@ -75,8 +86,9 @@ class SoftmaxWithLoss(Loss):
         softmax_forward(layout.scores(bottom[0].data), probability)
         labels = layout.labels(bottom[1].data)
         results = self._losses, self._valid, self._wrong_at
-        label_loss(probability, labels, self._ignore, *results)
-        divisor = divisor_of(self._normalization, layout.outer, layout.outer * layout.inner)
+        label_loss(probability, labels, self._weights, self._ignore, *results)
+        count, fixed = layout.outer * layout.inner, self.param.loss_param.pre_fixed_normalizer
+        divisor = divisor_of(self._normalization, layout.outer, count, fixed)
         total_loss(*results, labels, divisor, self._total, self._wrong)
         report(self._wrong, wrong_label(self, bottom, layout))
         if len(top) > 1:
@@ -88,8 +100,32 @@ class SoftmaxWithLoss(Loss):
         label_loss_gradient(
             layout.scores(self._probability.data),
             layout.labels(bottom[1].data),
+            self._weights,
             self._ignore,
             weight,
             self._total[1:],
             layout.scores(bottom[0].diff),
         )
+
+
+@register("SoftmaxWithLossOHEM")
+class SoftmaxWithLossOHEM(SoftmaxWithLoss):
+    """SoftmaxWithLoss whose third top is each label's loss, for BoxAnnotatorOHEM (intel/caffe).
+
+    The third top has the labels' shape, is not normalized, and is 0 for ignored labels.
+    """
+
+    tops = Arity(1, 3)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        if len(top) > 2:
+            top[2].reshape_like(bottom[1])
+
+    def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
+        loss = super().loss(bottom, top)
+        if len(top) > 2:
+            labels, losses = (self._layout.labels(b.data) for b in (bottom[1], top[2]))
+            probability = self._layout.scores(self._probability.data)
+            each_label_loss(probability, labels, self._ignore, losses)
+        return loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -191,7 +192,9 @@ class Builder:
 
     def _set_up(self, node: Node) -> None:
         layer, layer_param = node.layer, node.layer.param
-        layer.loss_weights = _loss_weights(layer_param, layer, len(node.top))
+        layer.loss_weights = layer.first_loss_weights(len(node.top))
+        if layer.is_loss and not layer_param.loss_weight and not any(layer.loss_weights):
+            _tell_no_weight(layer.name, layer.type, layer.context.where)
         if len(layer_param.loss_weight) not in (0, len(node.top)):
             raise self._error(
                 layer_param,
@@ -264,10 +267,13 @@ class Builder:
             parameter.ready_after = min(contributors, default=None)
 
 
-def _loss_weights(layer_param: caffe_pb2.LayerParameter, layer: Layer, tops: int) -> list[float]:
-    if layer_param.loss_weight:
-        return list(layer_param.loss_weight)
-    return [1.0 if layer.is_loss and index == 0 else 0.0 for index in range(tops)]
+@functools.cache
+def _tell_no_weight(name: str, kind: str, where: str) -> None:
+    logger.warning(
+        "%s: layer '%s' (%s) has no loss_weight, which means 0 for this type: it trains nothing; "
+        "give loss_weight: 1 to train with it",
+        *(where, name, kind),
+    )
 
 
 def _skip_what_does_not_reach_the_loss(nodes: list[Node]) -> None:

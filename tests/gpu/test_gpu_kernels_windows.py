@@ -103,8 +103,9 @@ def test_lrn_equals_the_cpus(shape, size, dtype, on_gpu):
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 1), (4, 33, 1), (2, 300, 1), (2, 4, 70)])
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", PRECISION)
-def test_softmax_equals_the_cpus(shape, dtype, on_gpu):
+def test_softmax_equals_the_cpus(shape, dtype, weighted, on_gpu):
     x = random(*shape) * 4
     x[0, :2, 0] = -np.inf
     y = compare(on_gpu, softmax.softmax_forward, [x, np.zeros(shape)], [1], dtype)[1].astype(float)
@@ -115,16 +116,19 @@ def test_softmax_equals_the_cpus(shape, dtype, on_gpu):
     loss, counts = on_gpu.empty(outer, np.float64), on_gpu.empty((2, outer), np.int64)
     expected, wanted = np.empty(outer), np.empty((2, outer), np.int64)
     label[-1, -1] = shape[1]  # none of the classes
-    softmax.label_loss(y, label, 2, expected, *wanted)
+    weights = np.linspace(0.5, 2, shape[1] * weighted)
+    weights_there = on_gpu.to_device(weights)
+    softmax.label_loss(y, label, weights, 2, expected, *wanted)
     there = [on_gpu.to_device(array.astype(dtype)) for array in (y, label)]
-    softmax.label_loss(*there, 2, loss, counts[0], counts[1])
+    softmax.label_loss(*there, weights_there, 2, loss, counts[0], counts[1])
     ok = wanted[1] < 0
     np.testing.assert_allclose(on_gpu.to_host(loss)[ok], expected[ok], rtol=PRECISION[dtype])
     np.testing.assert_array_equal(on_gpu.to_host(counts)[0][ok], wanted[0][ok])
     np.testing.assert_array_equal(on_gpu.to_host(counts)[1], wanted[1])
     label[-1, -1] = 0
     there = [on_gpu.to_device(array.astype(dtype)) for array in (y, label, y)]
-    softmax.label_loss_gradient(*there[:2], 2, 0.5, on_gpu.to_device(np.full(1, 3.0)), there[2])
+    three = on_gpu.to_device(np.full(1, 3.0))
+    softmax.label_loss_gradient(*there[:2], weights_there, 2, 0.5, three, there[2])
     gradient = np.empty_like(y)
-    softmax.label_loss_gradient(y, label, 2, 0.5, np.full(1, 3.0), gradient)
+    softmax.label_loss_gradient(y, label, weights, 2, 0.5, np.full(1, 3.0), gradient)
     np.testing.assert_allclose(on_gpu.to_host(there[2]), gradient, atol=PRECISION[dtype])

@@ -61,8 +61,7 @@ class LayerHarness:
         self.top = [self.blobs[name] for name in message.top]
         if self.layer.is_loss and not self.top:
             self.top = [Blob((), context.parameter_dtype)]
-        weights = [1.0 * (self.layer.is_loss and not index) for index in range(len(self.top))]
-        self.layer.loss_weights = list(message.loss_weight) or weights
+        self.layer.loss_weights = self.layer.first_loss_weights(len(self.top))
         with self._at_work():
             self.layer.setup(self.bottom, self.top)
         self.layer.param_propagate_down = [True] * len(self.layer.blobs)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from pycaffe_dist.kernels.cuda import kernels
 from pycaffe_dist.kernels.cuda.rows import WARP, block_size, row_shift
+from pycaffe_dist.kernels.softmax import SMALLEST
 
 _cu = kernels("softmax")
-
-# Logarithms are taken of at least this, as on the CPU.
-_SMALLEST = float(np.finfo(np.float32).tiny)
+_SMALLEST = float(SMALLEST)
 
 
 def softmax_forward(x: Any, y: Any) -> None:
@@ -34,11 +31,11 @@ def softmax_backward(y: Any, dy: Any, dx: Any) -> None:
 
 
 def label_loss(
-    probability: Any, label: Any, ignore: int, loss: Any, valid: Any, wrong: Any
+    probability: Any, label: Any, weights: Any, ignore: int, loss: Any, valid: Any, wrong: Any
 ) -> None:
     """See `pycaffe_dist.kernels.softmax.label_loss`."""
     outer, classes, inner = probability.shape
-    arrays = probability, label, loss, valid, wrong
+    arrays = probability, label, _or_null(weights), loss, valid, wrong
     if inner == 1:
         _cu.single_label_loss(outer, *arrays, ignore, _SMALLEST, classes, outer)
     else:
@@ -47,11 +44,29 @@ def label_loss(
         )
 
 
+def each_label_loss(probability: Any, label: Any, ignore: int, losses: Any) -> None:
+    """See `pycaffe_dist.kernels.softmax.each_label_loss`."""
+    _, classes, inner = probability.shape
+    args = probability, label, losses, ignore, _SMALLEST, classes, inner, losses.size
+    _cu.each_label_loss(losses.size, *args)
+
+
 def label_loss_gradient(
-    probability: Any, label: Any, ignore: int, weight: float, normalizer: Any, dx: Any
+    probability: Any,
+    label: Any,
+    weights: Any,
+    ignore: int,
+    weight: float,
+    normalizer: Any,
+    dx: Any,
 ) -> None:
     """See `pycaffe_dist.kernels.softmax.label_loss_gradient`."""
     outer, classes, inner = probability.shape
     rows, shift = outer * classes, row_shift(inner)
-    arrays, sizes = (probability, label, normalizer, dx), (ignore, classes, inner, rows, shift)
+    arrays = probability, label, _or_null(weights), normalizer, dx
+    sizes = ignore, classes, inner, rows, shift
     _cu.label_loss_gradient(rows << shift, *arrays, weight, *sizes)
+
+
+def _or_null(weights: Any) -> Any:
+    return weights if weights.size else None
