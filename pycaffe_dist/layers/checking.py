@@ -56,6 +56,15 @@ def require_same_batch(layer: Layer, bottom: list[Blob], first: int, second: int
         raise mismatch(layer, bottom, first, second, "need the same first dimension")
 
 
+def require_boxes(layer: Layer, bottom: list[Blob], index: int) -> None:
+    """Raise LayerError unless the bottom has rows of image, x1, y1, x2, y2."""
+    if bottom[index].ndim < 2 or bottom[index].count_of(1) != 5:
+        raise layer.error(
+            "needs boxes as rows of image, x1, y1, x2, y2, found bottom "
+            f"{describe(layer, bottom, index)}"
+        )
+
+
 def output_of(
     layer: Layer, bottom: list[Blob], geometry: Any, spatial: tuple[int, ...]
 ) -> tuple[int, ...]:

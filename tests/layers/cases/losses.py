@@ -14,6 +14,7 @@ def normalized(kind, mode, **rest):
     return case(kind, f"loss_param {{ ignore_label: 1 normalization: {mode} }}", **rest)
 
 
+CLASS_WEIGHTS = "class_weighting: [0.5, 2, 1, 3, 0.25]"
 MODES = ("FULL", "VALID", "BATCH_SIZE", "NONE")
 GAIN = normal(1, 1, 5, 5)
 
@@ -27,6 +28,14 @@ CASES = [
     softmax_loss("softmax_param { axis: -3 }"),
     softmax_loss("loss_param { normalize: true ignore_label: 2 }"),
     softmax_loss("loss_param { normalize: false }"),
+    softmax_loss("loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 3.5 }"),
+    softmax_loss(f"loss_param {{ weight_by_label_freqs: true ignore_label: 3 {CLASS_WEIGHTS} }}"),
+    case(
+        "SoftmaxWithLoss",
+        f"loss_param {{ weight_by_label_freqs: true {CLASS_WEIGHTS} }}",
+        x=SCORES,
+        t=LABELS,
+    ),
     *(normalized("SoftmaxWithLoss", mode, x=MAPS, t=MAP_LABELS) for mode in MODES),
     case("EuclideanLoss", x=normal(3, 4, 2), t=normal(3, 8)),
     case("EuclideanLoss", x=normal(3, 4, 2), t=normal(3, 4, 2), tops=0),

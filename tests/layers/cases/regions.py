@@ -1,0 +1,66 @@
+"""Pooling of boxes, losses of boxes, and layers that choose boxes."""
+
+from layer_cases import case, constant, integers, marks, normal, positive
+
+# On a map of 2 × 4 × 9 × 11 with 16 pixels per cell: inside, on the border, outside, reversed, tiny.
+BOXES = constant(
+    [0, 20.3, 18.2, 100.1, 90.4],
+    [1, 0, 0, 175, 143],
+    [0, -30.6, 50.2, 60.9, 250.7],
+    [1, 120.1, 100.3, 80.2, 40.9],
+    [0, 33, 47, 34, 48],
+)
+MAP = normal(2, 4, 9, 11)
+SCALED = "pooled_h: 3 pooled_w: 2 spatial_scale: 0.0625"
+A, B = normal(5, 4, 2, 3), normal(5, 4, 2, 3)
+WEIGHT = "loss_weight: 1.5"
+
+
+def ohem_loss(mode, **rest):
+    return case("SmoothL1LossOHEM", f"{WEIGHT} loss_param {{ normalization: {mode} }}", **rest)
+
+
+CASES = [
+    case("ROIPooling", f"roi_pooling_param {{ {SCALED} }}", x=MAP, b=BOXES),
+    case("ROIPooling", f"roi_pooling_param {{ {SCALED} }}", x=MAP, b=BOXES, fixed=("x",)),
+    case(
+        "PSROIPooling",
+        "psroi_pooling_param { spatial_scale: 0.0625 output_dim: 3 group_size: 2 }",
+        x=normal(2, 12, 9, 11),
+        b=BOXES,
+    ),
+    case("ROIAlign", f"roi_pooling_param {{ {SCALED} pad_ratio: 0.2 }}", x=MAP, b=BOXES),
+    case("SmoothL1Loss", WEIGHT, a=A, b=B),
+    case("SmoothL1Loss", f"{WEIGHT} smooth_l1_loss_param {{ sigma: 3 }}", a=A, b=B),
+    case("SmoothL1Loss", a=A, b=B, w=marks(5, 4, 2, 3)),
+    case(
+        "SmoothL1Loss",
+        f"{WEIGHT} smooth_l1_loss_param {{ sigma: 2 }}",
+        a=A,
+        b=B,
+        v=positive(5, 4, 2, 3),
+        w=positive(5, 4, 2, 3),
+    ),
+    *(ohem_loss(mode, a=A, b=B) for mode in ("FULL", "VALID", "BATCH_SIZE", "NONE")),
+    ohem_loss("PRE_FIXED pre_fixed_normalizer: 7.5", a=A, b=B, w=marks(5, 4, 2, 3)),
+    case(
+        "SmoothL1LossOHEM", "loss_weight: 1 loss_weight: 0", a=A, b=B, w=marks(5, 4, 2, 3), tops=2
+    ),
+    case(
+        "SoftmaxWithLossOHEM",
+        "loss_weight: 1 loss_weight: 0 loss_weight: 0 loss_param { ignore_label: 1 }",
+        x=normal(2, 5, 3, 4),
+        t=integers(5, 2, 1, 3, 4),
+        tops=3,
+        grows=(0, 3),
+    ),
+    case(
+        "BoxAnnotatorOHEM",
+        "box_annotator_ohem_param { roi_per_img: 2 }",
+        b=BOXES,
+        l=positive(5),
+        t=integers(5, 5),
+        w=positive(5, 8),
+        tops=2,
+    ),
+]
