@@ -102,7 +102,8 @@ def _bins(begin: np.ndarray, end: np.ndarray, cells: np.ndarray) -> tuple[np.nda
 def _size_of(layer: Layer, param: Any) -> tuple[int, int]:
     if not param.pooled_h or not param.pooled_w:
         raise layer.error(
-            f"needs pooled_h and pooled_w of at least 1, found {param.pooled_h} and {param.pooled_w}"
+            "needs pooled_h and pooled_w of at least 1, found "
+            f"{param.pooled_h} and {param.pooled_w}"
         )
     return param.pooled_h, param.pooled_w
 
@@ -145,8 +146,8 @@ class ROIPooling(BoxPooling):
 class PSROIPooling(BoxPooling):
     """The mean of each bin of a box, each bin from its own channel (daijifeng001/caffe-rfcn).
 
-    Bin (p, q) of output channel d is a mean over channel (d·group_size + p)·group_size + q.  Corners
-    are rounded, and then scaled.  A bin outside of the map gives 0.
+    Bin (p, q) of output channel d is a mean over channel (d·group_size + p)·group_size + q.
+    Corners are rounded, and then scaled.  A bin outside of the map gives 0.
     """
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

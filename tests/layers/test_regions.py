@@ -142,7 +142,8 @@ def loss_net(tmp_path, bottoms, weight=""):
         for name in bottoms
     )
     names = " ".join(f'bottom: "{name}"' for name in bottoms)
-    path.write_text(f'{inputs} layer {{ name: "l" type: "SmoothL1Loss" {names} top: "y" {weight} }}')
+    loss = f'layer {{ name: "l" type: "SmoothL1Loss" {names} top: "y" {weight} }}'
+    path.write_text(f"{inputs} {loss}")
     return Net(path.as_posix(), 0)
 
 

@@ -2,7 +2,7 @@
 
 from layer_cases import case, constant, integers, marks, normal, positive
 
-# On a map of 2 × 4 × 9 × 11 with 16 pixels per cell: inside, on the border, outside, reversed, tiny.
+# On a map of 9 × 11 cells of 16 pixels: inside, on the border, outside, reversed, tiny.
 BOXES = constant(
     [0, 20.3, 18.2, 100.1, 90.4],
     [1, 0, 0, 175, 143],
