@@ -31,9 +31,7 @@ def roi_average_forward(x: Any, image: Any, begin: Any, end: Any, y: Any) -> Non
 def roi_average_backward(dy: Any, image: Any, begin: Any, end: Any, dx: Any) -> None:
     """See `pycaffe_dist.kernels.roi_pooling.roi_average_backward`."""
     arrays = dy, image, begin, end, dx
-    _cu.roi_average_backward(
-        *(dx.size, *arrays, dy.shape[0], *dx.shape[1:], dy.shape[2], dx.size)
-    )
+    _cu.roi_average_backward(*(dx.size, *arrays, dy.shape[0], *dx.shape[1:], dy.shape[2], dx.size))
 
 
 def roi_sample_forward(x: Any, image: Any, low: Any, part: Any, y: Any) -> None:
