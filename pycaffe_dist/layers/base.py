@@ -251,6 +251,25 @@ class Layer:
         return LayerError(self.name, self.type, message, self.context.where)
 
 
+class Constant(Layer):
+    """The base of layers whose tops are constants for backward: chosen samples, boxes, targets.
+
+    Bottoms get a gradient of 0, because nets for Caffe's forks do not always say
+    ``propagate_down: false``.
+    """
+
+    backward_needs_bottom = Need.NONE
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """No bottom has a gradient."""
+        return False
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        for blob, wanted in zip(bottom, propagate_down):
+            if wanted:
+                blob.diff.fill(0)
+
+
 _layers: Registry[Layer] = Registry("layer type", "pycaffe_dist.layers")
 register = _layers.register
 

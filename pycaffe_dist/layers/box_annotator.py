@@ -6,7 +6,7 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
-from pycaffe_dist.layers.base import Arity, Layer, register
+from pycaffe_dist.layers.base import Arity, Constant, register
 from pycaffe_dist.layers.checking import (
     checked_indices,
     describe,
@@ -18,17 +18,16 @@ MOST_IMAGES = 2**31 - 1
 
 
 @register("BoxAnnotatorOHEM")
-class BoxAnnotatorOHEM(Layer):
+class BoxAnnotatorOHEM(Constant):
     """Keeps label and weights of the roi_per_img boxes of largest loss per image (intel/caffe).
 
     Bottoms: boxes (R, 5) with the image's number first, losses (R), labels (R), weights (R, K).
-    Tops: labels, ignore_label for the others; weights, 0 for the others.  There is no gradient.
+    Tops: labels, ignore_label for the others; weights, 0 for the others.
     (Shrivastava et al., online hard example mining, 2016.)
     """
 
     bottoms = Arity(4, 4)
     tops = Arity(2, 2)
-    has_backward = False
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if self.param.box_annotator_ohem_param.roi_per_img < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import importlib
 import os
@@ -16,6 +17,17 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import PcaffeError, UsageError, did_you_mean
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.log import NOTICE, logger
+from pycaffe_dist.schema import caffe_pb2
+
+
+class Phase(enum.IntEnum):
+    """TRAIN or TEST: a number, as in BVLC pycaffe, whose text is its name, as in older ones."""
+
+    TRAIN = caffe_pb2.TRAIN
+    TEST = caffe_pb2.TEST
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class ParameterBlobs(list):
@@ -50,6 +62,11 @@ class PythonLayerBase:
 
     def __init__(self, layer_param: Any = None):
         """Make a layer; a subclass with its own constructor also gets the LayerParameter."""
+
+    @property
+    def param_str_(self) -> str:
+        """``param_str``, as it was called before 2015; py-faster-rcnn's layers read it."""
+        return self.param_str
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Read ``param_str``, check the bottoms, add parameters to ``self.blobs``."""
@@ -169,7 +186,7 @@ class Python(Layer):
         given = list(self.blobs)
         self.blobs = ParameterBlobs([], self.new_blob)
         self._user.param_str = self.param.python_param.param_str
-        self._user.phase = self.phase
+        self._user.phase = Phase(self.phase)
         self._call("setup", bottom, top)
         if given:
             found, wanted = ([blob.shape for blob in blobs] for blobs in (given, self.blobs))

@@ -22,7 +22,6 @@ from pycaffe_dist.layers.checking import (
     describe,
     require_axes,
     require_boxes,
-    require_no_gradient,
 )
 
 # Boxes of less than this size, in cells, are so large for PSROIPooling.
@@ -55,6 +54,11 @@ class BoxPooling(Layer):
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Only the map has a gradient."""
         return bottom_index == 0
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        # Nets for Caffe's forks ask for the gradient of boxes that a Python layer makes.
+        if propagate_down[1]:
+            bottom[1].diff.fill(0)
 
     def tables(
         self, boxes: np.ndarray, cells: np.ndarray, count: np.ndarray
@@ -136,7 +140,7 @@ class ROIPooling(BoxPooling):
         roi_max_forward(bottom[0].data, self._image, *self._tables, top[0].data, self._mask)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        require_no_gradient(self, propagate_down, 1)
+        super().backward(top, propagate_down, bottom)
         if propagate_down[0]:
             args = self._mask, self._image, *self._tables, bottom[0].diff
             roi_max_backward(top[0].diff, *args)
@@ -183,7 +187,7 @@ class PSROIPooling(BoxPooling):
         roi_average_forward(bottom[0].data, self._image, *self._tables, top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        require_no_gradient(self, propagate_down, 1)
+        super().backward(top, propagate_down, bottom)
         if propagate_down[0]:
             roi_average_backward(top[0].diff, self._image, *self._tables, bottom[0].diff)
 
@@ -221,6 +225,6 @@ class ROIAlign(BoxPooling):
         roi_sample_forward(bottom[0].data, self._image, *self._tables, top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        require_no_gradient(self, propagate_down, 1)
+        super().backward(top, propagate_down, bottom)
         if propagate_down[0]:
             roi_sample_backward(top[0].diff, self._image, *self._tables, bottom[0].diff)

@@ -9,7 +9,7 @@ import numpy as np
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.elementwise import blockwise
 from pycaffe_dist.layers.base import Arity, Need, register
-from pycaffe_dist.layers.checking import mismatch, require_no_gradient
+from pycaffe_dist.layers.checking import mismatch
 from pycaffe_dist.layers.loss import Loss, divisor_of, normalization_of
 
 
@@ -60,7 +60,10 @@ class _SmoothL1(Loss):
         return bottom_index < 2
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        require_no_gradient(self, propagate_down, 2, 3)
+        # Nets for Caffe's forks ask for the gradient of weights that a Python layer makes.
+        for blob, wanted in zip(bottom[2:], propagate_down[2:]):
+            if wanted:
+                blob.diff.fill(0)
         scale = self.weight_of(top) / self._divisor
         for index, sign in ((0, 1), (1, -1)):
             if propagate_down[index]:

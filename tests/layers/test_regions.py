@@ -127,11 +127,23 @@ def test_a_nan_in_a_bin_reaches_the_output():
     assert np.isnan(y[0, 0, 0, 0]) and np.count_nonzero(np.isnan(y)) == 1
 
 
-def test_boxes_have_no_gradient():
-    harness = build("ROIPooling", POOL, **zeros(x=MAP, b=(3, 5)))
+@pytest.mark.parametrize(
+    ("type", "options", "constants", "shapes"),
+    [
+        *((type, OPTIONS[type], [1], {"x": MAP, "b": (3, 5)}) for type in OPTIONS),
+        ("SmoothL1Loss", "", [2, 3], {"a": (3, 4), "b": (3, 4), "w": (3, 4), "v": (3, 4)}),
+        ("BoxAnnotatorOHEM", HARD, [0, 1, 2, 3], {"b": (4, 5), "l": (4,), "t": (4,), "w": (4, 8)}),
+    ],
+)
+def test_boxes_and_weights_get_a_gradient_of_zero(type, options, constants, shapes):
+    harness = build(type, options, 2 if type == "BoxAnnotatorOHEM" else 1, **zeros(**shapes))
     harness.forward()
-    with pytest.raises(LayerError, match="cannot backpropagate to 'b'; set propagate_down: false"):
-        harness.backward([True, True])
+    for index in constants:
+        harness.bottom[index].diff.fill(7)
+        assert not harness.layer.allow_force_backward(index)
+    harness.backward([True] * len(shapes))
+    for index in constants:
+        assert not harness.bottom[index].diff.any()
 
 
 def loss_net(tmp_path, bottoms, weight=""):
