@@ -63,4 +63,12 @@ CASES = [
         w=positive(5, 8),
         tops=2,
     ),
+    case(
+        "Proposal",
+        "proposal_param { ratio: [0.5, 2] scale: 3 min_size: 8 }",
+        s=normal(2, 4, 5, 6),
+        d=normal(2, 8, 5, 6),
+        i=constant([70, 90, 1.5], [80, 60, 0.5]),
+        tops=2,
+    ),
 ]
