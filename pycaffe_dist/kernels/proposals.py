@@ -15,7 +15,7 @@ CELLS_PER_CHUNK = 1 << 8
 
 
 @jit
-def moved(low, high, shift, growth):
+def _moved(low, high, shift, growth):
     """Return the borders of a range of pixels whose centre and length changed.
 
     ``low`` and ``high`` are the first and the last pixel; ``shift`` counts lengths, ``growth`` is
@@ -40,8 +40,8 @@ def _propose(begin, end, scores, moves, anchors, stride, image, smallest, boxes,
         for a in range(count):
             x, y = anchors[a, 0] + w * stride, anchors[a, 1] + h * stride
             own = moves[n, 4 * a : 4 * a + 4, h, w]
-            x1, x2 = moved(x, anchors[a, 2] + w * stride, own[0], own[2])
-            y1, y2 = moved(y, anchors[a, 3] + h * stride, own[1], own[3])
+            x1, x2 = _moved(x, anchors[a, 2] + w * stride, own[0], own[2])
+            y1, y2 = _moved(y, anchors[a, 3] + h * stride, own[1], own[3])
             x1, x2 = max(nothing, min(x1, right)), max(nothing, min(x2, right))
             y1, y2 = max(nothing, min(y1, bottom)), max(nothing, min(y2, bottom))
             k = place * count + a
@@ -63,9 +63,9 @@ def propose(
 ) -> None:
     """Set boxes (N, H·W·A, 4) and their chances (N, H·W·A), by cell, then by anchor.
 
-    scores are (N, A, H, W), moves (N, 4·A, H, W), anchors (A, 4) those of the first cell.  image and
-    ``smallest`` (N, 2) have the height and width of the image, to which boxes are clipped, and of
-    the smallest box; smaller ones get the chance 0.
+    scores are (N, A, H, W), moves (N, 4·A, H, W), anchors (A, 4) those of the first cell.
+    ``image`` and ``smallest`` (N, 2) have the height and width of the image, to which boxes are
+    clipped, and of the smallest box; smaller ones get the chance 0.
     """
     args = scores, moves, anchors, boxes.dtype.type(stride), image, smallest, boxes, chances
     cells = scores.shape[0] * scores.shape[2] * scores.shape[3]

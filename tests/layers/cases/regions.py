@@ -11,6 +11,7 @@ BOXES = constant(
     [0, 33, 47, 34, 48],
 )
 MAP = normal(2, 4, 9, 11)
+FULL_BOXES = constant([0, 20, 18, 100, 90], [1, 0, 0, 175, 143], [0, 30, 50, 60, 250])
 SCALED = "pooled_h: 3 pooled_w: 2 spatial_scale: 0.0625"
 A, B = normal(5, 4, 2, 3), normal(5, 4, 2, 3)
 WEIGHT = "loss_weight: 1.5"
@@ -69,6 +70,23 @@ CASES = [
         s=normal(2, 4, 5, 6),
         d=normal(2, 8, 5, 6),
         i=constant([70, 90, 1.5], [80, 60, 0.5]),
+        tops=2,
+    ),
+    case(
+        "ProposalTarget",
+        "proposal_target_param { cls_num: 3 batch_size: 4 }",
+        b=BOXES,
+        g=constant([0, 22, 20, 95, 90, 1, 0], [1, 10, 5, 160, 140, 2, 0]),
+        tops=7,
+    ),
+    case("DecodeBBox", "bbox_reg_param { cls_aware: false }", m=positive(3, 8), b=FULL_BOXES),
+    case(
+        "BboxAccuracy",
+        m=normal(3, 12),
+        b=FULL_BOXES,
+        o=constant(
+            *([label, 10, 12, 60, 80, overlap] for label, overlap in ((1, 0.6), (0, 0.0), (2, 1)))
+        ),
         tops=2,
     ),
 ]
