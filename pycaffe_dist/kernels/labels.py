@@ -62,7 +62,7 @@ def total_loss(
     valid: np.ndarray,
     wrong_at: np.ndarray,
     labels: np.ndarray,
-    divisor: int,
+    divisor: float,
     total: np.ndarray,
     wrong: np.ndarray,
 ) -> None:

@@ -95,7 +95,7 @@ class DecodeBBox(Constant):
         boxes = decoded(rows[:, 1:], moves)
         kept = np.ones(len(boxes), bool)
         if not is_test(self.phase):
-            kept = (boxes[:, :2] <= boxes[:, 2:]).all(axis=1)
+            kept &= (boxes[:, :2] <= boxes[:, 2:]).all(axis=1)
             if len(bottom) > 2:
                 overlap = bottom[2].data.reshape(-1, 6)[:, 5]
                 kept &= overlap < self.param.decode_bbox_param.gt_iou_thr

@@ -78,16 +78,16 @@ def normalization_of(param: Any, default: int = VALID) -> int:
     return default
 
 
-def divisor_of(mode: int, batch: int, full: int, fixed: float) -> float:
+def divisor_of(mode: int, batch: int, full: int, fixed: float = 1.0) -> float:
     """Return the divisor of a summed loss, or 0 if it is the number of valid labels.
 
     ``batch`` counts samples, ``full`` all labels; ``fixed`` is the ``pre_fixed_normalizer``.
     """
-    divisors = {FULL: full, VALID: 0, BATCH_SIZE: batch, PRE_FIXED: max(1, fixed)}
+    divisors: dict[int, float] = {FULL: full, VALID: 0, BATCH_SIZE: batch, PRE_FIXED: max(1, fixed)}
     return divisors.get(mode, 1)
 
 
-def normalizer(mode: int, batch: int, full: int, valid: Any, fixed: float) -> Any:
+def normalizer(mode: int, batch: int, full: int, valid: Any, fixed: float = 1.0) -> Any:
     """Return the divisor of a summed loss: at least 1, as in Caffe.
 
     ``valid`` counts the labels that are not ignored; on a GPU it is an array without axes, and then

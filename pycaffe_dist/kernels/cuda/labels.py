@@ -22,7 +22,7 @@ def class_numbers(
 
 
 def total_loss(
-    losses: Any, valid: Any, wrong_at: Any, labels: Any, divisor: int, total: Any, wrong: Any
+    losses: Any, valid: Any, wrong_at: Any, labels: Any, divisor: float, total: Any, wrong: Any
 ) -> None:
     """See `pycaffe_dist.kernels.labels.total_loss`."""
     outer, inner = labels.shape
