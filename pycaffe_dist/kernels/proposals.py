@@ -73,18 +73,16 @@ def propose(
 
 
 @jit
-def _best(begin, end, boxes, chances, most, threshold, kept, counts):
+def _best(begin, end, edges, chances, most, threshold, kept, counts):
     for n in range(begin, end):
-        order = by_score(chances[n], np.arange(boxes.shape[1]))[:most]
-        # Boxes include the pixels of both borders.
-        edges = boxes[n].copy()
-        edges[:, 2:] += boxes.dtype.type(1)
-        counts[n] = suppress(edges, order, threshold, 1.0, -np.inf, kept[n])
+        candidates = np.flatnonzero(chances[n] > -np.inf)
+        order = by_score(chances[n], candidates)[:most]
+        counts[n] = suppress(edges[n], order, threshold, 1.0, -np.inf, kept[n])
 
 
 @kernel
 def best_boxes(
-    boxes: np.ndarray,
+    edges: np.ndarray,
     chances: np.ndarray,
     most: int,
     threshold: float,
@@ -93,8 +91,8 @@ def best_boxes(
 ) -> None:
     """Set counts (N,) and the front of each row of kept (N, K) to the boxes to keep, best first.
 
-    boxes are (N, M, 4) in pixels, of which the ``most`` with the largest chances (N, M) are
-    considered.  A box stays if its overlap with every better one that stays is at most
-    ``threshold``.
+    edges are (N, M, 4), the borders of boxes, of which the ``most`` with the largest chances (N, M)
+    are considered, without those of -inf.  A box stays if its overlap with every better one that
+    stays is at most ``threshold``.
     """
-    parallel_for(_best, len(boxes), boxes, chances, most, threshold, kept, counts)
+    parallel_for(_best, len(edges), edges, chances, most, threshold, kept, counts)

@@ -90,7 +90,9 @@ class Proposal(Constant):
         propose(*inputs, param.feat_stride, images[:, :2], smallest, boxes, chances)
         kept = np.empty((number, param.post_nms_topn), np.int64)
         counts = np.empty(number, np.int64)
-        best_boxes(boxes, chances, param.pre_nms_topn, param.nms_thresh, kept, counts)
+        # Boxes include the pixels of both borders.
+        edges = boxes + np.array([0, 0, 1, 1], boxes.dtype)
+        best_boxes(edges, chances, param.pre_nms_topn, param.nms_thresh, kept, counts)
         image = np.repeat(np.arange(number), counts)
         chosen = kept[np.arange(kept.shape[1]) < counts[:, None]]
         self._shape_tops(len(chosen), top)

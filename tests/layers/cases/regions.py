@@ -89,4 +89,18 @@ CASES = [
         ),
         tops=2,
     ),
+    case(
+        "BoxOutput",
+        "box_output_param { field_w: 30 field_h: 20 downsample_rate: 8 }",
+        x=normal(2, 6, 5, 6),
+        tops=2,
+        grows=(0, 3),
+    ),
+    case(
+        "BoxGroupOutput",
+        "box_group_output_param { box_group_param { field_w: 30 field_h: 20 stride: 8 } }",
+        p=normal(2, 2, 5, 6),
+        m=normal(2, 4, 5, 6),
+        tops=2,
+    ),
 ]
