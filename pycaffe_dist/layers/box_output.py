@@ -144,9 +144,9 @@ class BoxGroupOutput(FieldOutput):
     """The best boxes of maps with probabilities and moves (zhaoweicai/cascade-rcnn).
 
     Bottoms, in pairs: probabilities of classes (N·fields, classes, H, W) and moves
-    (N·fields, 4, H, W); for each pair a box_group_param with its fields.  A box's score is 1 minus the probability of
-    the background.  Tops: boxes (R, 5), rows of image, x1, y1, x2, y2, by image, the best first;
-    the same with the score (R, 6).  Without any box there is one row.
+    (N·fields, 4, H, W); for each pair a box_group_param with its fields.  A box's score is 1 minus
+    the probability of the background.  Tops: boxes (R, 5), rows of image, x1, y1, x2, y2, by image,
+    the best first; the same with the score (R, 6).  Without any box there is one row.
     """
 
     bottoms = Arity(2, None)
