@@ -75,8 +75,9 @@ class FieldOutput(Constant):
         scores[scores < self.options.fg_thr] = -np.inf
         scores[(size < self.options.min_size).any(axis=2)] = -np.inf
         number, cells = scores.shape
-        kept = np.empty((number, self.options.max_post_nms_num or cells), np.int64)
-        counts = np.empty(number, np.int64)
+        # A dry run leaves the first box of each image.
+        kept = np.zeros((number, self.options.max_post_nms_num or cells), np.int64)
+        counts = np.ones(number, np.int64)
         best_boxes(
             *(edges, scores, self.options.max_nms_num or cells, self.options.iou_thr, kept, counts)
         )

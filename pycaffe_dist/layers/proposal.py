@@ -88,8 +88,9 @@ class Proposal(Constant):
         smallest = param.min_size * images[:, [2, -1]]
         inputs = bottom[0].data[:, count:], bottom[1].data, self._anchors
         propose(*inputs, param.feat_stride, images[:, :2], smallest, boxes, chances)
-        kept = np.empty((number, param.post_nms_topn), np.int64)
-        counts = np.empty(number, np.int64)
+        # A dry run leaves the first box of each image.
+        kept = np.zeros((number, param.post_nms_topn), np.int64)
+        counts = np.ones(number, np.int64)
         # Boxes include the pixels of both borders.
         edges = boxes + np.array([0, 0, 1, 1], boxes.dtype)
         best_boxes(edges, chances, param.pre_nms_topn, param.nms_thresh, kept, counts)

@@ -7,6 +7,7 @@ import pytest
 from layer_harness import LayerHarness
 
 from pycaffe_dist.errors import LayerError
+from pycaffe_dist.kernels.dry_run import Needs, noting
 from pycaffe_dist.layers.proposal import make_anchors
 
 OPTIONS = "ratio: [0.5, 1, 2] scale: [2, 5]"
@@ -110,6 +111,14 @@ def test_the_number_of_boxes_follows_the_input():
     few, many = (len(harness.forward(inputs(n, h))[0]) for n, h in ((1, 2), (2, 7)))
     assert few < many
     assert len(harness.forward(inputs(1, 2))[0]) == few
+
+
+def test_a_dry_run_finds_the_kernels():
+    harness, needs = build(inputs(2)), Needs()
+    with noting(needs):
+        boxes, _ = harness.forward()
+    assert {loop.py_func.__name__ for loop, _ in needs.loops} == {"_propose", "_best"}
+    assert boxes.shape == (2, 5)
 
 
 @pytest.mark.parametrize(
