@@ -26,8 +26,8 @@ FLOAT, DOUBLE, HALF = (np.dtype(name) for name in ("float32", "float64", "float1
 STORED = ((FLOAT, FLOAT), (DOUBLE, DOUBLE), (HALF, FLOAT), (bfloat16(), FLOAT))
 
 
-# Messages between ranks are on the host.
-HOST_FAMILIES = {"pycaffe_dist.kernels.checksum", "pycaffe_dist.kernels.half"}
+# Messages between ranks, and layers that choose boxes, are on the host.
+HOST_FAMILIES = {f"pycaffe_dist.kernels.{name}" for name in ("checksum", "half", "proposals")}
 
 
 def primitives():
