@@ -24,46 +24,48 @@ def _grain(y: np.ndarray) -> int:
 
 
 @jit
-def _column_maxima(plane, top, bottom, left, right, best, where):
-    """best[x] = max of plane[top:bottom, left + x], where[x] = flat index of the first such."""
-    width = plane.shape[1]
-    row, count = plane[top, left:right], right - left
-    for x in range(count):
-        best[x], where[x] = row[x], np.int32(top * width + left + x)
-    for h in range(top + 1, bottom):
-        row, base = plane[h, left:right], np.int32(h * width + left)
-        for x in range(count):
-            # A NaN wins, so that it reaches the output.
-            take = (row[x] > best[x]) | (row[x] != row[x])
-            best[x] = row[x] if take else best[x]
-            where[x] = base + np.int32(x) if take else where[x]
+def _channels_last(begin, end, x, y):
+    height = x.shape[2]
+    for i in range(begin, end):
+        n, h = i // height, i % height
+        for c in range(x.shape[1]):
+            for w in range(x.shape[3]):
+                y[n, h, w, c] = x[n, c, h, w]
 
 
 @jit
-def _roi_max(begin, end, x, image, first, last, y, mask):
+def _maxima(cells, top, bottom, left, right, best, where):
+    """best[c] = max of cells[top:bottom, left:right, c], where[c] = flat index of the first."""
+    width = cells.shape[1]
+    best[:] = cells[top, left]
+    where[:] = top * width + left
+    for h in range(top, bottom):
+        for w in range(left, right):
+            cell, place = cells[h, w], np.int32(h * width + w)
+            for c in range(best.size):
+                # A NaN wins, so that it reaches the output.
+                take = (cell[c] > best[c]) | (cell[c] != cell[c])
+                best[c] = cell[c] if take else best[c]
+                where[c] = place if take else where[c]
+
+
+@jit
+def _roi_max(begin, end, cells, image, first, last, y, mask):
     channels, rows, columns = y.shape[1], y.shape[2], y.shape[3]
-    best, where = np.empty(x.shape[3], x.dtype), np.empty(x.shape[3], np.int32)
+    best = np.empty((columns, channels), y.dtype)
+    where = np.empty((columns, channels), np.int32)
     for i in range(begin, end):
-        r, c = i // channels, i % channels
-        plane = x[image[r], c]
-        left, right = first[r, 0, 0], last[r, 0, columns - 1]
-        for p in range(rows):
-            top, bottom = first[r, 1, p], last[r, 1, p]
-            if top < bottom:
-                _column_maxima(plane, top, bottom, left, right, best, where)
+        r, p = i // rows, i % rows
+        top, bottom = first[r, 1, p], last[r, 1, p]
+        for q in range(columns):
+            left, right = first[r, 0, q], last[r, 0, q]
+            if top < bottom and left < right:
+                _maxima(cells[image[r]], top, bottom, left, right, best[q], where[q])
+            else:
+                best[q], where[q] = 0, -1
+        for c in range(channels):
             for q in range(columns):
-                low, high = first[r, 0, q] - left, last[r, 0, q] - left
-                if top >= bottom or low >= high:
-                    y[r, c, p, q], mask[r, c, p, q] = 0, -1
-                    continue
-                value, place = best[low], where[low]
-                for k in range(low + 1, high):
-                    # Of equal maxima the first in row-major order wins.
-                    take = (best[k] > value) | (best[k] != best[k])
-                    take |= (best[k] == value) & (where[k] < place)
-                    value = best[k] if take else value
-                    place = where[k] if take else place
-                y[r, c, p, q], mask[r, c, p, q] = value, place
+                y[r, c, p, q], mask[r, c, p, q] = best[q, c], where[q, c]
 
 
 @kernel
@@ -80,8 +82,10 @@ def roi_max_forward(
     The index (int32) counts within the plane.  The first of equal maxima wins, a NaN beats
     everything, an empty bin gives 0 and -1.
     """
-    count = y.shape[0] * y.shape[1]
-    parallel_for(_roi_max, count, x, image, begin, end, y, mask, grain=_grain(y))
+    # The channels of a cell side by side fill vector registers, which few columns of a bin do not.
+    cells = np.empty((x.shape[0], *x.shape[2:], x.shape[1]), x.dtype)
+    parallel_for(_channels_last, x.shape[0] * x.shape[2], x, cells)
+    parallel_for(_roi_max, y.shape[0] * y.shape[2], cells, image, begin, end, y, mask)
 
 
 @jit
