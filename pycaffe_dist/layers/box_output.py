@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from pycaffe_dist.blob import Blob
@@ -11,6 +9,7 @@ from pycaffe_dist.kernels.proposals import best_boxes
 from pycaffe_dist.layers.base import Arity, Constant, register
 from pycaffe_dist.layers.box_regression import mean_and_std
 from pycaffe_dist.layers.checking import describe, require_axes
+from pycaffe_dist.schema import caffe_pb2
 
 # The only row if there is no box at all: image, x1, y1, x2, y2.
 NO_BOX = (0, 1, 1, 10, 10)
@@ -25,7 +24,7 @@ class FieldOutput(Constant):
     host_only = True
     bottoms = Arity(1, None)
     tops = Arity(1, 2)
-    options: Any  # the layer's own message
+    options: caffe_pb2.BoxOutputParameter | caffe_pb2.BoxGroupOutputParameter
     # How far a box's upper edges lie beyond its corner: 1 if it includes the corner's pixel.
     border: int
 

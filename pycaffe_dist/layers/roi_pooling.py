@@ -23,6 +23,7 @@ from pycaffe_dist.layers.checking import (
     require_axes,
     require_boxes,
 )
+from pycaffe_dist.schema import caffe_pb2
 
 # Boxes of less than this size, in cells, are so large for PSROIPooling.
 SMALLEST_SIZE = 0.1
@@ -103,7 +104,7 @@ def _bins(begin: np.ndarray, end: np.ndarray, cells: np.ndarray) -> tuple[np.nda
     return clipped[0].astype(np.int32), clipped[1].astype(np.int32)
 
 
-def _size_of(layer: Layer, param: Any) -> tuple[int, int]:
+def _size_of(layer: Layer, param: caffe_pb2.ROIPoolingParameter) -> tuple[int, int]:
     if not param.pooled_h or not param.pooled_w:
         raise layer.error(
             "needs pooled_h and pooled_w of at least 1, found "
