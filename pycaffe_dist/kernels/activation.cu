@@ -16,6 +16,23 @@ __global__ void relu_backward(const T* sign, const T* dy, T* dx, Wide<T> slope, 
   });
 }
 
+template <typename T>
+__global__ void clipped_relu_forward(const T* x, T* y, Wide<T> slope, Wide<T> ceiling, int n) {
+  set_each(y, n, [=](int i) {
+    const Wide<T> value = load(x, i), result = value > 0 ? value : value * slope;
+    return result > ceiling ? ceiling : result;
+  });
+}
+
+template <typename T>
+__global__ void clipped_relu_backward(const T* value, const T* dy, T* dx, Wide<T> slope,
+                                      Wide<T> ceiling, int n) {
+  set_each(dx, n, [=](int i) {
+    const Wide<T> at = load(value, i), gradient = load(dy, i);
+    return at >= ceiling ? Wide<T>(0) : at > 0 ? gradient : gradient * slope;
+  });
+}
+
 // Slopes are parameters, P: float where data is half.
 template <typename T, typename P>
 __global__ void prelu_forward(const T* sign, const T* x, T* y, const P* slope, int channels,

@@ -54,6 +54,57 @@ def relu_backward(sign: np.ndarray, dy: np.ndarray, dx: np.ndarray, slope: float
 
 
 @jit
+def _clipped(value, slope, one, ceiling):
+    result = value * (one if value > 0 else slope)
+    return ceiling if result > ceiling else result
+
+
+@jit
+def _clipped_relu(begin, end, x, y, slope, one, ceiling, in_place):
+    x, y = x[begin:end], y[begin:end]
+    if in_place:
+        for i in range(y.size):
+            y[i] = _clipped(y[i], slope, one, ceiling)
+    else:
+        for i in range(y.size):
+            y[i] = _clipped(x[i], slope, one, ceiling)
+
+
+@jit
+def _clipped_factor(value, slope, one, ceiling):
+    return one - one if value >= ceiling else (one if value > 0 else slope)
+
+
+@jit
+def _clipped_relu_gradient(begin, end, value, dy, dx, slope, one, ceiling, in_place):
+    value, dy, dx = value[begin:end], dy[begin:end], dx[begin:end]
+    if in_place:
+        for i in range(dx.size):
+            dx[i] = dx[i] * _clipped_factor(value[i], slope, one, ceiling)
+    else:
+        for i in range(dx.size):
+            dx[i] = dy[i] * _clipped_factor(value[i], slope, one, ceiling)
+
+
+@kernel
+def clipped_relu_forward(x: np.ndarray, y: np.ndarray, slope: float, ceiling: float) -> None:
+    """Set y to x where x > 0, else to slope·x, and to ``ceiling`` at most; y may be x."""
+    scalars = *map(x.dtype.type, (slope, 1, ceiling)), x is y
+    flat = x.reshape(-1), y.reshape(-1)
+    parallel_for(_clipped_relu, x.size, *flat, *scalars, grain=ELEMENTS_PER_CHUNK)
+
+
+@kernel
+def clipped_relu_backward(
+    value: np.ndarray, dy: np.ndarray, dx: np.ndarray, slope: float, ceiling: float
+) -> None:
+    """Set dx for `clipped_relu_forward`; dx may be dy, value is x or y."""
+    scalars = *map(dx.dtype.type, (slope, 1, ceiling)), dx is dy
+    flat = value.reshape(-1), dy.reshape(-1), dx.reshape(-1)
+    parallel_for(_clipped_relu_gradient, dx.size, *flat, *scalars, grain=ELEMENTS_PER_CHUNK)
+
+
+@jit
 def _prelu(begin, end, sign, x, y, slope, one):
     channels = sign.shape[1]
     for row in range(begin, end):

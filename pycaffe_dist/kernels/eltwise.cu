@@ -18,6 +18,14 @@ __global__ void weighted_sum(T* y, const T* a, const T* b, const T* c, const T* 
 }
 
 template <typename T>
+__global__ void scaled_sum(const T* factors, const T* x, const T* b, T* y, unsigned int factor,
+                           int bits, int n) {
+  set_each(y, n, [=](int i) {
+    return load(factors, divide(i, factor, bits)) * load(x, i) + load(b, i);
+  });
+}
+
+template <typename T>
 __global__ void product(T* y, const T* a, const T* b, const T* c, const T* d, int n) {
   for EACH(i, n) {
     Wide<T> result = load(a, i) * load(b, i);

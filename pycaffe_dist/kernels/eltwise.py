@@ -70,6 +70,22 @@ def weighted_sum(
         arrays, factors = [y, *arrays[_MOST:]], [1, *factors[_MOST:]]
 
 
+@jit
+def _scaled_sum(begin, end, factors, x, b, y):
+    for row in range(begin, end):
+        factor, source, other, target = factors[row], x[row], b[row], y[row]
+        for i in range(target.size):
+            target[i] = factor * source[i] + other[i]
+
+
+@kernel
+def scaled_sum(factors: np.ndarray, x: np.ndarray, b: np.ndarray, y: np.ndarray) -> None:
+    """Set the rows of y to those of x, each times its factor, plus those of b."""
+    rows = len(factors)
+    grain = max(1, _GRAIN * rows // max(1, x.size))
+    parallel_for(_scaled_sum, rows, factors, x, b, y, grain=grain)
+
+
 @kernel
 def product(y: np.ndarray, values: Sequence[np.ndarray]) -> None:
     """Set y to the product of two and more values; y may be the first."""

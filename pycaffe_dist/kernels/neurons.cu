@@ -11,6 +11,22 @@ __global__ void sigmoid_gradient(const T* y, const T* dy, T* dx, int n) {
 }
 
 template <typename T>
+__global__ void hard_sigmoid_forward(const T* x, T* y, int n) {
+  for EACH(i, n) {
+    const Wide<T> value = load(x, i) * Wide<T>(0.2) + Wide<T>(0.5);
+    store(y, i, value < 0 ? Wide<T>(0) : value > 1 ? Wide<T>(1) : value);
+  }
+}
+
+template <typename T>
+__global__ void hard_sigmoid_gradient(const T* y, const T* dy, T* dx, int n) {
+  for EACH(i, n) {
+    const Wide<T> value = load(y, i);
+    store(dx, i, value > 0 && value < 1 ? load(dy, i) * Wide<T>(0.2) : Wide<T>(0));
+  }
+}
+
+template <typename T>
 __global__ void tanh_gradient(const T* y, const T* dy, T* dx, int n) {
   for EACH(i, n) {
     const Wide<T> value = load(y, i);
@@ -117,5 +133,23 @@ __global__ void swish_gradient(const T* x, const T* dy, T* dx, Wide<T> beta, int
   for EACH(i, n) {
     const Wide<T> scaled = beta * load(x, i), gate = logistic(scaled);
     store(dx, i, load(dy, i) * (scaled * gate + gate * (1 - scaled * gate)));
+  }
+}
+
+// tanh(log(1 + e^x)) is s·(1 + q) / (1 + q²), with s the logistic function of x and q that of -x.
+template <typename T>
+__global__ void mish_forward(const T* x, T* y, int n) {
+  for EACH(i, n) {
+    const Wide<T> value = load(x, i), s = logistic(value), q = logistic(-value);
+    store(y, i, value * s * (1 + q) / (1 + q * q));
+  }
+}
+
+template <typename T>
+__global__ void mish_gradient(const T* x, const T* dy, T* dx, int n) {
+  for EACH(i, n) {
+    const Wide<T> value = load(x, i), s = logistic(value), q = logistic(-value);
+    const Wide<T> divisor = 1 + q * q, root = 2 * q / divisor;
+    store(dx, i, load(dy, i) * s * ((1 + q) / divisor + value * root * root));
   }
 }

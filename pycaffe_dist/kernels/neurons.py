@@ -19,6 +19,22 @@ def sigmoid_gradient(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
 
 
 @kernel
+def hard_sigmoid_forward(x: np.ndarray, y: np.ndarray) -> None:
+    """Set y to 0.2·x + 0.5, kept between 0 and 1."""
+    np.multiply(x, 0.2, out=y)
+    y += 0.5
+    np.clip(y, 0, 1, out=y)
+
+
+@kernel
+def hard_sigmoid_gradient(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+    """Set dx for `hard_sigmoid_forward`."""
+    inside = (y > 0) & (y < 1)
+    np.multiply(dy, inside, out=dx)
+    dx *= 0.2
+
+
+@kernel
 def tanh_gradient(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
     """Set dx for y = tanh x."""
     factor = y * y
@@ -154,3 +170,37 @@ def swish_gradient(x: np.ndarray, dy: np.ndarray, dx: np.ndarray, beta: float) -
     scaled *= gate
     scaled += gate - gate * scaled
     np.multiply(dy, scaled, out=dx)
+
+
+@kernel
+def mish_forward(x: np.ndarray, y: np.ndarray) -> None:
+    """Set y to x·tanh(log(1 + e^x))."""
+    # With s = sigmoid(x) and q = 1 - s the factor of x is s·(1 + q) / (1 + q²).
+    factor = np.empty_like(x)
+    sigmoid(x, factor)
+    q = 1 - factor
+    factor *= 1 + q
+    q *= q
+    q += 1
+    factor /= q
+    np.multiply(x, factor, out=y)
+
+
+@kernel
+def mish_gradient(x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+    """Set dx for y = x·tanh(log(1 + e^x))."""
+    # With s and q as in mish_forward it is s·((1 + q) / (1 + q²) + x·(2q / (1 + q²))²).
+    s = np.empty_like(x)
+    sigmoid(x, s)
+    q = 1 - s
+    divisor = q * q
+    divisor += 1
+    slope = 2 * q
+    slope /= divisor
+    slope *= slope
+    slope *= x
+    q += 1
+    q /= divisor
+    slope += q
+    slope *= s
+    np.multiply(dy, slope, out=dx)

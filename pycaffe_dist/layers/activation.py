@@ -7,7 +7,12 @@ import math
 import numpy as np
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.kernels.activation import relu_backward, relu_forward
+from pycaffe_dist.kernels.activation import (
+    clipped_relu_backward,
+    clipped_relu_forward,
+    relu_backward,
+    relu_forward,
+)
 from pycaffe_dist.kernels.elementwise import blockwise
 from pycaffe_dist.kernels.exponential import sigmoid, tanh
 from pycaffe_dist.kernels.neurons import (
@@ -19,8 +24,12 @@ from pycaffe_dist.kernels.neurons import (
     elu_gradient,
     exp_forward,
     exp_gradient,
+    hard_sigmoid_forward,
+    hard_sigmoid_gradient,
     log_forward,
     log_gradient,
+    mish_forward,
+    mish_gradient,
     power_forward,
     power_gradient,
     sigmoid_gradient,
@@ -77,26 +86,29 @@ class ReLU(Layer):
     keeps_sign = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self._slope = self.param.relu_param.negative_slope
         if self._slope < 0 and bottom[0] is top[0]:
             raise self.error(
                 f"cannot work in place with negative_slope {self._slope}: the signs are lost"
             )
 
     @property
+    def _slope(self) -> float:
+        return self.param.relu_param.negative_slope
+
+    @property
     def rectifier_slope(self) -> float | None:
         """The negative slope."""
-        return self.param.relu_param.negative_slope
+        return self._slope
 
     @property
     def backward_needs_bottom(self) -> Need:  # type: ignore[override]
         """The sign of x; the sign of y is enough unless the slope inverts it."""
-        return Need.SIGN if self.param.relu_param.negative_slope < 0 else Need.NONE
+        return Need.SIGN if self._slope < 0 else Need.NONE
 
     @property
     def backward_needs_top(self) -> Need:  # type: ignore[override]
         """The sign of y."""
-        return Need.NONE if self.param.relu_param.negative_slope < 0 else Need.SIGN
+        return Need.NONE if self._slope < 0 else Need.SIGN
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape_like(bottom[0])
@@ -108,6 +120,39 @@ class ReLU(Layer):
         if propagate_down[0]:
             sign = bottom[0] if self._slope < 0 else top[0]
             relu_backward(sign.data, top[0].diff, bottom[0].diff, self._slope)
+
+
+@register("ReLU6")
+class ReLU6(ReLU):
+    """y = x where x > 0, else negative_slope·x, and 6 at most, as in eric612/MobileNet-YOLO.
+
+    The gradient is 0 for x from 6 on; below 0 it is the slope, even where a negative slope's result
+    is cut to 6.
+    """
+
+    rectifier_slope = None
+
+    @property
+    def _slope(self) -> float:
+        return self.param.relu6_param.negative_slope
+
+    @property
+    def backward_needs_bottom(self) -> Need:  # type: ignore[override]
+        """The value of x; that of y is enough unless the slope inverts its sign."""
+        return Need.VALUE if self._slope < 0 else Need.NONE
+
+    @property
+    def backward_needs_top(self) -> Need:  # type: ignore[override]
+        """The value of y."""
+        return Need.NONE if self._slope < 0 else Need.VALUE
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        clipped_relu_forward(bottom[0].data, top[0].data, self._slope, 6)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            value = bottom[0] if self._slope < 0 else top[0]
+            clipped_relu_backward(value.data, top[0].diff, bottom[0].diff, self._slope, 6)
 
 
 @register("Sigmoid")
@@ -122,6 +167,23 @@ class Sigmoid(Neuron):
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         sigmoid_gradient(values, dy, dx)
+
+
+@register("HardSigmoid")
+class HardSigmoid(Neuron):
+    """y = 0.2·x + 0.5, kept between 0 and 1, as in eric612/MobileNet-YOLO.
+
+    The gradient is the derivative; the fork's is 0.2 everywhere.
+    """
+
+    backward_needs_bottom = Need.NONE
+    backward_needs_top = Need.VALUE
+
+    def function(self, x: np.ndarray, y: np.ndarray) -> None:
+        hard_sigmoid_forward(x, y)
+
+    def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+        hard_sigmoid_gradient(values, dy, dx)
 
 
 @register("TanH")
@@ -276,6 +338,17 @@ class Swish(Neuron):
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         swish_gradient(values, dy, dx, self._beta)
+
+
+@register("Mish")
+class Mish(Neuron):
+    """y = x·tanh(log(1 + e^x)), for nets like ChenYingpeng/caffe-yolov3's (Misra, 2019)."""
+
+    def function(self, x: np.ndarray, y: np.ndarray) -> None:
+        mish_forward(x, y)
+
+    def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+        mish_gradient(values, dy, dx)
 
 
 @register("Threshold")

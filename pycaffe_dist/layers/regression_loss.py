@@ -1,35 +1,39 @@
-"""Losses that compare values: EuclideanLoss, SigmoidCrossEntropyLoss, ContrastiveLoss."""
+"""Losses that compare values: EuclideanLoss, L1Loss, ContrastiveLoss."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
-from pycaffe_dist.kernels.exponential import sigmoid
 from pycaffe_dist.kernels.reduction import SQUARE, reduce_rows
 from pycaffe_dist.layers.base import Arity, register
 from pycaffe_dist.layers.checking import describe, require_no_gradient, require_same_count
-from pycaffe_dist.layers.loss import BATCH_SIZE, Loss, normalization_of, normalizer
+from pycaffe_dist.layers.loss import Loss
 
 
-@register("EuclideanLoss")
-class EuclideanLoss(Loss):
-    """The sum of squared differences, divided by twice the batch; both bottoms get gradients."""
+class DifferenceLoss(Loss):
+    """The base of losses of the differences of two bottoms, of which both get gradients."""
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         require_same_count(self, bottom, 0, 1)
 
-    def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
-        difference = bottom[0].data.reshape(-1) - bottom[1].data.reshape(-1)
-        return np.square(difference).sum(dtype=np.float64) / bottom[0].shape[0] / 2
-
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Both bottoms may be predictions."""
         return True
+
+    def total(self, difference: np.ndarray) -> float:
+        """Return the loss, times the batch."""
+        raise NotImplementedError
+
+    def slope(self, difference: np.ndarray) -> None:
+        """Replace the differences by the gradient of `total`."""
+        raise NotImplementedError
+
+    def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
+        difference = bottom[0].data.reshape(-1) - bottom[1].data.reshape(-1)
+        return self.total(difference) / bottom[0].shape[0]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         scale = self.weight_of(top) / bottom[0].shape[0]
@@ -37,51 +41,33 @@ class EuclideanLoss(Loss):
             if propagate_down[index]:
                 dx = bottom[index].diff.reshape(-1)
                 np.subtract(bottom[0].data.reshape(-1), bottom[1].data.reshape(-1), out=dx)
+                self.slope(dx)
                 dx *= sign * scale
 
 
-@register("SigmoidCrossEntropyLoss")
-class SigmoidCrossEntropyLoss(Loss):
-    """-t·log(p) - (1 - t)·log(1 - p) with p = sigmoid(x), summed and normalized."""
+@register("EuclideanLoss")
+class EuclideanLoss(DifferenceLoss):
+    """The sum of squared differences, divided by twice the batch; both bottoms get gradients."""
 
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self._ignore = None
-        if self.param.loss_param.HasField("ignore_label"):
-            self._ignore = self.param.loss_param.ignore_label
-        self._normalization = normalization_of(self.param.loss_param, BATCH_SIZE)
-        self._normalizer: Any = 1.0
+    def total(self, difference: np.ndarray) -> float:
+        return np.square(difference).sum(dtype=np.float64) / 2
 
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().reshape(bottom, top)
-        require_same_count(self, bottom, 0, 1)
+    def slope(self, difference: np.ndarray) -> None:
+        pass
 
-    def _ignored(self, target: np.ndarray) -> np.ndarray | None:
-        return None if self._ignore is None else np.trunc(target) == self._ignore
 
-    def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
-        x, target = bottom[0].data.reshape(-1), bottom[1].data.reshape(-1)
-        # log(1 - p) = -x - log(1 + e^-x), written so that no exponential overflows.
-        losses = np.log1p(np.exp(-np.abs(x)))
-        losses += np.maximum(x, 0)
-        losses -= x * target
-        valid: Any = x.size
-        ignored = self._ignored(target)
-        if ignored is not None:
-            np.copyto(losses, 0, where=ignored)
-            valid = x.size - np.count_nonzero(ignored)
-        batch = bottom[0].shape[0]
-        fixed = self.param.loss_param.pre_fixed_normalizer
-        self._normalizer = normalizer(self._normalization, batch, x.size, valid, fixed)
-        return losses.sum(dtype=np.float64) / self._normalizer
+@register("L1Loss")
+class L1Loss(DifferenceLoss):
+    """The sum of absolute differences, divided by the batch, as in NVIDIA/caffe.
 
-    def gradient(self, bottom: list[Blob], weight: float) -> None:
-        target, dx = bottom[1].data.reshape(-1), bottom[0].diff.reshape(-1)
-        sigmoid(bottom[0].data.reshape(-1), dx)
-        dx -= target
-        dx *= weight / self._normalizer
-        ignored = self._ignored(target)
-        if ignored is not None:
-            np.copyto(dx, 0, where=ignored)
+    Both bottoms get gradients, which are 0 where the bottoms are equal.
+    """
+
+    def total(self, difference: np.ndarray) -> float:
+        return np.absolute(difference).sum(dtype=np.float64)
+
+    def slope(self, difference: np.ndarray) -> None:
+        np.sign(difference, out=difference)
 
 
 @register("ContrastiveLoss")

@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 from pycaffe_dist.kernels import neurons
+from pycaffe_dist.kernels.activation import clipped_relu_backward, clipped_relu_forward
 from pycaffe_dist.kernels.columns import put_columns, take_columns
 from pycaffe_dist.kernels.dropout import dropout
-from pycaffe_dist.kernels.eltwise import maximum, maximum_gradient, product, weighted_sum
+from pycaffe_dist.kernels.eltwise import (
+    maximum,
+    maximum_gradient,
+    product,
+    scaled_sum,
+    weighted_sum,
+)
 from pycaffe_dist.kernels.exponential import sigmoid
 from pycaffe_dist.kernels.labels import (
     class_counts,
@@ -84,6 +91,20 @@ def test_eltwise(operands, dtype, on_gpu):
             [2],
             dtype,
         )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
+@pytest.mark.parametrize("columns", [1, 7, 64])
+def test_a_sum_with_scaled_rows(columns, dtype, on_gpu):
+    factors, values = normal(13, dtype=dtype), [normal(13, columns, dtype=dtype)] * 3
+    compare(on_gpu, scaled_sum, [factors, *values], [3], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
+def test_clipped_relu(dtype, on_gpu):
+    x = (normal(SIZE, dtype=dtype) * 4).round(1).astype(dtype)
+    compare(on_gpu, clipped_relu_forward, [x, x], [1], dtype, (0.5, 6))
+    compare(on_gpu, clipped_relu_backward, [x, x[::-1].copy(), x], [2], dtype, (0.5, 6))
 
 
 def test_a_sum_that_overwrites_its_first_value(on_gpu):

@@ -19,6 +19,16 @@ def relu_backward(sign: Any, dy: Any, dx: Any, slope: float) -> None:
     _cu.relu_backward(dx.size, sign, dy, dx, slope, dx.size)
 
 
+def clipped_relu_forward(x: Any, y: Any, slope: float, ceiling: float) -> None:
+    """See `pycaffe_dist.kernels.activation.clipped_relu_forward`."""
+    _cu.clipped_relu_forward(x.size, x, y, slope, ceiling, x.size)
+
+
+def clipped_relu_backward(value: Any, dy: Any, dx: Any, slope: float, ceiling: float) -> None:
+    """See `pycaffe_dist.kernels.activation.clipped_relu_backward`."""
+    _cu.clipped_relu_backward(dx.size, value, dy, dx, slope, ceiling, dx.size)
+
+
 def prelu_forward(sign: Any, x: Any, y: Any, slope: Any) -> None:
     """See `pycaffe_dist.kernels.activation.prelu_forward`."""
     _, channels, inner = sign.shape

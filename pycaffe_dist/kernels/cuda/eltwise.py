@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pycaffe_dist.kernels.cuda import kernels
+from pycaffe_dist.kernels.cuda.division import division
 from pycaffe_dist.kernels.eltwise import changes_nothing
 
 _cu = kernels("eltwise")
@@ -28,6 +29,11 @@ def weighted_sum(
         if last:
             return
         values, factors = [y, *values[_MOST:]], [1.0, *factors[_MOST:]]
+
+
+def scaled_sum(factors: Any, x: Any, b: Any, y: Any) -> None:
+    """See `pycaffe_dist.kernels.eltwise.scaled_sum`."""
+    _cu.scaled_sum(y.size, factors, x, b, y, *division(max(1, x.shape[1])), y.size)
 
 
 def product(y: Any, values: Sequence[Any]) -> None:

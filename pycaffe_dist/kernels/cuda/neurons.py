@@ -14,6 +14,16 @@ def sigmoid_gradient(y: Any, dy: Any, dx: Any) -> None:
     _cu.sigmoid_gradient(dx.size, y, dy, dx, dx.size)
 
 
+def hard_sigmoid_forward(x: Any, y: Any) -> None:
+    """See `pycaffe_dist.kernels.neurons.hard_sigmoid_forward`."""
+    _cu.hard_sigmoid_forward(y.size, x, y, y.size)
+
+
+def hard_sigmoid_gradient(y: Any, dy: Any, dx: Any) -> None:
+    """See `pycaffe_dist.kernels.neurons.hard_sigmoid_gradient`."""
+    _cu.hard_sigmoid_gradient(dx.size, y, dy, dx, dx.size)
+
+
 def tanh_gradient(y: Any, dy: Any, dx: Any) -> None:
     """See `pycaffe_dist.kernels.neurons.tanh_gradient`."""
     _cu.tanh_gradient(dx.size, y, dy, dx, dx.size)
@@ -87,3 +97,13 @@ def swish_forward(x: Any, y: Any, beta: float) -> None:
 def swish_gradient(x: Any, dy: Any, dx: Any, beta: float) -> None:
     """See `pycaffe_dist.kernels.neurons.swish_gradient`."""
     _cu.swish_gradient(dx.size, x, dy, dx, beta, dx.size)
+
+
+def mish_forward(x: Any, y: Any) -> None:
+    """See `pycaffe_dist.kernels.neurons.mish_forward`."""
+    _cu.mish_forward(y.size, x, y, y.size)
+
+
+def mish_gradient(x: Any, dy: Any, dx: Any) -> None:
+    """See `pycaffe_dist.kernels.neurons.mish_gradient`."""
+    _cu.mish_gradient(dx.size, x, dy, dx, dx.size)

@@ -48,4 +48,7 @@ CASES = [
     case("Bias", "bias_param { axis: 2 num_axes: -1 }", a=A),
     case("Bias", "bias_param { num_axes: 0 }", a=A),
     case("Bias", "bias_param { axis: 2 }", a=A, b=normal(4), fixed=("b",)),
+    case("Axpy", a=normal(2, 3, 1, 1), x=A, b=B),
+    case("Axpy", a=normal(2, 3), x=A, b=B, fixed=("a",), grows=(2,)),
+    case("Axpy", a=normal(2, 3), x=normal(2, 3), b=normal(2, 3), grows=(0, 1)),
 ]
