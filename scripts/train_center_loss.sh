@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Train two-dimensional features of MNIST's digits with and without CenterLoss; print the accuracy and
+# how close the features of a digit are, and draw them to models/mnist_center_loss/features.png.
+#
+# usage: scripts/train_center_loss.sh [-n RANKS] [flags of pcaffe train …]
+#
+#   -n RANKS   train on that many ranks of this machine under mpirun (default: 1); they share the
+#              batch size
+
+set -eu
+# shellcheck source=scripts/environment.sh
+. "$(cd "$(dirname "$0")" && pwd -P)/environment.sh"
+
+ranks=1
+case ${1:-} in
+  -h | --help | -help) usage; exit 0 ;;
+  -n) ranks=${2:?"-n needs a number of ranks"}; shift 2 ;;
+esac
+
+# The paths in models/ count from the repository's root.
+cd "$repository"
+data/mnist/get_mnist.sh
+data/mnist/create_mnist.sh
+
+model=models/mnist_center_loss
+for kind in softmax center; do
+  pcaffe_on "$ranks" train --solver=$model/${kind}_solver.prototxt --global_batch "$@"
+done
+PYTHONPATH=$repository "$(python_of_pcaffe)" scripts/center_loss_features.py \
+  $model/train_test.prototxt $model/features.png \
+  "softmax alone=$model/softmax_iter_1500.caffemodel" \
+  "with CenterLoss=$model/center_iter_1500.caffemodel"
