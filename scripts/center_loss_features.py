@@ -53,7 +53,7 @@ def main(net_file: str, picture: str, *runs: str, batches: int = BATCHES) -> dic
         print(f"{title}: accuracy {accuracy:.4f}, within / between {results[title][1]:.3f}")
         axis.scatter(*features.T, c=labels, s=3, cmap="tab10", vmin=0, vmax=9)
         axis.set_title(f"{title}: accuracy {accuracy:.3f}, ratio {results[title][1]:.3f}")
-    figure.savefig(picture, dpi=100)
+    figure.savefig(picture, dpi=70)
     return results
 
 

@@ -39,7 +39,7 @@ train seven "$@"
 seven=$accuracy
 train three "$@"
 scratch=$accuracy
-train three --weights=$model/seven_iter_1500.caffemodel "$@"
+train three --weights=$model/seven_iter_3300.caffemodel "$@"
 echo
 echo "Seven classes: test accuracy $seven"
 echo "Three other classes, from random weights: test accuracy $scratch"

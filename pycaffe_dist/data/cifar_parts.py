@@ -22,8 +22,8 @@ from pycaffe_dist.data.convert import (
 from pycaffe_dist.data.writers import create_database
 from pycaffe_dist.errors import PcaffeError
 
-# Airplane, automobile, bird, deer, frog, ship, truck; cat, dog, horse.
-TASKS = {"seven": (0, 1, 2, 4, 6, 8, 9), "three": (3, 5, 7)}
+# Airplane, automobile, cat, deer, dog, frog, truck; bird, horse, ship.
+TASKS = {"seven": (0, 1, 3, 4, 5, 6, 9), "three": (2, 7, 8)}
 # Training images of each class of the second task.
 FEW = 300
 
