@@ -34,6 +34,8 @@ class Recurrent(Layer):
     # Per hidden unit: rows of the weights, and states (h, and for LSTM c).
     gates = 1
     states = 1
+    # The place of the bias among the parameters.
+    bias = 1
 
     @property
     def bottoms(self) -> Arity:  # type: ignore[override]
@@ -142,7 +144,7 @@ class Recurrent(Layer):
         gates = self._gates.data
         flat = gates.reshape(-1, gates.shape[2])
         x = bottom[0].data.reshape(len(flat), -1)
-        self._input_plan.forward(x, self.blobs[0].data, self.blobs[1].data, flat)
+        self._input_plan.forward(x, self.blobs[0].data, self.blobs[self.bias].data, flat)
         if self._static:
             fixed = np.empty_like(gates[0])
             gemm(self._static_input(bottom), self._weights(2), fixed, trans_b=True)
@@ -182,8 +184,8 @@ class Recurrent(Layer):
         if wanted[0]:
             x = bottom[0].data.reshape(len(flat), -1)
             self._input_plan.backward_weights(x, flat, self.blobs[0].diff)
-        if wanted[1]:
-            bias_gradient(flat, self.blobs[1].diff)
+        if wanted[self.bias]:
+            bias_gradient(flat, self.blobs[self.bias].diff)
         if self._static and wanted[2]:
             total = dgates.sum(axis=0)
             gemm(total, self._static_input(bottom), self.blobs[2].diff, trans_a=True, beta=1.0)

@@ -31,5 +31,7 @@ CASES = [
     recurrent("LSTM"),
     recurrent("LSTM", s=STATIC, grows=()),
     recurrent("LSTM", "expose_hidden: true", h=STATE, k=STATE, tops=3, grows=()),
+    case("Lstm", "lstm_param { num_output: 5 }", x=X),
+    case("Lstm", "lstm_param { num_output: 5 clipping_threshold: 99 }", x=X, c=CONT),
     case("LSTMUnit", c=STATE, g=normal(1, 2, 20), k=constant([0, 1]), tops=2, grows=(1,)),
 ]
