@@ -3,8 +3,8 @@
 
 usage: scripts/center_loss_features.py NET PICTURE TITLE=WEIGHTS …
 
-For each file of weights, NET's TEST phase runs over its data once; the accuracy and the ratio of the
-distance within a class to the distance between classes are printed, and the features drawn.
+NET's TEST phase runs over its data once for each file of weights.  The accuracy and the ratio of
+the distance within a class to the distance between classes are printed, and the features drawn.
 """
 
 from __future__ import annotations

@@ -127,3 +127,46 @@ def _sigmoid(begin, end, x, y):
 def sigmoid(x: np.ndarray, y: np.ndarray) -> None:
     """Set y to 1 / (1 + e^-x); y may be x."""
     _each(_sigmoid, x, y)
+
+
+@jit
+def _mish_ratio(x, one):
+    """Return e = e^-|x|, and p, q with tanh(log(1 + e^x)) = p / (p + q)."""
+    e = exponential(-abs(x))
+    top = one + e + e if x > 0 else e * e + e + e
+    rest = e * e if x > 0 else one
+    return e, top, rest + rest
+
+
+@jit
+def _mish(begin, end, x, y):
+    x, y = x[begin:end], y[begin:end]
+    one = x.dtype.type(1)
+    for i in range(x.size):
+        _, p, q = _mish_ratio(x[i], one)
+        y[i] = x[i] * (p / (p + q))
+
+
+@jit
+def _mish_gradient(begin, end, x, dy, dx):
+    x, dy, dx = x[begin:end], dy[begin:end], dx[begin:end]
+    one = x.dtype.type(1)
+    for i in range(x.size):
+        e, p, q = _mish_ratio(x[i], one)
+        logistic = (one if x[i] > 0 else e) / (one + e)
+        tangent, rest = p / (p + q), q / (p + q)
+        # 1 - tanh² is (1 - tanh)·(1 + tanh), without cancellation.
+        dx[i] = dy[i] * (tangent + x[i] * rest * (one + tangent) * logistic)
+
+
+@kernel
+def mish(x: np.ndarray, y: np.ndarray) -> None:
+    """Set y to x·tanh(log(1 + e^x)); y may be x."""
+    _each(_mish, x, y)
+
+
+@kernel
+def mish_gradient(x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+    """Set dx for `mish`; dx may be dy."""
+    flat = x.reshape(-1), dy.reshape(-1), dx.reshape(-1)
+    parallel_for(_mish_gradient, x.size, *flat, grain=ELEMENTS_PER_CHUNK)

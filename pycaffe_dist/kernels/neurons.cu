@@ -135,21 +135,3 @@ __global__ void swish_gradient(const T* x, const T* dy, T* dx, Wide<T> beta, int
     store(dx, i, load(dy, i) * (scaled * gate + gate * (1 - scaled * gate)));
   }
 }
-
-// tanh(log(1 + e^x)) is s·(1 + q) / (1 + q²), with s the logistic function of x and q that of -x.
-template <typename T>
-__global__ void mish_forward(const T* x, T* y, int n) {
-  for EACH(i, n) {
-    const Wide<T> value = load(x, i), s = logistic(value), q = logistic(-value);
-    store(y, i, value * s * (1 + q) / (1 + q * q));
-  }
-}
-
-template <typename T>
-__global__ void mish_gradient(const T* x, const T* dy, T* dx, int n) {
-  for EACH(i, n) {
-    const Wide<T> value = load(x, i), s = logistic(value), q = logistic(-value);
-    const Wide<T> divisor = 1 + q * q, root = 2 * q / divisor;
-    store(dx, i, load(dy, i) * s * ((1 + q) / divisor + value * root * root));
-  }
-}

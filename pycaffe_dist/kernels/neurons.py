@@ -170,37 +170,3 @@ def swish_gradient(x: np.ndarray, dy: np.ndarray, dx: np.ndarray, beta: float) -
     scaled *= gate
     scaled += gate - gate * scaled
     np.multiply(dy, scaled, out=dx)
-
-
-@kernel
-def mish_forward(x: np.ndarray, y: np.ndarray) -> None:
-    """Set y to x·tanh(log(1 + e^x))."""
-    # With s = sigmoid(x) and q = 1 - s the factor of x is s·(1 + q) / (1 + q²).
-    factor = np.empty_like(x)
-    sigmoid(x, factor)
-    q = 1 - factor
-    factor *= 1 + q
-    q *= q
-    q += 1
-    factor /= q
-    np.multiply(x, factor, out=y)
-
-
-@kernel
-def mish_gradient(x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-    """Set dx for y = x·tanh(log(1 + e^x))."""
-    # With s and q as in mish_forward it is s·((1 + q) / (1 + q²) + x·(2q / (1 + q²))²).
-    s = np.empty_like(x)
-    sigmoid(x, s)
-    q = 1 - s
-    divisor = q * q
-    divisor += 1
-    slope = 2 * q
-    slope /= divisor
-    slope *= slope
-    slope *= x
-    q += 1
-    q /= divisor
-    slope += q
-    slope *= s
-    np.multiply(dy, slope, out=dx)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from pycaffe_dist.kernels.activation import (
     relu_forward,
 )
 from pycaffe_dist.kernels.elementwise import blockwise
-from pycaffe_dist.kernels.exponential import sigmoid, tanh
+from pycaffe_dist.kernels.exponential import mish, mish_gradient, sigmoid, tanh
 from pycaffe_dist.kernels.neurons import (
     absolute_gradient,
     bnll_forward,
@@ -28,8 +30,6 @@ from pycaffe_dist.kernels.neurons import (
     hard_sigmoid_gradient,
     log_forward,
     log_gradient,
-    mish_forward,
-    mish_gradient,
     power_forward,
     power_gradient,
     sigmoid_gradient,
@@ -48,6 +48,8 @@ class Neuron(Layer):
     """
 
     in_place = True
+    # Do both use all threads themselves?
+    is_parallel: ClassVar[bool] = False
     _copy: Blob | None = None
 
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
@@ -66,7 +68,13 @@ class Neuron(Layer):
             self._copy = self._copy or self.new_blob()
             self._copy.reshape_like(bottom[0])
             np.copyto(self._copy.data, bottom[0].data)
-        blockwise(self.function, bottom[0].data, top[0].data)
+        self._run(self.function, bottom[0].data, top[0].data)
+
+    def _run(self, function: Callable[..., None], *arrays: np.ndarray) -> None:
+        if self.is_parallel:
+            function(*arrays)
+        else:
+            blockwise(function, *arrays)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
@@ -75,7 +83,7 @@ class Neuron(Layer):
             values = top[0]
         else:
             values = self._copy if bottom[0] is top[0] and self._copy else bottom[0]
-        blockwise(self.gradient, values.data, top[0].diff, bottom[0].diff)
+        self._run(self.gradient, values.data, top[0].diff, bottom[0].diff)
 
 
 @register("ReLU")
@@ -344,8 +352,10 @@ class Swish(Neuron):
 class Mish(Neuron):
     """y = x·tanh(log(1 + e^x)), for nets like ChenYingpeng/caffe-yolov3's (Misra, 2019)."""
 
+    is_parallel = True
+
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
-        mish_forward(x, y)
+        mish(x, y)
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         mish_gradient(values, dy, dx)

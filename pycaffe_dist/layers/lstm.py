@@ -17,8 +17,8 @@ class Lstm(LSTM):
 
     Bottoms: x (T, N, …) and perhaps cont, T·N numbers, 0 where a sequence starts and 1 where it
     continues; without cont each batch starts sequences.  Top: (T, N, num_output).  The parameters
-    are W_x, W_h, b.  ``clipping_threshold`` limits the gradients of the gates' inputs, so that they
-    are no derivatives where it does.  Unlike the fork's, the gradient of W_h is right with cont too.
+    are W_x, W_h, b.  ``clipping_threshold`` limits the gradients of the gates' inputs, which are no
+    derivatives where it does.  Unlike the fork's, the gradient of W_h is right with cont too.
     """
 
     bias = 2

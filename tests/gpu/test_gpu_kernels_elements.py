@@ -18,7 +18,7 @@ from pycaffe_dist.kernels.eltwise import (
     scaled_sum,
     weighted_sum,
 )
-from pycaffe_dist.kernels.exponential import sigmoid
+from pycaffe_dist.kernels.exponential import mish, mish_gradient, sigmoid
 from pycaffe_dist.kernels.labels import (
     class_counts,
     class_numbers,
@@ -34,6 +34,8 @@ from pycaffe_dist.kernels.scatter import gather, scatter_add
 SIZE = 1031
 DTYPES = np.float16, np.float32, np.float64
 FUNCTIONS = [
+    mish,
+    mish_gradient,
     sigmoid,
     *[value for value in vars(neurons).values() if inspect.getmodule(value) is neurons],
 ]

@@ -129,7 +129,12 @@ def test_parts_of_cifar(tmp_path):
     write_gratings(tmp_path, 1000)
     assert main(["", str(tmp_path)]) == 0
     counts = {}
-    for task, part in (("seven", "train"), ("seven", "test"), ("three", "train"), ("three", "test")):
+    for task, part in (
+        ("seven", "train"),
+        ("seven", "test"),
+        ("three", "train"),
+        ("three", "test"),
+    ):
         path = str(tmp_path / f"cifar10_{task}_{part}_lmdb")
         with lmdb.open(path, readonly=True, lock=False) as env:
             datums = [caffe_pb2.Datum.FromString(value) for _, value in env.begin().cursor()]

@@ -17,3 +17,13 @@ def sigmoid(x: Any, y: Any) -> None:
 def tanh(x: Any, y: Any) -> None:
     """See `pycaffe_dist.kernels.exponential.tanh`."""
     _cu.hyperbolic_tangent(x.size, x, y, x.size)
+
+
+def mish(x: Any, y: Any) -> None:
+    """See `pycaffe_dist.kernels.exponential.mish`."""
+    _cu.mish(x.size, x, y, x.size)
+
+
+def mish_gradient(x: Any, dy: Any, dx: Any) -> None:
+    """See `pycaffe_dist.kernels.exponential.mish_gradient`."""
+    _cu.mish_gradient(x.size, x, dy, dx, x.size)

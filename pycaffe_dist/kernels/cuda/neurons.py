@@ -97,13 +97,3 @@ def swish_forward(x: Any, y: Any, beta: float) -> None:
 def swish_gradient(x: Any, dy: Any, dx: Any, beta: float) -> None:
     """See `pycaffe_dist.kernels.neurons.swish_gradient`."""
     _cu.swish_gradient(dx.size, x, dy, dx, beta, dx.size)
-
-
-def mish_forward(x: Any, y: Any) -> None:
-    """See `pycaffe_dist.kernels.neurons.mish_forward`."""
-    _cu.mish_forward(y.size, x, y, y.size)
-
-
-def mish_gradient(x: Any, dy: Any, dx: Any) -> None:
-    """See `pycaffe_dist.kernels.neurons.mish_gradient`."""
-    _cu.mish_gradient(dx.size, x, dy, dx, dx.size)
