@@ -70,7 +70,7 @@ def test_center_loss_draws_the_features_of_a_class_together(here):
     subprocess.run(["data/mnist/create_mnist.sh"], check=True)
     model = here / "models/mnist_center_loss"
     shrink_batches(model, 0.004)
-    runs = [f"{k}={train(model / f'{k}_solver.prototxt', 600)[0]}" for k in ("softmax", "center")]
+    runs = [f"{k}={train(model / f'{k}_solver.prototxt', 450)[0]}" for k in ("softmax", "center")]
     script = ROOT / "scripts/center_loss_features.py"
     spec = importlib.util.spec_from_file_location("center_loss_features", script)
     features = importlib.util.module_from_spec(spec)
@@ -78,7 +78,7 @@ def test_center_loss_draws_the_features_of_a_class_together(here):
     net = str(model / "train_test.prototxt")
     results = features.main(net, "features.png", *runs, batches=TEST_BATCHES)
     assert Path("features.png").stat().st_size
-    assert results["center"][1] < 0.8 * results["softmax"][1]
+    assert results["center"][1] < 0.9 * results["softmax"][1]
     assert results["center"][0] > 0.6
 
 
