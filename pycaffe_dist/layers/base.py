@@ -186,6 +186,10 @@ class Layer:
         first = self.default_loss_weight if self.is_loss else 0.0
         return [first if index == 0 else 0.0 for index in range(tops)]
 
+    def need_of_top(self, top_index: int) -> Need:
+        """Return what backward reads of a top's data, if it is not the same for all tops."""
+        return self.backward_needs_top
+
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Tell whether ``force_backward`` may ask for this bottom's diff (a label's: no)."""
         return not (self.is_loss and bottom_index == 1)

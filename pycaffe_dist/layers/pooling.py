@@ -74,10 +74,13 @@ class Pooling(Layer):
     tops = Arity(1, 2)
     backward_needs_bottom = Need.NONE
 
-    @property
-    def backward_needs_top(self) -> Need:  # type: ignore[override]
+    def need_of_top(self, top_index: int) -> Need:
         """The mask, if it is a top."""
-        return Need.VALUE if len(self.param.top) > 1 else Need.NONE
+        return Need.VALUE if top_index == 1 else Need.NONE
+
+    def is_exact(self, top_index: int) -> bool:
+        """16 bits do not hold all indices of a mask."""
+        return top_index == 1
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.pooling_param
@@ -93,10 +96,19 @@ class Pooling(Layer):
             raise self.error("supports pad for MAX and AVE only")
         if not self._global and any(p >= k for p, k in zip(self._pad, self._kernel)):
             raise self.error(f"needs a pad smaller than its kernel {self._kernel}: {self._pad}")
+        self._ceil = self._rounds_up(param)
         if len(top) > 1 and param.pool != MAX:
             raise self.error("has a second top, the mask, for MAX only")
         if param.pool == STOCHASTIC:
             self.random = self.rng("windows")
+
+    def _rounds_up(self, param: Any) -> bool:
+        up = param.round_mode == caffe_pb2.PoolingParameter.CEIL
+        if not param.HasField("ceil_mode"):
+            return up
+        if param.HasField("round_mode") and param.ceil_mode != up:
+            raise self.error("has a ceil_mode and a round_mode that contradict each other; give one")
+        return param.ceil_mode
 
     def _size_of_window(self, param: Any) -> tuple[int, int]:
         square = param.HasField("kernel_size")
@@ -124,9 +136,8 @@ class Pooling(Layer):
         require_axes(self, bottom, 0, 4)
         param = self.param.pooling_param
         spatial = bottom[0].height, bottom[0].width
-        ceil = param.round_mode == caffe_pb2.PoolingParameter.CEIL
         kernel = spatial if self._global else self._kernel
-        geometry = PoolingGeometry(kernel, self._stride, self._pad, ceil)
+        geometry = PoolingGeometry(kernel, self._stride, self._pad, self._ceil)
         output = output_of(self, bottom, geometry, spatial)
         for blob in top:
             blob.reshape(*bottom[0].shape[:2], *output)

@@ -40,8 +40,9 @@ def _check_backward(earlier: Node, writer: Node, written: Blob) -> None:
     if not earlier.need_backward:
         return
     need = Need.NONE
-    if any(top.shares_data_with(written) for top in earlier.top):
-        need = max(need, earlier.layer.backward_needs_top)
+    for index, top in enumerate(earlier.top):
+        if top.shares_data_with(written):
+            need = max(need, earlier.layer.need_of_top(index))
     reads = any(bottom.shares_data_with(written) for bottom in earlier.bottom)
     if reads and not _written_in_place(earlier):
         need = max(need, earlier.layer.backward_needs_bottom)

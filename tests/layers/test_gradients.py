@@ -157,7 +157,7 @@ def test_in_place_is_the_same_as_out_of_place(case):
         return
     give_top_diffs(apart, 5)
     give_top_diffs(within, 5)
-    if not within.layer.backward_needs_top:
+    if not within.layer.need_of_top(0):
         within.top[0].data.fill(np.nan)
     apart.backward()
     within.backward()
@@ -179,9 +179,9 @@ def test_backward_reads_no_more_than_it_declares(case):
     harness.forward()
     give_top_diffs(harness, 3)
     layer, shared = harness.layer, {id(blob._data) for blob in harness.bottom}
-    for blob in harness.top:
+    for index, blob in enumerate(harness.top):
         if id(blob._data) not in shared:
-            blob.data[...] = overwritten(blob.data, layer.backward_needs_top)
+            blob.data[...] = overwritten(blob.data, layer.need_of_top(index))
     for blob in harness.bottom:
         blob.data[...] = overwritten(blob.data, layer.backward_needs_bottom)
     propagated = harness.backward()

@@ -88,6 +88,12 @@ CONV, POOL = "convolution_param", "pooling_param"
         ("Pooling", f"{POOL} {{ kernel_size: 2 pad: 2 }}", {"x": X}, "pad smaller than its kernel"),
         (
             "Pooling",
+            f"{POOL} {{ kernel_size: 2 ceil_mode: false round_mode: CEIL }}",
+            {"x": X},
+            "a ceil_mode and a round_mode that contradict each other",
+        ),
+        (
+            "Pooling",
             f"{POOL} {{ global_pooling: true kernel_size: 3 }}",
             {"x": X},
             "no kernel size with global_pooling",

@@ -1,5 +1,6 @@
 """In-place layers: allowed where nothing is lost, refused where a gradient would be wrong."""
 
+import numpy as np
 import pytest
 from nets import build, input_layer, ip
 
@@ -23,6 +24,40 @@ def simple(name, bottom, top, kind):
 def test_common_chains_are_accepted(chain):
     layers = "".join(in_place(f"{kind}{i}", "a", kind) for i, kind in enumerate(chain))
     build(DATA + ip("a", "data", 3) + layers + LOSS % "a")
+
+
+POOL = (
+    input_layer("x", 2, 3, 4, 4)
+    + "layer { name: 'conv' type: 'Convolution' bottom: 'x' top: 'c' "
+    "convolution_param { num_output: 3 kernel_size: 1 weight_filler { type: 'xavier' } } }"
+    "layer { name: 'pool' type: 'Pooling' bottom: 'c' top: 'p' top: 'mask' "
+    "pooling_param { kernel_size: 2 stride: 2 } }"
+)
+
+
+def test_the_values_of_a_pooling_with_a_mask_may_be_overwritten():
+    loss = "layer { name: 'loss' type: 'Reduction' bottom: 'p' top: 'loss' loss_weight: 1 }"
+    apart, within = (
+        build(POOL + relu + loss.replace("'p'", f"'{name}'"))
+        for name, relu in (
+            ("q", simple("relu", "p", "q", "ReLU")),
+            ("p", in_place("relu", "p", "ReLU")),
+        )
+    )
+    for net in (apart, within):
+        net.blobs["x"].data[...] = np.random.default_rng(1).standard_normal((2, 3, 4, 4))
+        net.forward()
+        net.backward()
+    gradients = [net.parameters[0].gradient for net in (apart, within)]
+    assert gradients[0].any()
+    np.testing.assert_array_equal(*gradients)
+
+
+def test_the_mask_of_a_pooling_may_not_be_overwritten():
+    loss = "layer { name: 'loss' type: 'Reduction' bottom: '%s' top: '%s_l' loss_weight: 1 }"
+    text = POOL + in_place("relu", "mask", "ReLU") + loss % ("p", "p") + loss % ("mask", "mask")
+    with pytest.raises(LayerError, match="layer 'pool' needs the old values"):
+        build(text)
 
 
 def test_overwriting_a_top_that_backward_needs_is_refused():

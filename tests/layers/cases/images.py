@@ -40,6 +40,7 @@ CASES = [
     pool("kernel_size: 3 stride: 2"),
     pool("kernel_size: 3 stride: 2", tops=2),
     pool("kernel_size: 3 stride: 2 pad: 1 round_mode: FLOOR"),
+    pool("kernel_size: 3 stride: 2 ceil_mode: false"),
     pool("kernel_h: 2 kernel_w: 3 stride_h: 1 stride_w: 2 pad_h: 1 pad_w: 0"),
     pool("pool: AVE kernel_size: 3 stride: 2 pad: 1"),
     pool("pool: AVE global_pooling: true"),
