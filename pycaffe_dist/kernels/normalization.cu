@@ -2,12 +2,12 @@
 
 template <typename P>
 __global__ void add_to_running_sums(const double* mean, const double* variance, double keep,
-                                    double unbiased, P* means, P* variances, P* weight,
-                                    int channels) {
+                                    double share, double unbiased, P* means, P* variances,
+                                    P* weight, int channels) {
   for EACH(c, channels) {
-    store(means, c, Wide<P>(load(means, c) * keep + mean[c]));
-    store(variances, c, Wide<P>(load(variances, c) * keep + variance[c] * unbiased));
-    if (c == 0) store(weight, 0, Wide<P>(load(weight, 0) * keep + 1));
+    store(means, c, Wide<P>(load(means, c) * keep + mean[c] * share));
+    store(variances, c, Wide<P>(load(variances, c) * keep + variance[c] * unbiased * share));
+    if (weight && c == 0) store(weight, 0, Wide<P>(load(weight, 0) * keep + share));
   }
 }
 
@@ -15,7 +15,7 @@ template <typename P>
 __global__ void running_statistics(const P* means, const P* variances, const P* weight,
                                    double* mean, double* variance, int channels) {
   for EACH(c, channels) {
-    const double sum = load(weight, 0), factor = sum == 0 ? 0 : 1 / sum;
+    const double sum = weight ? load(weight, 0) : 1, factor = sum == 0 ? 0 : 1 / sum;
     mean[c] = load(means, c) * factor;
     variance[c] = load(variances, c) * factor;
   }

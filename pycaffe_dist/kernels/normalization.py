@@ -16,29 +16,36 @@ def add_to_running_sums(
     mean: np.ndarray,
     variance: np.ndarray,
     keep: float,
+    share: float,
     unbiased: float,
     means: np.ndarray,
     variances: np.ndarray,
-    weight: np.ndarray,
+    weight: np.ndarray | None,
 ) -> None:
-    """Multiply the running sums by ``keep`` and add a batch's statistics, of weight (1,) 1.
+    """Multiply the running sums by ``keep`` and add a batch's statistics times ``share``.
 
-    The batch's variance is first multiplied by ``unbiased``.
+    The weight (1,), if there is one, gets ``share``.  The batch's variance is first multiplied by
+    ``unbiased``.
     """
     for total, addend in ((means, mean), (variances, variance * unbiased), (weight, 1.0)):
-        total[...] = total * keep + addend
+        if total is not None:
+            total[...] = total * keep + addend * share
 
 
 @kernel
 def running_statistics(
     means: np.ndarray,
     variances: np.ndarray,
-    weight: np.ndarray,
+    weight: np.ndarray | None,
     mean: np.ndarray,
     variance: np.ndarray,
 ) -> None:
-    """Set mean and variance to the running sums over their weight (1,), or to 0 if that is 0."""
-    factor = 1 / float(weight[0]) if weight[0] else 0.0
+    """Set mean and variance to the running sums over their weight (1,), or to 0 if that is 0.
+
+    Without a weight the sums are the statistics.
+    """
+    total = 1.0 if weight is None else float(weight[0])
+    factor = 1 / total if total else 0.0
     np.multiply(means, factor, out=mean)
     np.multiply(variances, factor, out=variance)
 

@@ -122,8 +122,19 @@ def test_batch_norms_work_on_its_statistics(on_gpu):
 
         assert_equal(both(on_gpu, call, inputs, outputs), np.float32)
 
-    run(add_to_running_sums, [mean, variance], [each.copy() for each in sums], 0.9, 1.1)
+    run(add_to_running_sums, [mean, variance], [each.copy() for each in sums], 0.9, 0.3, 1.1)
+    run(
+        lambda *arrays: add_to_running_sums(*arrays, None),
+        [mean, variance],
+        [each.copy() for each in sums[:2]],
+        *(0.9, 0.1, 1.0),
+    )
     run(running_statistics, sums, [np.empty(n), np.empty(n)])
+    run(
+        lambda means, variances, *found: running_statistics(means, variances, None, *found),
+        sums[:2],
+        [np.empty(n), np.empty(n)],
+    )
     run(running_statistics, [*sums[:2], np.zeros(1, np.float32)], [np.empty(n), np.empty(n)])
     run(shift_and_scale, [mean, variance], vectors, 1e-3)
     for spread in (True, False):

@@ -30,7 +30,7 @@ class Case:
     grows: tuple[int, ...] = (0,)
     fixed: tuple[str, ...] = ()
     tolerance: float = 1e-6
-    # The elements of parameters that the gradient check changes; running statistics are left out.
+    # Forward changes some of the parameters.
     statistics: bool = False
 
     @property

@@ -13,6 +13,7 @@ def add_to_running_sums(
     mean: Any,
     variance: Any,
     keep: float,
+    share: float,
     unbiased: float,
     means: Any,
     variances: Any,
@@ -20,7 +21,7 @@ def add_to_running_sums(
 ) -> None:
     """See `pycaffe_dist.kernels.normalization.add_to_running_sums`."""
     sums = means, variances, weight
-    _cu.add_to_running_sums(mean.size, mean, variance, keep, unbiased, *sums, mean.size)
+    _cu.add_to_running_sums(mean.size, mean, variance, keep, share, unbiased, *sums, mean.size)
 
 
 def running_statistics(means: Any, variances: Any, weight: Any, mean: Any, variance: Any) -> None:

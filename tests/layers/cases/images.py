@@ -61,4 +61,12 @@ CASES = [
     case("BatchNorm", statistics=True, phase="TEST", **IMAGE),
     case("BatchNorm", "batch_norm_param { eps: 0.1 }", statistics=True, x=normal(5, 3)),
     case("BatchNorm", "batch_norm_param { eps: 0.2 }", statistics=True, x=normal(6)),
+    case("BatchNorm", "batch_norm_param { scale_bias: true }", statistics=True, **IMAGE),
+    case("BatchNorm", "batch_norm_param { scale_filler {} }", phase="TEST", **IMAGE),
+    case("BN", statistics=True, **IMAGE),
+    case("BN", "bn_param { slope_filler {} eps: 0.1 }", statistics=True, x=normal(5, 3)),
+    case("BN", "bn_param { momentum: 0.5 }", phase="TEST", **IMAGE),
+    case("BN", "bn_param { frozen: true }", **IMAGE),
+    case("BN", "bn_param { scale_filler {} }", **IMAGE),
+    case("BN", "bn_param { bn_mode: INFERENCE }", **IMAGE),
 ]

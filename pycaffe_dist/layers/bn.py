@@ -1,0 +1,108 @@
+"""BN, the batch normalization with scale and bias of the segmentation forks."""
+
+from __future__ import annotations
+
+from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.normalization import (
+    add_to_running_sums,
+    running_statistics,
+    shift_and_scale,
+)
+from pycaffe_dist.layers.base import Arity, is_test, register
+from pycaffe_dist.layers.channel_norm import ChannelNorm, Normalization
+from pycaffe_dist.layers.parameters import constant, make_parameters
+from pycaffe_dist.schema import caffe_pb2
+
+INFERENCE = caffe_pb2.BNParameter.INFERENCE
+_SEGNET_FIELDS = ("scale_filler", "shift_filler", "bn_mode")
+_SLOPE_FIELDS = ("slope_filler", "bias_filler", "momentum", "eps", "frozen")
+# What caffe-segnet adds to variances.
+_SEGNET_EPS = 1e-9
+
+
+@register("BN")
+class BN(ChannelNorm):
+    """slope·(x - mean) / sqrt(variance + eps) + bias for each channel, in two forks' forms.
+
+    The slope form (hszhao/PSPNet, yjxiong/caffe) has four blobs: slope, bias, running mean and
+    running variance, which replace the batch's in the TEST phase and with ``frozen``; frozen, slope
+    and bias are not learnt.  The form of alexgkendall/caffe-segnet has two, scale and shift, always
+    takes the batch's statistics, which tops 1 and 2 get (without a gradient), and with bn_mode
+    INFERENCE none.  The fields tell the forms apart, else the blobs of a loaded model or the param
+    entries, else it is the slope form.
+    """
+
+    tops = Arity(1, 3)
+    own_scale = 0
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.bn_param
+        self._segnet = self._has_segnet_form(top)
+        shape = 1, self.prepare(bottom), 1, 1
+        if self._segnet:
+            self.fixed = param.bn_mode == INFERENCE
+            if self.fixed and len(top) > 1:
+                raise self.error("has no statistics for tops 1 and 2 with bn_mode INFERENCE")
+            make_parameters(self, (shape, param.scale_filler), (shape, param.shift_filler))
+            return
+        if len(top) > 1:
+            raise self.error("has one top in the form with slope and bias")
+        self.frozen = param.frozen
+        self.fixed = param.frozen or is_test(self.phase)
+        make_parameters(
+            self,
+            (shape, param.slope_filler),
+            (shape, param.bias_filler),
+            (shape, constant(0)),
+            (shape, constant(1 if param.frozen else 0)),
+        )
+        while len(self.param.param) < len(self.blobs):
+            self.param.param.add()
+        for spec in self.param.param if param.frozen else self.param.param[2:]:
+            spec.lr_mult = spec.decay_mult = 0
+
+    def _has_segnet_form(self, top: list[Blob]) -> bool:
+        param = self.param.bn_param
+        segnet = [field for field in _SEGNET_FIELDS if param.HasField(field)]
+        slope = [field for field in _SLOPE_FIELDS if param.HasField(field)]
+        if segnet and slope:
+            raise self.error(
+                f"mixes fields of two forks: {', '.join(segnet)} of alexgkendall/caffe-segnet and "
+                f"{', '.join(slope)} of hszhao/PSPNet"
+            )
+        if segnet or slope or len(top) > 1:
+            return not slope
+        return (len(self.blobs) or len(self.param.param)) == 2
+
+    def statistics_blobs(self) -> list[Blob]:
+        """Return the running mean and variance, which the slope form has."""
+        return self.blobs[2:]
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        for blob in top[1:]:
+            blob.reshape(1, self.normalization.shape[1], 1, 1)
+
+    def measure(self, bottom: Blob) -> Normalization:
+        """Return the normalization with the statistics of ``bottom``, or with the running ones."""
+        param, normalization = self.param.bn_param, self.normalization
+        mean, variance = normalization.mean, normalization.variance
+        if self._segnet and self.fixed:
+            normalization.scale.fill(1)  # the shift is always 0
+            return normalization
+        running = [blob.data.reshape(-1) for blob in self.statistics_blobs()]
+        if self.fixed:
+            running_statistics(*running, None, mean, variance)
+        else:
+            normalization.measure(bottom.data)
+            if running:
+                keep = param.momentum
+                add_to_running_sums(mean, variance, keep, 1 - keep, 1.0, *running, None)
+        eps = _SEGNET_EPS if self._segnet else param.eps
+        shift_and_scale(mean, variance, eps, normalization.shift, normalization.scale)
+        return normalization
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().forward(bottom, top)
+        for blob, values in zip(top[1:], (self.normalization.mean, self.normalization.variance)):
+            blob.data.reshape(-1)[...] = values
