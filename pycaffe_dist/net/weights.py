@@ -50,8 +50,11 @@ def check_fit(layer: Layer, shapes: list[tuple[int, ...]], verb: str, origin: st
 
 
 def same_shape(source: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Compare shapes as Caffe does: old files pad shapes with ones in front to four axes."""
-    if source == target:
+    """Compare shapes as Caffe does: old files pad shapes with ones in front to four axes.
+
+    Besides, BN's parameters are (1, C) in yjxiong/caffe and (1, C, 1, 1) in hszhao/PSPNet.
+    """
+    if source == target or (source[:1] == (1,) and len(source) == 2 and target == (*source, 1, 1)):
         return True
     padded = (1,) * (4 - len(target)) + target
     return len(source) == 4 and source == padded

@@ -173,3 +173,46 @@ def _of_a_kept_blob(net):
         return data(blob)
 
     return found
+
+
+OWN = """
+force_backward: true
+layer {{ name: 'first' type: 'Power' bottom: 'data' top: 'first' power_param {{ scale: 2 }} }}
+layer {{ name: 'bn' type: '{kind}' bottom: 'first' top: '{norm}' {options} }}
+layer {{ name: 'relu' type: 'ReLU' bottom: '{norm}' top: '{norm}'
+  relu_param {{ negative_slope: 0.1 }} }}
+"""
+
+
+@pytest.mark.parametrize("shape", [IMAGES, VECTORS])
+@pytest.mark.parametrize("norm", ["first", "bn"])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("BN", ""),
+        ("BN", "bn_param { frozen: true }"),
+        ("BN", "bn_param { bn_mode: LEARN }"),
+        ("BN", "bn_param { bn_mode: INFERENCE }"),
+        ("BatchNorm", "batch_norm_param { scale_bias: true }"),
+    ],
+)
+def test_a_rectifier_joins_a_normalization_with_a_scale_of_its_own(kind, options, norm, shape):
+    found = []
+    for prepare in (ran_alone, alone):
+        text = OWN.format(kind=kind, norm=norm, options=options)
+        net = build(input_layer("data", *shape) + text, seed=1)
+        rng = np.random.default_rng(0)
+        net.blobs["data"].data[...] = rng.standard_normal(shape)
+        for blob in net.layers[2].blobs:
+            blob.data[...] = rng.random(blob.shape) + 0.5
+        called = prepare(net)
+        net.forward()
+        net.blobs[norm].diff[...] = rng.standard_normal(shape)
+        net.backward()
+        if prepare is ran_alone:
+            assert kind not in called and "ReLU" not in called
+        found.append([net.blobs[norm].data, net.blobs["data"].diff])
+        found[-1] += [each for blob in net.layers[2].blobs for each in (blob.data, blob.diff)]
+    assert found[0][1].any()
+    for ours, theirs in zip(*found):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
