@@ -22,12 +22,16 @@ def first_wrong(wrong: np.ndarray) -> tuple[int, float] | None:
     return code >> 32, float(np.uint32(code % 2**32).view(np.float32))
 
 
+def wrong_code(position: int, value: float) -> int:
+    """Return the number for ``wrong``."""
+    return position << 32 | int(np.float32(value).view(np.uint32))
+
+
 def _code(bad: np.ndarray, values: np.ndarray) -> int:
     places = np.flatnonzero(bad)
     if not places.size:
         return NOTHING_WRONG
-    value = np.float32(values.reshape(-1)[places[0]])
-    return int(places[0]) << 32 | int(value.view(np.uint32))
+    return wrong_code(int(places[0]), values.reshape(-1)[places[0]])
 
 
 @kernel

@@ -128,7 +128,8 @@ template <typename T> __device__ T block_max(T value) {
   return parts[0];
 }
 
-// Position and value of a wrong value as one number (kernels/labels.py); the least number is the first position.
+// Position and value of a wrong element as one number (see kernels.labels); the least number is the
+// first position.
 __device__ __forceinline__ unsigned long long wrong_code(int position, float value) {
   return (unsigned long long)(unsigned int)position << 32 | (unsigned int)__float_as_int(value);
 }

@@ -1,5 +1,6 @@
 """Layers that see neighbouring pixels or channels."""
 
+import numpy as np
 from layer_cases import case, normal, positive
 
 X = normal(2, 4, 6, 5)
@@ -13,6 +14,17 @@ def conv(options, x=X, kind="Convolution", **rest):
 
 def pool(options, x=X, **rest):
     return case("Pooling", f"pooling_param {{ {options} }}", x=x, grows=(0, 2, 3), **rest)
+
+
+def unpool(options, *shape, size):
+    """Different places of each plane as the mask."""
+
+    def places(rng):
+        count = shape[2] * shape[3]
+        rows = [rng.permutation(size)[:count] for _ in range(shape[0] * shape[1])]
+        return np.reshape(rows, shape).astype(float)
+
+    return case("Upsample", f"upsample_param {{ {options} }}", x=normal(*shape), mask=places)
 
 
 CASES = [
@@ -46,6 +58,15 @@ CASES = [
     pool("pool: AVE global_pooling: true"),
     pool("global_pooling: true"),
     pool("pool: STOCHASTIC kernel_size: 2 stride: 2", x=positive(2, 3, 6, 4)),
+    unpool("", 2, 3, 2, 3, size=24),
+    unpool("scale_h: 1 scale_w: 2 pad_out_w: true", 2, 3, 3, 2, size=9),
+    unpool("upsample_h: 5 upsample_w: 4", 1, 2, 2, 2, size=20),
+    case("Upsample", **IMAGE),
+    case("Upsample", "upsample_param { scale: 3 }", **IMAGE),
+    case("Interp", "interp_param { zoom_factor: 3 }", **IMAGE),
+    case("Interp", "interp_param { shrink_factor: 2 pad_beg: -1 pad_end: -1 }", **IMAGE),
+    case("Interp", "interp_param { height: 9 width: 3 pad_end: -2 }", **IMAGE),
+    case("Interp", "interp_param { height: 1 width: 5 }", x=normal(2, 1, 4, 1), grows=(0, 3)),
     case("SPP", "spp_param { pyramid_height: 3 }", x=normal(2, 3, 9, 7), grows=(0, 2)),
     case("SPP", "spp_param { pyramid_height: 2 pool: AVE }", **IMAGE),
     case("SPP", "spp_param { pyramid_height: 1 pool: AVE }", **IMAGE),
