@@ -12,6 +12,7 @@ from google.protobuf import text_format
 from layer_harness import LayerHarness
 
 from pycaffe_dist.device import HOST
+from pycaffe_dist.layers import layer_class
 from pycaffe_dist.schema import caffe_pb2
 
 _GOLDEN = Path(__file__).parents[1] / "golden"
@@ -19,13 +20,21 @@ CASES = sorted((_GOLDEN / "layers").glob("*.npz")) + sorted((_GOLDEN / "forks").
 
 
 def load(path):
-    """Return the case's arrays, its layers that have bottoms, and whether Caffe ran backward."""
+    """Return the case's arrays, the layers that it has bottoms for, and whether Caffe ran backward.
+
+    Caffe ran it if it had to, or if a loss was asked for gradients.
+    """
     with np.load(path) as archive:
         arrays = dict(archive)
     net = text_format.Parse(str(arrays["prototxt"]), caffe_pb2.NetParameter())
-    layers = [layer for layer in net.layer if layer.bottom] or [net.layer[-1]]
-    asked = any(True in layer.propagate_down for layer in layers)
-    return arrays, layers, net.force_backward or asked or layers[-1].type == "InfogainLoss"
+    *before, last = net.layer
+    layers = [
+        layer
+        for layer in before
+        if layer.bottom and all(f"blob/{name}" in arrays for name in layer.bottom)
+    ]
+    asked = layer_class(last.type).is_loss and True in last.propagate_down
+    return arrays, [*layers, last], net.force_backward or asked
 
 
 def check(path, device=HOST, dtype=np.float32, rtol=1e-4, atol=1e-5):
