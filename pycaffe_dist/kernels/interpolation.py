@@ -16,8 +16,8 @@ ELEMENTS_PER_CHUNK = 1 << 14
 class Line:
     """One axis of ``size`` points interpolated at ``count`` points, the first and last the same.
 
-    Point i lies ``fraction[i]`` of the way from point ``index[i]`` to the next; from ``start[k]`` to
-    ``start[k + 1]`` are the points between k and the next.
+    Point i lies ``fraction[i]`` of the way from point ``index[i]`` to the next one.  The first such
+    point with an index of at least k is ``start[k]``.
     """
 
     def __init__(self, size: int, count: int):
@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Window:
-    """The (height, width) ``size`` from (``offset``, ``offset``) on of images that are ``whole``."""
+    """A part of images of ``whole`` (height, width): ``size`` from (``offset``, ``offset``) on."""
 
     whole: tuple[int, int]
     offset: int

@@ -78,8 +78,8 @@ def _unpool(begin, end, x, mask, y, wrong_at):
 def unpool(x: np.ndarray, mask: np.ndarray, y: np.ndarray, wrong: np.ndarray) -> None:
     """Set the elements of y (planes, size) that the mask names to x, and the others to 0.
 
-    x and mask are (planes, n).  Of values for the same place the last one wins.  ``wrong`` (1,) gets
-    the first index that is not in y's planes, as `kernels.labels` describes.
+    x and mask are (planes, n).  Of values for the same place the last one wins.  ``wrong`` (1,)
+    gets the first index that is not in y's planes, as `kernels.labels` describes.
     """
     wrong_at = np.full(len(x), -1, np.int64)
     grain = -(-ELEMENTS_PER_CHUNK // max(1, y.shape[1]))

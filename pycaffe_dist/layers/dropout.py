@@ -6,6 +6,7 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.dropout import dropout
+from pycaffe_dist.kernels.elementwise import blockwise
 from pycaffe_dist.layers.base import Layer, Need, is_test, register
 
 
@@ -14,7 +15,8 @@ class Dropout(Layer):
     """In training, zeroes each element with probability dropout_ratio and scales up the others.
 
     In the TEST phase the top is the bottom.  (Srivastava et al., 2014; scaled while training, as
-    Caffe does.)
+    Caffe does.)  With scale_train false all elements are scaled down in the TEST phase instead
+    (tianzhi0549/CTPN).
     """
 
     in_place = True
@@ -25,6 +27,11 @@ class Dropout(Layer):
         self._ratio = self.param.dropout_param.dropout_ratio
         if not 0 <= self._ratio < 1:
             raise self.error(f"needs 0 <= dropout_ratio < 1, found {self._ratio}")
+        # The factor of elements that are kept in training, and of all in testing.
+        if self.param.dropout_param.scale_train:
+            self._scale = 1.0 if is_test(self.phase) else 1 / (1 - self._ratio)
+        else:
+            self._scale = 1 - self._ratio if is_test(self.phase) else 1.0
         self.random = self.rng("mask")
         self._key = 0
 
@@ -41,6 +48,11 @@ class Dropout(Layer):
 
     def _apply(self, source: np.ndarray, target: np.ndarray) -> None:
         if not is_test(self.phase):
-            dropout(source, target, self._key, self._ratio)
+            dropout(source, target, self._key, self._ratio, self._scale)
+        elif self._scale != 1:
+            blockwise(self._shrink, source, target)
         elif source is not target:
             np.copyto(target, source)
+
+    def _shrink(self, source: np.ndarray, target: np.ndarray) -> None:
+        np.multiply(source, self._scale, out=target)

@@ -107,7 +107,9 @@ class Pooling(Layer):
         if not param.HasField("ceil_mode"):
             return up
         if param.HasField("round_mode") and param.ceil_mode != up:
-            raise self.error("has a ceil_mode and a round_mode that contradict each other; give one")
+            raise self.error(
+                "has a ceil_mode and a round_mode that contradict each other; give one"
+            )
         return param.ceil_mode
 
     def _size_of_window(self, param: Any) -> tuple[int, int]:

@@ -54,6 +54,8 @@ class Upsample(Layer):
         self._scale = (param.scale_h, param.scale_w) if all(given) else (default,) * 2
         self._size = param.upsample_h, param.upsample_w
         self._cut = int(param.pad_out_h), int(param.pad_out_w)
+        if len(bottom) == 1 and (any(given) or any(self._size) or any(self._cut)):
+            raise self.error("takes scale only, unless a second bottom is a pooling's mask")
         if any(given) and (not all(given) or param.HasField("scale")):
             raise self.error("needs either scale or both scale_h and scale_w")
         if 0 in self._scale:
@@ -62,8 +64,6 @@ class Upsample(Layer):
             raise self.error(f"needs both upsample_h and upsample_w, found {self._size}")
         if any(cut and scale != 2 for cut, scale in zip(self._cut, self._scale)):
             raise self.error(f"has pad_out_h and pad_out_w for scale 2 only, found {self._scale}")
-        if len(bottom) == 1 and (any(given) or any(self._size) or any(self._cut)):
-            raise self.error("takes scale only, unless a second bottom is a pooling's mask")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         require_axes(self, bottom, 0, 4)

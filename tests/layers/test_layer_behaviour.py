@@ -7,6 +7,7 @@ import pytest
 from google.protobuf import text_format
 from layer_harness import LayerHarness
 
+from pycaffe_dist.errors import LayerError
 from pycaffe_dist.layers import LayerContext, layer_class
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.threads import set_threads, thread_count
@@ -47,6 +48,16 @@ def test_dropout_drops_its_share_and_keeps_the_mean():
     centred = (y == 0) - 0.3
     for distance in (1, 2, 8, 1024, 65536):
         assert abs((centred[distance:] * centred[:-distance]).mean() / 0.21) < 0.01
+
+
+def test_dropout_scales_in_training_or_in_testing():
+    x, options = np.full(1000, 3.0), "dropout_param { dropout_ratio: 0.25 scale_train: %s }"
+    scaled = {"true": (4, 3), "false": (3, 2.25)}
+    for scale_train, (training, testing) in scaled.items():
+        train = build("Dropout", options % scale_train, x=x).forward()[0]
+        np.testing.assert_allclose(np.unique(train), [0, training])
+        test = build("Dropout", options % scale_train, phase="TEST", x=x).forward()[0]
+        np.testing.assert_allclose(test, testing)
 
 
 def test_dropout_draws_a_new_mask_each_time_and_backward_uses_the_last():
@@ -263,6 +274,57 @@ def test_accuracy_of_each_class():
     total, classes = build("Accuracy", tops=2, x=x, t=np.array([0.0, 1, 0, 0])).forward()
     assert total == pytest.approx(0.5)
     np.testing.assert_allclose(classes, [1 / 3, 1, 0])
+
+
+def test_seg_accuracy_adds_up_without_reset():
+    scores = np.array([[[[2.0, 0, 0, 2]], [[1, 1, 1, 1]], [[0, 0, 0, 0]]]])
+    first, second = (
+        np.array(labels, float).reshape(1, 1, 1, 4) for labels in ([0, 1, 1, 1], [0] * 4)
+    )
+    once = build("SegAccuracy", x=scores, t=first)
+    np.testing.assert_allclose(once.forward()[0].ravel(), [3 / 4, 5 / 6, (1 / 2 + 2 / 3 + 1) / 3])
+    np.testing.assert_allclose(
+        once.forward({"t": second})[0].ravel(), [1 / 2, 1 / 2, (1 / 2 + 1) / 3]
+    )
+    summing = build("SegAccuracy", "seg_accuracy_param { reset: false }", x=scores, t=first)
+    summing.forward()
+    both = summing.forward({"t": second})[0].ravel()
+    np.testing.assert_allclose(both, [5 / 8, (3 / 5 + 2 / 3) / 2, (3 / 6 + 2 / 5 + 1) / 3])
+
+
+def test_seg_accuracy_predicts_the_last_of_equal_classes():
+    scores, labels = np.ones((1, 3, 1, 2)), np.array([2.0, 0]).reshape(1, 1, 1, 2)
+    assert build("SegAccuracy", x=scores, t=labels).forward()[0].ravel()[0] == 0.5
+
+
+@pytest.mark.parametrize("label", [3, -1, np.nan, 1e12])
+def test_seg_accuracy_names_a_label_that_is_no_class(label):
+    labels = np.array([[[[0, 255, label]]]])
+    harness = build(
+        "SegAccuracy", "seg_accuracy_param { ignore_label: 255 }", x=np.ones((1, 3, 1, 3)), t=labels
+    )
+    with pytest.raises(
+        LayerError, match=r"of sample 0 in bottom 't' \(1, 1, 1, 3\) is none of the 3"
+    ):
+        harness.forward()
+
+
+def test_upsample_puts_values_where_the_mask_says():
+    x, mask = np.array([[[[5.0, 6, 7]]]]), np.array([[[[3.0, 0, 3]]]])
+    harness = build("Upsample", "upsample_param { upsample_h: 2 upsample_w: 2 }", x=x, mask=mask)
+    np.testing.assert_array_equal(harness.forward()[0], [[[[6, 0], [0, 7]]]])
+
+
+@pytest.mark.parametrize("index", [-1, 4, np.nan])
+def test_upsample_names_an_index_beyond_its_top(index):
+    options = "upsample_param { upsample_h: 2 upsample_w: 2 }"
+    harness = build(
+        "Upsample", options, x=np.ones((1, 2, 1, 1)), mask=np.array([[[[0]], [[index]]]])
+    )
+    with pytest.raises(
+        LayerError, match=r"at 1 of mask 'mask' .* is not in the top's images of 2 by 2"
+    ):
+        harness.forward()
 
 
 def test_infogain_reads_its_matrix_from_a_file(tmp_path):

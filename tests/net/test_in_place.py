@@ -27,8 +27,7 @@ def test_common_chains_are_accepted(chain):
 
 
 POOL = (
-    input_layer("x", 2, 3, 4, 4)
-    + "layer { name: 'conv' type: 'Convolution' bottom: 'x' top: 'c' "
+    input_layer("x", 2, 3, 4, 4) + "layer { name: 'conv' type: 'Convolution' bottom: 'x' top: 'c' "
     "convolution_param { num_output: 3 kernel_size: 1 weight_filler { type: 'xavier' } } }"
     "layer { name: 'pool' type: 'Pooling' bottom: 'c' top: 'p' top: 'mask' "
     "pooling_param { kernel_size: 2 stride: 2 } }"

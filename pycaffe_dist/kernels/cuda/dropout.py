@@ -9,8 +9,8 @@ from pycaffe_dist.kernels.cuda import kernels
 _cu = kernels("dropout")
 
 
-def dropout(x: Any, y: Any, key: int, ratio: float) -> None:
+def dropout(x: Any, y: Any, key: int, ratio: float, scale: float) -> None:
     """See `pycaffe_dist.kernels.dropout.dropout`."""
     threshold = int(min(ratio * 2.0**32, 2.0**32 - 1))
     low, high = key % 2**32, key >> 32
-    _cu.dropout(x.size, x, y, low, high, threshold, 1 / (1 - ratio), x.size)
+    _cu.dropout(x.size, x, y, low, high, threshold, scale, x.size)

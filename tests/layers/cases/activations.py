@@ -10,6 +10,8 @@ CASES = [
     case("Clip", "clip_param { min: -0.5 max: 0.8 }", x=X),
     case("Dropout", "dropout_param { dropout_ratio: 0.3 }", x=X),
     case("Dropout", "dropout_param { dropout_ratio: 0.3 }", phase="TEST", x=X),
+    case("Dropout", "dropout_param { scale_train: false }", x=X),
+    case("Dropout", "dropout_param { dropout_ratio: 0.3 scale_train: false }", phase="TEST", x=X),
     case("ELU", x=X),
     case("ELU", "elu_param { alpha: -0.4 }", x=X),
     case("Exp", "exp_param { base: 2 scale: 0.7 shift: 0.3 }", x=X),

@@ -89,6 +89,13 @@ CASES = [
         tops=2,
     ),
     case("Accuracy", "accuracy_param { top_k: 2 ignore_label: 1 }", x=SCORES, t=LABELS, tops=2),
+    case("SegAccuracy", x=MAPS, t=MAP_LABELS),
+    case(
+        "SegAccuracy",
+        "seg_accuracy_param { ignore_label: 0 ignore_label: 2 }",
+        x=MAPS,
+        t=MAP_LABELS,
+    ),
     case("ArgMax", "argmax_param { top_k: 2 out_max_val: true }", x=SCORES),
     case("ArgMax", "argmax_param { axis: -1 }", x=MAPS),
 ]
