@@ -65,9 +65,9 @@ class Bilinear:
         window = self._window
         if window.size != window.whole:
             dx.fill(0)
-        rows = window.size[0]
+        rows, (down, across) = window.size[0], self._tables
         grain = -(-ELEMENTS_PER_CHUNK * rows // (self._output[0] * self._output[1]))
-        args = dy, dx, window.offset, *self._tables
+        args = dy, dx, window.offset, window.size, down, across[:2]
         parallel_for(_gradient, dx.shape[0] * rows, *args, grain=grain)
 
 
@@ -107,25 +107,42 @@ def _interpolate(begin, end, x, y, offset, next_row, next_column, down, across):
 
 
 @jit(fast=True)
-def _gradient(begin, end, dy, dx, offset, down, across):
+def _gradient(begin, end, dy, dx, offset, window, down, across):
     _, fraction, start = down
-    _, parts, starts = across
-    height, width = len(start) - 1, len(starts) - 1
+    columns, parts = across
+    height, width = window
     one = dy.dtype.type(1)
     line = np.empty(dy.shape[2], dy.dtype)
     for row in range(begin, end):
         plane, h = row // height, row % height
+        first, last = start[max(h - 1, 0)], start[h + 1]
+        to = dx[plane, offset + h, offset : offset + width]
+        if first == last:
+            to[:] = 0
+            continue
         line[:] = 0
-        for o in range(start[max(h - 1, 0)], start[h + 1]):
+        for o in range(first, last):
             source = dy[plane, o]
             weight = fraction[o] if o < start[h] else one - fraction[o]
             for w in range(len(line)):
                 line[w] += weight * source[w]
-        to = dx[plane, offset + h, offset:]
-        for w in range(width):
-            total = dy.dtype.type(0)
-            for o in range(starts[max(w - 1, 0)], starts[w]):
-                total += parts[o] * line[np.uint64(o)]
-            for o in range(starts[w], starts[w + 1]):
-                total += (one - parts[o]) * line[np.uint64(o)]
-            to[w] = total
+        _gather(line, columns, parts, to)
+
+
+@jit(fast=True)
+def _gather(line, index, fraction, to):
+    """Set to to the gradient of `_stretch`; the index never falls."""
+    at, here, after = 0, line.dtype.type(0), line.dtype.type(0)
+    for o in range(len(line)):
+        while at < index[o]:
+            to[np.uint64(at)] = here
+            here, after = after, line.dtype.type(0)
+            at += 1
+        part = fraction[o] * line[o]
+        here += line[o] - part
+        after += part
+    to[np.uint64(at)] = here
+    if at + 1 < len(to):
+        to[np.uint64(at + 1)] = after
+    for w in range(at + 2, len(to)):
+        to[np.uint64(w)] = 0

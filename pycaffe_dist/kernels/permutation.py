@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from pycaffe_dist.kernels import kernel, plan
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import indices, jit
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import target
@@ -156,8 +156,9 @@ def _reverse(begin, end, x, y):
     for n in range(begin, end):
         if inner == 1:
             source, to = x[n, :, 0], y[n, :, 0]
-            for i in range(size):
-                to[size - 1 - i] = source[i]
+            last = np.uint64(size - 1)
+            for i in indices(0, size):
+                to[i] = source[last - i]
             continue
         for k in range(size):
             source, to = x[n, k], y[n, size - 1 - k]

@@ -64,16 +64,16 @@ class BatchNorm(ChannelNorm):
         """Return the normalization with the statistics of ``bottom``, or with the running ones."""
         normalization = self.normalization
         statistics = normalization.mean, normalization.variance
-        sums = [blob.data for blob in self.statistics_blobs()]
+        means, variances, weight = (blob.data for blob in self.statistics_blobs())
         if self.fixed:
-            running_statistics(*sums, *statistics)
+            running_statistics(means, variances, weight, *statistics)
         else:
             normalization.measure(bottom.data)
             keep = self.param.batch_norm_param.moving_average_fraction
             outer, _, inner = normalization.shape
             count = outer * inner
             unbiased = count / (count - 1) if count > 1 else 1.0
-            add_to_running_sums(*statistics, keep, 1.0, unbiased, *sums)
+            add_to_running_sums(*statistics, keep, 1.0, unbiased, means, variances, weight)
         eps = self.param.batch_norm_param.eps
         shift_and_scale(*statistics, eps, normalization.shift, normalization.scale)
         return normalization

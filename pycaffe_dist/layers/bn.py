@@ -90,14 +90,15 @@ class BN(ChannelNorm):
         if self._segnet and self.fixed:
             normalization.scale.fill(1)  # the shift is always 0
             return normalization
-        running = [blob.data.reshape(-1) for blob in self.statistics_blobs()]
-        if self.fixed:
-            running_statistics(*running, None, mean, variance)
-        else:
+        if not self.fixed:
             normalization.measure(bottom.data)
-            if running:
-                keep = param.momentum
-                add_to_running_sums(mean, variance, keep, 1 - keep, 1.0, *running, None)
+        if not self._segnet:
+            means, variances = (blob.data.reshape(-1) for blob in self.statistics_blobs())
+            keep = param.momentum
+            if self.fixed:
+                running_statistics(means, variances, None, mean, variance)
+            else:
+                add_to_running_sums(mean, variance, keep, 1 - keep, 1.0, means, variances, None)
         eps = _SEGNET_EPS if self._segnet else param.eps
         shift_and_scale(mean, variance, eps, normalization.shift, normalization.scale)
         return normalization

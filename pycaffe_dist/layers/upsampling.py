@@ -67,13 +67,11 @@ class Upsample(Layer):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         require_axes(self, bottom, 0, 4)
-        spatial = self._size
-        if not any(spatial):
-            sizes = zip(bottom[0].shape[2:], self._scale, self._cut)
-            spatial = tuple(size * scale - cut for size, scale, cut in sizes)
         if len(bottom) > 1:
             require_same_shape(self, bottom, 0, 1)
-        top[0].reshape(*bottom[0].shape[:2], *spatial)
+        sizes = zip(bottom[0].shape[2:], self._scale, self._cut)
+        scaled = [size * scale - cut for size, scale, cut in sizes]
+        top[0].reshape(*bottom[0].shape[:2], *(self._size if any(self._size) else scaled))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if len(bottom) == 1:
