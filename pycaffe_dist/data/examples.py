@@ -1,7 +1,8 @@
-"""HDF5 files for the example nets: characters of a text, and points of two classes.
+"""HDF5 files for the example nets: characters of a text, points of two classes, drawn shapes.
 
 usage: python -m pycaffe_dist.data.examples characters TEXT FOLDER
        python -m pycaffe_dist.data.examples points FOLDER
+       python -m pycaffe_dist.data.examples shapes FOLDER
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import cv2
 import h5py
 import numpy as np
 
@@ -21,6 +23,8 @@ from pycaffe_dist.schema.reading import read_bytes
 STREAMS = 20  # parts of a text that are read in parallel
 _TEST_SHARE = 0.1
 _POINTS = {"train": 7500, "test": 2500}
+_IMAGES = {"train": 2000, "test": 200}
+SIDE = 32  # of an image with shapes
 
 
 def write_part(folder: str, name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -61,6 +65,38 @@ def write_points(folder: str, seed: int = 0) -> None:
         write_part(folder, name, {"data": points, "label": labels})
 
 
+def write_shapes(folder: str, counts: Mapping[str, int] = _IMAGES, seed: int = 0) -> None:
+    """Write images (3, SIDE, SIDE) from -0.5 to 0.5, and the class of each pixel as ``label``.
+
+    Classes are 0 for the background, 1 for discs, 2 for squares and 3 for triangles.
+    """
+    rng = np.random.default_rng(seed)
+    for name, count in counts.items():
+        images, masks = zip(*(_draw(rng) for _ in range(count)))
+        data = np.transpose(np.array(images, np.float32) / 255 - 0.5, (0, 3, 1, 2))
+        labels = np.array(masks, np.float32)[:, None]
+        write_part(folder, name, {"data": np.ascontiguousarray(data), "label": labels})
+
+
+def _draw(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return an image of one to three shapes of any colours, and its mask."""
+    ramp = np.linspace(rng.uniform(0, 255), rng.uniform(0, 255), SIDE)  # of greys
+    image = np.ascontiguousarray(np.broadcast_to(ramp[:, None], (SIDE, SIDE, 3)))
+    mask = np.zeros((SIDE, SIDE), np.uint8)
+    for _ in range(rng.integers(1, 4)):
+        kind, colour = int(rng.integers(1, 4)), rng.uniform(0, 255, 3)
+        centre, radius = rng.uniform(6, SIDE - 6, 2), rng.uniform(6, 10)
+        corners, first = {1: (40, 0.0), 2: (4, np.pi / 4), 3: (3, -np.pi / 2)}[kind]
+        first += rng.uniform(-0.25, 0.25)
+        angles = first + np.arange(corners) * 2 * np.pi / corners
+        outline = centre + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        points = np.rint(outline).astype(np.int32)
+        cv2.fillPoly(image, [points], colour.tolist())
+        cv2.fillPoly(mask, [points], kind)
+    image += rng.normal(0, 12, image.shape)
+    return np.clip(image, 0, 255), mask
+
+
 def main(args: list[str]) -> Any:
     """Run the program; return the argument for `sys.exit`."""
     try:
@@ -69,6 +105,8 @@ def main(args: list[str]) -> Any:
             write_characters(read_bytes(path, lambda m: DataError(f"'{path}' {m}")), args[2])
         elif len(args) == 2 and args[0] == "points":
             write_points(args[1])
+        elif len(args) == 2 and args[0] == "shapes":
+            write_shapes(args[1])
         else:
             return __doc__
     except PcaffeError as error:

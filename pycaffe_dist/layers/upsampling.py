@@ -15,7 +15,6 @@ from pycaffe_dist.layers.checking import (
     describe,
     report,
     require_axes,
-    require_no_gradient,
     require_same_shape,
 )
 
@@ -96,7 +95,8 @@ class Upsample(Layer):
         return error
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        require_no_gradient(self, propagate_down, 1)
+        if len(bottom) > 1 and propagate_down[1]:  # pooling's tops all ask for one
+            bottom[1].diff.fill(0)
         if not propagate_down[0]:
             return
         if len(bottom) == 1:
