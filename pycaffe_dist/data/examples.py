@@ -79,21 +79,22 @@ def write_shapes(folder: str, counts: Mapping[str, int] = _IMAGES, seed: int = 0
 
 
 def _draw(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image of one to three shapes of any colours, and its mask."""
-    ramp = np.linspace(rng.uniform(0, 255), rng.uniform(0, 255), SIDE)  # of greys
+    """Return an image of one or two coloured shapes on grey, and its mask."""
+    ramp = np.linspace(rng.uniform(0, 255), rng.uniform(0, 255), SIDE)
     image = np.ascontiguousarray(np.broadcast_to(ramp[:, None], (SIDE, SIDE, 3)))
     mask = np.zeros((SIDE, SIDE), np.uint8)
-    for _ in range(rng.integers(1, 4)):
-        kind, colour = int(rng.integers(1, 4)), rng.uniform(0, 255, 3)
-        centre, radius = rng.uniform(6, SIDE - 6, 2), rng.uniform(6, 10)
+    for _ in range(rng.integers(1, 3)):
+        kind = int(rng.integers(1, 4))
         corners, first = {1: (40, 0.0), 2: (4, np.pi / 4), 3: (3, -np.pi / 2)}[kind]
-        first += rng.uniform(-0.25, 0.25)
-        angles = first + np.arange(corners) * 2 * np.pi / corners
+        angles = first + rng.uniform(-0.25, 0.25) + np.arange(corners) * 2 * np.pi / corners
+        centre, radius = rng.uniform(7, SIDE - 7, 2), rng.uniform(7, 11)
         outline = centre + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
         points = np.rint(outline).astype(np.int32)
+        low, middle, high = rng.uniform(0, 80), rng.uniform(0, 255), rng.uniform(175, 255)
+        colour = rng.permutation([low, middle, high])
         cv2.fillPoly(image, [points], colour.tolist())
         cv2.fillPoly(mask, [points], kind)
-    image += rng.normal(0, 12, image.shape)
+    image += rng.normal(0, 8, image.shape)
     return np.clip(image, 0, 255), mask
 
 

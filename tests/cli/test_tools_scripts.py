@@ -14,7 +14,8 @@ import lmdb
 import numpy as np
 import pytest
 
-from pycaffe_dist.data.examples import STREAMS, write_characters
+import pycaffe_dist as caffe
+from pycaffe_dist.data.examples import SIDE, STREAMS, write_characters, write_shapes
 from pycaffe_dist.data.idx import write_idx
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.schema import caffe_pb2, text
@@ -97,6 +98,48 @@ def test_characters_can_be_learned(copy, tmp_path):
               if "Iteration" in line and "loss = " in line]  # fmt: skip
     assert 5.4 < losses[0] < 5.7  # ln 256
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.slow
+def test_shapes_can_be_segmented(copy, tmp_path):
+    _write_shapes(copy, {"train": 300, "test": 50})
+    log = _train(copy, "models/segnet_shapes/solver.prototxt", tmp_path, 150)
+    values = [float(line.split(" = ")[1]) for line in log.splitlines() if "accuracy = " in line]
+    pixels, recall, overlap = values[-3:]
+    assert pixels > 0.8 and recall > 0.4 and overlap > 0.3  # all background: 0.7, 0.25, 0.18
+
+
+def _write_shapes(root, counts):
+    write_shapes(str(root / "data/shapes"), counts)
+    for part in counts:
+        (root / f"data/shapes/{part}.txt").write_text(f"data/shapes/{part}.h5\n")
+
+
+def test_masks_are_drawn(copy, tmp_path):
+    _write_shapes(copy, {"test": 8})
+    deploy, weights = copy / "models/segnet_shapes/deploy.prototxt", tmp_path / "w.caffemodel"
+    caffe.Net(str(deploy), caffe.TEST).save(str(weights))
+    script, picture = REPOSITORY / "docs/examples/draw_masks.py", tmp_path / "masks.png"
+    command = [sys.executable, script, deploy, weights, copy / "data/shapes/test.h5", picture]
+    subprocess.run(command, check=True, timeout=300, capture_output=True)
+    found = cv2.imread(str(picture))
+    assert found.shape == (3 * SIDE, 8 * SIDE, 3)
+    assert len(np.unique(found[SIDE : 2 * SIDE].reshape(-1, 3), axis=0)) == 4
+
+
+def test_drawn_shapes_are_always_the_same(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_shapes(str(tmp_path / folder), {"train": 4})
+    contents = []
+    for folder in ("a", "b"):
+        with h5py.File(tmp_path / folder / "train.h5") as file:
+            contents.append([file[name][...] for name in ("data", "label")])
+    for one, other in zip(*contents):
+        np.testing.assert_array_equal(one, other)
+    images, labels = contents[0]
+    assert images.shape == (4, 3, SIDE, SIDE) and labels.shape == (4, 1, SIDE, SIDE)
+    assert set(np.unique(labels)) <= {0, 1, 2, 3} and (labels > 0).any()
 
 
 def test_the_target_of_a_character_is_the_next_one(tmp_path):
