@@ -29,7 +29,7 @@ def picture(images: np.ndarray, *masks: np.ndarray) -> np.ndarray:
 
 def main(deploy: str, weights: str, source: str, target: str) -> None:
     """Draw the images that fit into the net's batch."""
-    net = caffe.Net(deploy, weights, caffe.TEST)
+    net = caffe.Net(deploy, caffe.TEST, weights=weights)
     with h5py.File(source) as file:
         images, truth = (file[name][: net.blobs["data"].shape[0]] for name in ("data", "label"))
     found = net.forward(data=images)["class"]

@@ -16,7 +16,7 @@ class Dropout(Layer):
 
     In the TEST phase the top is the bottom.  (Srivastava et al., 2014; scaled while training, as
     Caffe does.)  With scale_train false all elements are scaled down in the TEST phase instead
-    (tianzhi0549/CTPN).
+    (tianzhi0549/CTPN); with sample_weights_test it drops as in training (alexgkendall/caffe-segnet).
     """
 
     in_place = True
@@ -27,11 +27,13 @@ class Dropout(Layer):
         self._ratio = self.param.dropout_param.dropout_ratio
         if not 0 <= self._ratio < 1:
             raise self.error(f"needs 0 <= dropout_ratio < 1, found {self._ratio}")
-        # The factor of elements that are kept in training, and of all in testing.
-        if self.param.dropout_param.scale_train:
-            self._scale = 1.0 if is_test(self.phase) else 1 / (1 - self._ratio)
+        param = self.param.dropout_param
+        self._drops = param.sample_weights_test or not is_test(self.phase)
+        # The factor of elements that are not dropped.
+        if param.scale_train:
+            self._scale = 1 / (1 - self._ratio) if self._drops else 1.0
         else:
-            self._scale = 1 - self._ratio if is_test(self.phase) else 1.0
+            self._scale = 1.0 if self._drops else 1 - self._ratio
         self.random = self.rng("mask")
         self._key = 0
 
@@ -47,7 +49,7 @@ class Dropout(Layer):
             self._apply(top[0].diff, bottom[0].diff)
 
     def _apply(self, source: np.ndarray, target: np.ndarray) -> None:
-        if not is_test(self.phase):
+        if self._drops:
             dropout(source, target, self._key, self._ratio, self._scale)
         elif self._scale != 1:
             blockwise(self._shrink, source, target)

@@ -857,12 +857,14 @@ class ClipParameter(_message.Message):
     def __init__(self, min: _Optional[float] = ..., max: _Optional[float] = ...) -> None: ...
 
 class DropoutParameter(_message.Message):
-    __slots__ = ("dropout_ratio", "scale_train")
+    __slots__ = ("dropout_ratio", "scale_train", "sample_weights_test")
     DROPOUT_RATIO_FIELD_NUMBER: _ClassVar[int]
     SCALE_TRAIN_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_WEIGHTS_TEST_FIELD_NUMBER: _ClassVar[int]
     dropout_ratio: float
     scale_train: bool
-    def __init__(self, dropout_ratio: _Optional[float] = ..., scale_train: _Optional[bool] = ...) -> None: ...
+    sample_weights_test: bool
+    def __init__(self, dropout_ratio: _Optional[float] = ..., scale_train: _Optional[bool] = ..., sample_weights_test: _Optional[bool] = ...) -> None: ...
 
 class EltwiseParameter(_message.Message):
     __slots__ = ("operation", "coeff", "stable_prod_grad")

@@ -60,6 +60,12 @@ def test_dropout_scales_in_training_or_in_testing():
         np.testing.assert_allclose(test, testing)
 
 
+def test_dropout_may_drop_in_testing():
+    options = "dropout_param { sample_weights_test: true }"
+    y = build("Dropout", options, phase="TEST", x=np.ones(1000)).forward()[0]
+    np.testing.assert_array_equal(np.unique(y), [0, 2])
+
+
 def test_dropout_draws_a_new_mask_each_time_and_backward_uses_the_last():
     harness = dropped()
     first = harness.top[0].data.copy()

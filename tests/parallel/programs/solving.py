@@ -37,7 +37,8 @@ layer { name: 'ip1' type: 'InnerProduct' bottom: 'scale' top: 'ip1'
 layer { name: 'a' type: 'InnerProduct' bottom: 'ip1' top: 'a' param { name: 'w' }
   param { name: 'b' } inner_product_param { num_output: 37 weight_filler { type: 'xavier' } } }
 layer { name: 'tanh' type: 'TanH' bottom: 'a' top: 'tanh' }
-layer { name: 'b' type: 'InnerProduct' bottom: 'tanh' top: 'b' param { name: 'w' }
+layer { name: 'bn' type: 'BN' bottom: 'tanh' top: 'bn' bn_param { slope_filler { value: 1 } } }
+layer { name: 'b' type: 'InnerProduct' bottom: 'bn' top: 'b' param { name: 'w' }
   param { name: 'b' } inner_product_param { num_output: 37 weight_filler { type: 'xavier' } } }
 layer { name: 'ip2' type: 'InnerProduct' bottom: 'b' top: 'ip2'
   inner_product_param { num_output: 3 weight_filler { type: 'xavier' } } }
