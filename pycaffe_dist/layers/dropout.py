@@ -16,7 +16,8 @@ class Dropout(Layer):
 
     In the TEST phase the top is the bottom.  (Srivastava et al., 2014; scaled while training, as
     Caffe does.)  With scale_train false all elements are scaled down in the TEST phase instead
-    (tianzhi0549/CTPN); with sample_weights_test it drops as in training (alexgkendall/caffe-segnet).
+    (tianzhi0549/CTPN); with sample_weights_test it drops in the TEST phase, too
+    (alexgkendall/caffe-segnet).
     """
 
     in_place = True
