@@ -8,6 +8,7 @@ import numpy as np
 
 from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.image import decode_image, decoder
+from pycaffe_dist.data.image_changes import ImageChanges
 from pycaffe_dist.data.sources import Cursor, Records, Source
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.datum import (
@@ -28,6 +29,8 @@ Shape = tuple[int, int, int]
 # Takes a decoded image in OpenCV's layout, and its index among the records of a batch.
 WriteImage = Callable[[np.ndarray, int], None]
 _BYTES = np.dtype(np.uint8)
+# In the column ENCODED of a table: pixels that must be changed, and are then like decoded ones.
+_CHANGED = 2
 
 
 class Datums:
@@ -96,10 +99,20 @@ class DatumReader:
     """Reads, parses and decodes the Datums of ``source``.
 
     ``color`` is as for `decode_image`.  One thread at a time uses a reader; the threads of
-    ``decoders``, which readers may share, decode images.
+    ``decoders``, which readers may share, decode images.  With ``changes`` all images, encoded or
+    not, are changed when they are decoded.
     """
 
-    def __init__(self, source: Source, color: bool | None = None, decoders: Decoders | None = None):
+    _columns = COLUMNS
+
+    def __init__(
+        self,
+        source: Source,
+        color: bool | None = None,
+        decoders: Decoders | None = None,
+        changes: ImageChanges | None = None,
+    ):
+        self.changes = changes
         self._source = source
         self._color = color
         self._cursor = source.cursor()
@@ -110,7 +123,11 @@ class DatumReader:
 
         Raises `DataError` when one is not a Datum.
         """
-        return self._read(self._cursor, start, count, step)
+        datums = self._read(self._cursor, start, count, step)
+        if self.changes is not None:
+            encoded = datums.table[:, ENCODED]
+            encoded[encoded == 0] = _CHANGED
+        return datums
 
     def decode(self, datums: Datums) -> None:
         """Decode the encoded images of ``datums`` that are not yet decoded; forget all others."""
@@ -135,10 +152,7 @@ class DatumReader:
             if index == here:
                 return self._image(datums, i), datums.label(i)
             other = self._read(self._source.cursor(), index, 1, 1)
-            if other.table[0, ENCODED]:
-                return self._image(other, 0), other.label(0)
-            self.check(other, 0)
-            return other.pixels(0), other.label(0)
+            return self._image(other, 0), other.label(0)
 
         here = datums.index(i)
         image, datums.table[i, LABEL] = self._decoders.first_good(image_at, here)
@@ -195,7 +209,7 @@ class DatumReader:
 
     def _read(self, cursor: Cursor, start: int, count: int, step: int) -> Datums:
         cursor.seek(start)
-        datums = Datums(start, step, cursor.read(count, step), np.empty((count, COLUMNS), np.int64))
+        datums = Datums(start, step, cursor.read(count, step), np.empty((count, self._columns), np.int64))
         bad = self._parse(datums)
         if self._decoders.skip:
             bad = sorted({*bad, *self._without_image(datums)})
@@ -214,11 +228,15 @@ class DatumReader:
         """Fill the table; return which records are no Datums."""
         records, bad, at = datums.records, [], 0
         while at < len(records):
-            at += parse_datums(records.buffer, records.values[at:], datums.table[at:])
+            at += self._parse_records(records.buffer, records.values[at:], datums.table[at:])
             if at < len(records):
                 bad.append(at)
                 at += 1
         return bad
+
+    def _parse_records(self, buffer: np.ndarray, values: np.ndarray, table: np.ndarray) -> int:
+        """Fill a table; return the number of the first record that is no Datum, or of all."""
+        return parse_datums(buffer, values, table)
 
     def _without_image(self, datums: Datums) -> list[int]:
         """Return which records neither are encoded nor hold as many values as they say."""
@@ -233,7 +251,7 @@ class DatumReader:
         """Return the record at stream ``index``; raises `DataError` unless it holds an image."""
         cursor = self._source.cursor()
         cursor.seek(index)
-        one = Datums(index, 1, cursor.read(1), np.empty((1, COLUMNS), np.int64))
+        one = Datums(index, 1, cursor.read(1), np.empty((1, self._columns), np.int64))
         if self._parse(one):
             raise self._no_datum(one, 0)
         if not one.table[0, ENCODED]:
@@ -245,6 +263,19 @@ class DatumReader:
         return DataError(f"{self.describe(datums, i)} is not a Datum ({size} bytes)")
 
     def _image(self, datums: Datums, i: int) -> np.ndarray:
+        """Return the image of a record, decoded and changed."""
+        image = self._unchanged(datums, i)
+        if self.changes is None:
+            return image
+        try:
+            return self.changes.image(image, datums.index(i))
+        except DataError as error:
+            raise DataError(f"{self.describe(datums, i)}: {error}") from error
+
+    def _unchanged(self, datums: Datums, i: int) -> np.ndarray:
         row = datums.table[i].tolist()
-        data = datums.records.buffer[row[DATA] : row[DATA] + row[SIZE]]
-        return decode_image(data, self._color, lambda: self.describe(datums, i))
+        if row[ENCODED] not in (0, _CHANGED):
+            data = datums.records.buffer[row[DATA] : row[DATA] + row[SIZE]]
+            return decode_image(data, self._color, lambda: self.describe(datums, i))
+        self.check(datums, i)
+        return datums.pixels(i)

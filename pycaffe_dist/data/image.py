@@ -63,7 +63,7 @@ def decoder(color: bool | None) -> Decoder:
     import simplejpeg
 
     # Local names, because a decoder evicts everything from the caches and attributes are then slow.
-    decode_jpeg, imdecode, too_large = simplejpeg.decode_jpeg, _cv2().imdecode, _cv2().error
+    decode_jpeg, imdecode, too_large = simplejpeg.decode_jpeg, opencv().imdecode, opencv().error
     flags, upright = _flags()[color], color is not None
 
     def plain_channels(encoded: np.ndarray) -> int:
@@ -105,25 +105,32 @@ def read_image(path: str, color: bool, height: int = 0, width: int = 0) -> np.nd
     return resize(image, height, width) if height and width else image
 
 
-def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
+def resize(image: np.ndarray, height: int, width: int, *, nearest: bool = False) -> np.ndarray:
     """Return a (C, H, W) uint8 image in another size, bilinearly, as Caffe does.
 
-    Raises `DataError` when memory is insufficient.
+    With ``nearest`` every pixel keeps the value of one in the image.  Raises `DataError` when memory
+    is insufficient.
     """
-    cv2 = _cv2()
+    cv2 = opencv()
     planes_last = np.ascontiguousarray(image.transpose(1, 2, 0))
+    kind = cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR
     try:
-        resized = cv2.resize(planes_last, (width, height))
+        resized = cv2.resize(planes_last, (width, height), interpolation=kind)
     except cv2.error as error:
         raise DataError(
             f"no image can be made {width} wide and {height} high: {error.err}"
         ) from error
-    return resized[None] if resized.ndim == 2 else resized.transpose(2, 0, 1)
+    return with_channels(resized).transpose(2, 0, 1)
+
+
+def with_channels(pixels: np.ndarray) -> np.ndarray:
+    """Return OpenCV's ``pixels`` as (H, W, C): OpenCV leaves out the axis of a single channel."""
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
 def check_kind(kind: str) -> None:
     """Raise `DataError` unless OpenCV writes image files of ``kind`` ("jpg", "png", …)."""
-    if not _cv2().haveImageWriter(f".{kind}"):
+    if not opencv().haveImageWriter(f".{kind}"):
         raise DataError(f"OpenCV cannot write images of type '{kind}'; it writes jpg and png")
 
 
@@ -132,7 +139,7 @@ def encode(image: np.ndarray, kind: str) -> bytes:
 
     Raises `DataError` when OpenCV does not know that kind.
     """
-    cv2 = _cv2()
+    cv2 = opencv()
     try:
         done, data = cv2.imencode(f".{kind}", np.ascontiguousarray(image.transpose(1, 2, 0)))
     except cv2.error as error:
@@ -149,12 +156,13 @@ def _most_pixels() -> int:
 @functools.cache
 def _flags() -> dict[bool | None, int]:
     """Return OpenCV's flags by ``color``."""
-    cv2 = _cv2()
+    cv2 = opencv()
     return {True: cv2.IMREAD_COLOR, False: cv2.IMREAD_GRAYSCALE, None: cv2.IMREAD_UNCHANGED}
 
 
 @functools.cache
-def _cv2() -> Any:
+def opencv() -> Any:
+    """Return the module cv2, set up for reader threads."""
     # Has no effect if the program has imported OpenCV before.
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(_most_pixels()))
     import cv2

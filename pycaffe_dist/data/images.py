@@ -8,6 +8,7 @@ import numpy as np
 
 from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.image import read_image
+from pycaffe_dist.data.image_changes import ImageChanges
 from pycaffe_dist.data.image_list import ImageList
 from pycaffe_dist.data.order import Order
 from pycaffe_dist.data.packing import Packer, buffers
@@ -23,7 +24,8 @@ class ImageReader:
     """Reads the images of a list in an order.
 
     Every path starts with the prefix ``root``; ``size`` (height, width) resizes unless it is
-    (0, 0).  If ``decoders`` skip bad images, the next image in the order takes a bad one's place.
+    (0, 0); ``changes`` are made then.  If ``decoders`` skip bad images, the next image in the order
+    takes a bad one's place.
     """
 
     def __init__(
@@ -34,8 +36,10 @@ class ImageReader:
         color: bool = True,
         size: tuple[int, int] = (0, 0),
         decoders: Decoders | None = None,
+        changes: ImageChanges | None = None,
     ):
         self.decoders = decoders or Decoders()
+        self._changes = changes
         self._images, self._order = images, order
         self._root, self._color, self._size = root, color, size
 
@@ -50,6 +54,11 @@ class ImageReader:
     def _read(self, index: int) -> tuple[np.ndarray, int]:
         number = self._order.number(index)
         image = read_image(self._path(number), self._color, *self._size)
+        if self._changes is not None:
+            try:
+                image = self._changes.image(image, index)
+            except DataError as error:
+                raise DataError(f"{self.describe(index)}: {error}") from error
         return image, self._images.labels[number]
 
     def _path(self, number: int) -> str:

@@ -49,7 +49,7 @@ class DatumLoader:
     ):
         self.dtype = transformer.dtype
         self._decoders = decoders or Decoders()
-        self._reader = DatumReader(source, transformer.color, self._decoders)
+        self._reader = self._make_reader(source, transformer)
         self._transformer = transformer
         self._batch_size = batch_size
         self._shard = shard or Shard()
@@ -102,6 +102,9 @@ class DatumLoader:
         self._decoders.close()
         self._reader.close()
 
+    def _make_reader(self, source: Source, transformer: Transformer) -> DatumReader:
+        return DatumReader(source, transformer.color, self._decoders, transformer.changes)
+
     def _top_shapes(self, shape: Shape) -> list[tuple[int, ...]]:
         n = self._batch_size
         data = (n, *self._transformer.output_shape(shape))
@@ -149,7 +152,8 @@ class DatumLoader:
                 self._fill_encoded(datums, i, to) if encoded[i] else self._fill_raw(datums, i, to)
             )
 
-        if to.shape[0] != COLORS or not all(encoded) or datums.images:
+        plain = to.shape[0] == COLORS and all(encoded) and self._reader.changes is None
+        if not plain or datums.images:
             return list(self._decoders.map(fill, range(len(datums))))
         # A decoder evicts most of the interpreter from the caches: Python code after it takes
         # several times as long.  So as much as possible is done before.
@@ -171,7 +175,8 @@ class DatumLoader:
         image = datums.images.get(index)
         if image is None:
             image = self._reader.image(datums, i)
-        if image.shape != to.shape:
+        unpacked = to.transformer is self._packer and image.dtype != self._packer.dtype
+        if image.shape != to.shape or unpacked:
             datums.images[index] = image
             return False
         to.transformer.image(image, index, to.data[i])

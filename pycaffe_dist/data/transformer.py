@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.data.datums import Datums, Shape, WriteImage
+from pycaffe_dist.data.image_changes import ImageChanges
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.interleaved import transform_decoded, transform_interleaved
 from pycaffe_dist.kernels.transform import crop_places, transform_datums, transform_image
@@ -23,14 +24,15 @@ class Transformer:
 
     ``phase`` TRAIN crops at random, TEST in the centre; mirroring is random in both, as in Caffe.
     The random choices for an image depend on ``key`` (64 bits) and the image's index only, not on
-    its rank or batch, or on the images before it.  Raises `DataError` when parameters contradict
-    each other or the mean file is missing.
+    its rank or batch, or on the images before it.  ``changes`` of whole images, if there are any, are
+    made by those who read them, before the transformation.  Raises `DataError` when parameters
+    contradict each other or the mean file is missing.
     """
 
     def __init__(self, param: Any, phase: int, dtype: Any = np.float32, key: int = 0):
         self.dtype = np.dtype(dtype)
         self.key = key
-        self._crop = int(param.crop_size)
+        self._crop = _crop(param)
         self._train = phase == caffe_pb2.TRAIN
         self._mirror = bool(param.mirror)
         self._scale = self.dtype.type(param.scale)
@@ -47,6 +49,8 @@ class Transformer:
             if self._mean_values.size:
                 raise DataError("transform_param sets both mean_file and mean_value")
             self._mean = self._read_mean(self._mean_file)
+        changes = ImageChanges(param, key, self._mean_values)
+        self.changes = changes if changes else None
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the (C, h, w) that a (C, H, W) image is transformed to.
@@ -56,7 +60,7 @@ class Transformer:
         channels, height, width = shape
         if shape not in self._settings:
             self._check(shape)
-        return (channels, self._crop or height, self._crop or width)
+        return (channels, *(self._crop or (height, width)))
 
     @property
     def drawing(self) -> tuple[np.uint64, bool, bool]:
@@ -116,8 +120,9 @@ class Transformer:
         )
 
     def mean_crop(self, channels: int) -> np.ndarray:
-        """Return the mean of images of ``crop_size``: (C, crop, crop), or (C, 1, 1) of values."""
-        shape = self._mean.shape if self._mean.size else (channels, self._crop, self._crop)
+        """Return the mean of crops: (C, h, w), or (C, 1, 1) of values; there must be a crop size."""
+        assert self._crop is not None
+        shape = self._mean.shape if self._mean.size else (channels, *self._crop)
         if shape[0] != channels:
             raise DataError(
                 f"mean file '{self._mean_file}' has {shape[0]} channels, the images {channels}"
@@ -125,8 +130,8 @@ class Transformer:
         self.output_shape(shape)
         if not self._mean.size:
             return self._settings[shape][_MEAN_VALUES].reshape(channels, 1, 1)
-        offset = (shape[2] - self._crop) // 2
-        return self._mean[:, offset : offset + self._crop, offset : offset + self._crop]
+        side, offset = self._crop[1], (shape[2] - self._crop[1]) // 2
+        return self._mean[:, offset : offset + side, offset : offset + side]
 
     def _read_mean(self, path: str) -> np.ndarray:
         mean = blob_to_array(read_blob(path))
@@ -139,9 +144,10 @@ class Transformer:
 
     def _check(self, shape: Shape) -> None:
         channels, height, width = shape
-        if self._crop > min(height, width):
+        if self._crop is not None and (self._crop[0] > height or self._crop[1] > width):
+            wanted = "×".join(map(str, dict.fromkeys(self._crop)))
             raise DataError(
-                f"crop_size {self._crop} is larger than the image, which is {height} high "
+                f"crop_size {wanted} is larger than the image, which is {height} high "
                 f"and {width} wide"
             )
         if self._mean.size and self._mean.shape != shape:
@@ -157,3 +163,18 @@ class Transformer:
         mean, scale = self.affine(channels)
         values = mean if mean.ndim == 1 else np.zeros(channels, self.dtype)
         self._settings[shape] = (*self.drawing, self._mean, values, scale)
+
+
+def _crop(param: Any) -> tuple[int, int] | None:
+    """Return a ``transform_param``'s crop size (height, width), None for whole images."""
+    sides = param.crop_h or param.crop_height, param.crop_w or param.crop_width
+    if param.crop_size:
+        return (int(param.crop_size),) * 2
+    if not any(sides):
+        return None
+    if not all(sides):
+        raise DataError(
+            "transform_param needs a crop's height and width (crop_h and crop_w, or crop_height and "
+            f"crop_width), found {sides[0]} and {sides[1]}"
+        )
+    return sides

@@ -17,7 +17,7 @@ CHANNELS, HEIGHT, WIDTH, LABEL, DATA, SIZE, FLOATS, ENCODED, COLUMNS = range(9)
 # Field numbers of caffe.proto's Datum.
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)
 # Wire types.
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 @jit
@@ -43,14 +43,14 @@ def _varint(buffer, at, end):
 
 
 @jit
-def _int32(value):
+def int32(value: int) -> int:
     """Return what protobuf makes of a varint in an int32 field: its low 32 bits, signed."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
 
 
 @jit
-def _field(buffer, at, end):
+def next_field(buffer: np.ndarray, at: int, end: int) -> tuple[int, int, int, int, int]:
     """Read a field's head: (number, wire type, scalar or payload size, payload, next field).
 
     The next field's offset is -1 when the message is malformed.
@@ -59,13 +59,13 @@ def _field(buffer, at, end):
     number, wire_type = tag >> 3, tag & 7
     if at < 0 or number < 1:
         return number, wire_type, np.int64(0), at, -1
-    if wire_type == _VARINT:
+    if wire_type == VARINT:
         value, after = _varint(buffer, at, end)
         return number, wire_type, value, at, after
-    size = np.int64(8 if wire_type == _FIXED64 else 4)
-    if wire_type == _BYTES:
+    size = np.int64(8 if wire_type == FIXED64 else 4)
+    if wire_type == BYTES:
         size, at = _varint(buffer, at, end)
-    elif wire_type not in (_FIXED64, _FIXED32):
+    elif wire_type not in (FIXED64, FIXED32):
         at = -1
     if at < 0 or size < 0 or size > end - at:
         return number, wire_type, size, at, -1
@@ -73,30 +73,29 @@ def _field(buffer, at, end):
 
 
 @jit
-def _parse(buffer, at, end, row):
-    """Parse the Datum in ``buffer[at:end]`` into ``row``; returns whether it is well formed."""
-    row[:] = 0
+def parse_datum(buffer: np.ndarray, at: int, end: int, row: np.ndarray) -> bool:
+    """Parse the Datum in ``buffer[at:end]`` into ``row``, which has zeros; is it well formed?"""
     while at < end:
-        number, wire_type, value, payload, at = _field(buffer, at, end)
+        number, wire_type, value, payload, at = next_field(buffer, at, end)
         if at < 0:
             return False
-        if number == _DATA and wire_type == _BYTES:
+        if number == _DATA and wire_type == BYTES:
             row[DATA], row[SIZE] = payload, value
-        elif number == _FLOAT_DATA and wire_type == _FIXED32:
+        elif number == _FLOAT_DATA and wire_type == FIXED32:
             row[FLOATS] += 1
-        elif number == _FLOAT_DATA and wire_type == _BYTES:
+        elif number == _FLOAT_DATA and wire_type == BYTES:
             if value % 4:
                 return False
             row[FLOATS] += value // 4
-        elif wire_type == _VARINT:
+        elif wire_type == VARINT:
             if number == _CHANNELS:
-                row[CHANNELS] = _int32(value)
+                row[CHANNELS] = int32(value)
             elif number == _HEIGHT:
-                row[HEIGHT] = _int32(value)
+                row[HEIGHT] = int32(value)
             elif number == _WIDTH:
-                row[WIDTH] = _int32(value)
+                row[WIDTH] = int32(value)
             elif number == _LABEL:
-                row[LABEL] = _int32(value)
+                row[LABEL] = int32(value)
             elif number == _ENCODED:
                 row[ENCODED] = value != 0
     return True
@@ -111,9 +110,22 @@ def parse_datums(buffer: np.ndarray, values: np.ndarray, table: np.ndarray) -> i
     """
     for i in range(len(values)):
         start, size = values[i]
-        if not _parse(buffer, start, start + size, table[i]):
+        table[i] = 0
+        if not parse_datum(buffer, start, start + size, table[i]):
             return i
     return len(values)
+
+
+@jit
+def float_at(buffer: np.ndarray, at: int, word: np.ndarray) -> float:
+    """Return the number in four bytes, the lowest first; ``word`` (1,) uint32 is scratch."""
+    word[0] = (
+        np.uint32(buffer[at])
+        | np.uint32(buffer[at + 1]) << np.uint32(8)
+        | np.uint32(buffer[at + 2]) << np.uint32(16)
+        | np.uint32(buffer[at + 3]) << np.uint32(24)
+    )
+    return word.view(np.float32)[0]
 
 
 @jit
@@ -122,16 +134,10 @@ def copy_floats(buffer: np.ndarray, start: int, size: int, out: np.ndarray) -> N
     word = np.empty(1, np.uint32)
     at, end, k = start, start + size, 0
     while at < end:
-        number, wire_type, value, payload, at = _field(buffer, at, end)
-        if number == _FLOAT_DATA and wire_type in (_FIXED32, _BYTES):
+        number, wire_type, value, payload, at = next_field(buffer, at, end)
+        if number == _FLOAT_DATA and wire_type in (FIXED32, BYTES):
             for j in range(payload, payload + value, 4):
-                word[0] = (
-                    np.uint32(buffer[j])
-                    | np.uint32(buffer[j + 1]) << np.uint32(8)
-                    | np.uint32(buffer[j + 2]) << np.uint32(16)
-                    | np.uint32(buffer[j + 3]) << np.uint32(24)
-                )
-                out[k] = word.view(np.float32)[0]
+                out[k] = float_at(buffer, j, word)
                 k += 1
 
 

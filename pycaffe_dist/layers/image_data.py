@@ -49,7 +49,7 @@ class ImageData(PrefetchingLayer):
         from pycaffe_dist.data.images import ImageLoader, ImageReader
         from pycaffe_dist.data.order import Order
 
-        param = self.param.image_data_param
+        param, transformer = self.param.image_data_param, self.transformer()
         reader = ImageReader(
             self._images,
             Order(len(self._images), param.shuffle, self.key),
@@ -57,8 +57,8 @@ class ImageData(PrefetchingLayer):
             param.is_color,
             (param.new_height, param.new_width),
             decoders,
+            transformer.changes,
         )
-        transformer = self.transformer()
         wanted = self.batch_size, self.shard, self.skip, self.labels
         packer = self.packer(transformer)
         return [ImageLoader(reader, transformer, *wanted, packer) for _ in range(readers)]

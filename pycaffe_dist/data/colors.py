@@ -1,0 +1,188 @@
+"""Changes of images' colors: ``distort_param`` and ``noise_param``, as weiliu89/caffe has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.data.image import opencv, with_channels
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.log import logger
+
+_LEVELS = np.arange(256, dtype=np.float32)
+_HUE, _SATURATION = 0, 1
+# Gaussian blur's window and deviation, the limit of local contrast, and the levels of a posterized
+# image are 64 apart.
+_BLUR, _DEVIATION, _CLIP_LIMIT, _POSTER_STEP = (7, 7), 1.5, 4.0, 64
+
+
+def _table(factor: float, offset: float) -> np.ndarray:
+    """Return the 256 bytes of a linear function, rounded and clipped."""
+    return np.clip(np.rint(_LEVELS * np.float32(factor) + np.float32(offset)), 0, 255).astype("u1")
+
+
+def _changed_hsv(pixels: np.ndarray, channel: int, table: np.ndarray) -> np.ndarray:
+    """Return ``pixels`` with ``table`` applied to their hue or saturation."""
+    cv2 = opencv()
+    tables = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2)
+    tables[0, :, channel] = table
+    other = cv2.LUT(cv2.cvtColor(pixels, cv2.COLOR_BGR2HSV), tables)
+    return cv2.cvtColor(other, cv2.COLOR_HSV2BGR)
+
+
+class Distortion:
+    """Changes colors at random, by a ``distort_param``.
+
+    Brightness changes first; contrast before or after saturation and hue; channels change places
+    last.  Raises DataError.
+    """
+
+    def __init__(self, param: Any):
+        self._param = param
+        for name in ("brightness_delta", "hue_delta", "contrast_lower", "saturation_lower"):
+            if not getattr(param, name) >= 0:
+                found = getattr(param, name)
+                raise DataError(f"distort_param.{name} must not be negative, found {found:g}")
+        for name in ("contrast", "saturation"):
+            low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
+            if not low <= high:
+                raise DataError(
+                    f"distort_param.{name}_upper must be at least {name}_lower, {low:g}, found "
+                    f"{high:g}"
+                )
+
+    def image(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return ``pixels`` (H, W, 3) of bytes with changes that ``rng`` draws."""
+        if pixels.dtype != np.uint8 or pixels.shape[2] != 3:
+            raise DataError(
+                f"distort_param needs color images of bytes, found {pixels.shape[2]} channel(s) of "
+                f"{pixels.dtype}"
+            )
+        color = [self._saturation, self._hue]
+        inner = [self._contrast, *color] if rng.random() > 0.5 else [*color, self._contrast]
+        for change in (self._brightness, *inner, self._order):
+            pixels = change(pixels, rng)
+        return pixels
+
+    def _brightness(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        param = self._param
+        if rng.random() >= param.brightness_prob:
+            return pixels
+        delta = rng.uniform(-param.brightness_delta, param.brightness_delta)
+        return opencv().LUT(pixels, _table(1, delta))
+
+    def _contrast(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        param = self._param
+        if rng.random() >= param.contrast_prob:
+            return pixels
+        return opencv().LUT(pixels, _table(_factor(rng, param, "contrast"), 0))
+
+    def _saturation(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        param = self._param
+        if rng.random() >= param.saturation_prob:
+            return pixels
+        table = _table(_factor(rng, param, "saturation"), 0)
+        return _changed_hsv(pixels, _SATURATION, table)
+
+    def _hue(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        param = self._param
+        if rng.random() >= param.hue_prob:
+            return pixels
+        delta = rng.uniform(-param.hue_delta, param.hue_delta)
+        return _changed_hsv(pixels, _HUE, _table(1, delta))
+
+    def _order(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        if rng.random() >= self._param.random_order_prob:
+            return pixels
+        return np.ascontiguousarray(pixels[:, :, rng.permutation(3)])
+
+
+def _factor(rng: np.random.Generator, param: Any, name: str) -> float:
+    return rng.uniform(getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper"))
+
+
+class Noise:
+    """Degrades images by a ``noise_param``, in the fork's order.
+
+    Like the fork, it changes all images, whatever ``prob`` says.  ``convert_to_lab`` is refused: the
+    fork then reads the bytes of floats as pixels.  Raises DataError.
+    """
+
+    def __init__(self, param: Any):
+        self._param = param
+        self._values = np.array(param.saltpepper_param.value, np.float32)
+        if param.convert_to_lab:
+            raise DataError(
+                "noise_param.convert_to_lab is refused: the fork (weiliu89/caffe) misreads the "
+                "result; convert the images beforehand"
+            )
+        if param.HasField("prob") and param.prob != 1:
+            logger.warning("noise_param.prob has no effect: all images are changed")
+        if param.saltpepper and not self._values.size:
+            raise DataError("noise_param.saltpepper needs saltpepper_param with a value")
+
+    def image(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return ``pixels`` (H, W, C) of bytes, changed; ``rng`` draws salt and pepper's places."""
+        param, color = self._param, pixels.shape[2] == 3
+        if pixels.dtype != np.uint8 or not (color or pixels.shape[2] == 1):
+            raise DataError(
+                f"noise_param needs images of bytes with 1 or 3 channels, found "
+                f"{pixels.shape[2]} of {pixels.dtype}"
+            )
+        if not color and (param.decolorize or param.convert_to_hsv):
+            raise DataError("noise_param.decolorize and convert_to_hsv need color images")
+        cv2 = opencv()
+        if param.decolorize:
+            gray = cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)
+            pixels = cv2.cvtColor(gray, cv2.COLOR_GRAY2BGR)
+        if param.gauss_blur:
+            pixels = with_channels(cv2.GaussianBlur(pixels, _BLUR, _DEVIATION))
+        if param.hist_eq:
+            pixels = _equalized(pixels, cv2.equalizeHist)
+        if param.clahe:
+            pixels = _equalized(pixels, cv2.createCLAHE(_CLIP_LIMIT).apply)
+        if param.jpeg > 0:
+            pixels = through_jpeg(pixels, int(param.jpeg))
+        if param.erode:
+            element = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (3, 3))
+            pixels = with_channels(cv2.erode(pixels, element))
+        if param.posterize:
+            levels = np.arange(256) // _POSTER_STEP * _POSTER_STEP + _POSTER_STEP // 2
+            pixels = with_channels(cv2.LUT(pixels, levels.astype(np.uint8)))
+        if param.inverse:
+            pixels = ~pixels
+        if param.saltpepper:
+            pixels = self._salted(pixels, rng)
+        return cv2.cvtColor(pixels, cv2.COLOR_BGR2HSV) if param.convert_to_hsv else pixels
+
+    def _salted(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        height, width, channels = pixels.shape
+        if self._values.size not in (1, channels):
+            raise DataError(
+                f"saltpepper_param needs 1 value or one for each of {channels} channels, found "
+                f"{self._values.size}"
+            )
+        count = max(0, int(self._param.saltpepper_param.fraction * height * width))
+        salted = pixels.copy()
+        places = rng.integers(height, size=count), rng.integers(width, size=count)
+        salted[places] = np.clip(self._values, 0, 255)
+        return salted
+
+
+def through_jpeg(pixels: np.ndarray, quality: int = 95) -> np.ndarray:
+    """Return ``pixels`` (H, W, C) as a JPEG file of them has them."""
+    cv2 = opencv()
+    _, file = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    kind = cv2.IMREAD_GRAYSCALE if pixels.shape[2] == 1 else cv2.IMREAD_COLOR
+    return with_channels(cv2.imdecode(file, kind))
+
+
+def _equalized(pixels: np.ndarray, equalize: Any) -> np.ndarray:
+    """Return ``pixels`` with ``equalize`` applied to their brightness."""
+    if pixels.shape[2] == 1:
+        return equalize(pixels[:, :, 0])[:, :, None]
+    cv2 = opencv()
+    other = cv2.cvtColor(pixels, cv2.COLOR_BGR2YCrCb)
+    other[:, :, 0] = equalize(np.ascontiguousarray(other[:, :, 0]))
+    return cv2.cvtColor(other, cv2.COLOR_YCrCb2BGR)

@@ -1,0 +1,70 @@
+"""Changes of whole images, made before they are cropped."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.data.colors import Distortion, Noise
+from pycaffe_dist.data.image import opencv
+from pycaffe_dist.data.resizing import Expansion, Resizing
+from pycaffe_dist.errors import DataError
+
+
+class ImageChanges:
+    """Distorts, expands, resizes and degrades images, in this order, by a ``transform_param``.
+
+    The random choices for an image depend on ``key`` and its index only.  ``mean_values`` fills what
+    an expanded image adds.  (weiliu89/caffe distorts and expands for AnnotatedData alone, and
+    changes encoded images only.)  Raises `DataError` when parameters contradict each other.
+    """
+
+    def __init__(self, param: Any, key: int, mean_values: np.ndarray):
+        self._key = key
+
+        def made(name: str, kind: Any, *wanted: Any) -> Any:
+            return kind(getattr(param, name), *wanted) if param.HasField(name) else None
+
+        self.distortion: Distortion | None = made("distort_param", Distortion)
+        self.expansion: Expansion | None = made("expand_param", Expansion, mean_values)
+        self.resizing: Resizing | None = made("resize_param", Resizing)
+        self.noise: Noise | None = made("noise_param", Noise)
+        if self.expansion is not None and param.HasField("mean_file"):
+            raise DataError("expand_param fills with mean_value; it cannot be used with mean_file")
+
+    def __bool__(self) -> bool:
+        return any((self.distortion, self.expansion, self.resizing, self.noise))
+
+    def rng(self, index: int) -> np.random.Generator:
+        """Return the random numbers for the image with this stream index."""
+        return np.random.default_rng([self._key, index])
+
+    def image(self, image: np.ndarray, index: int) -> np.ndarray:
+        """Return ``image`` (C, H, W) with all changes; raises `DataError`."""
+        rng = self.rng(index)
+        pixels = np.ascontiguousarray(image.transpose(1, 2, 0))
+        with opencvs_errors():
+            if self.distortion is not None:
+                pixels = self.distortion.image(pixels, rng)
+            if self.expansion is not None:
+                canvas = self.expansion.draw(pixels.shape[:2], rng)
+                pixels = pixels if canvas is None else self.expansion.image(pixels, canvas)
+            return self.finished(pixels, rng).transpose(2, 0, 1)
+
+    def finished(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return ``pixels`` (H, W, C) resized and degraded."""
+        if self.resizing is not None:
+            pixels = self.resizing.image(pixels, rng)
+        return pixels if self.noise is None else self.noise.image(pixels, rng)
+
+
+@contextlib.contextmanager
+def opencvs_errors() -> Iterator[None]:
+    """Raise OpenCV's errors, such as a lack of memory, as `DataError`."""
+    try:
+        yield
+    except opencv().error as error:
+        raise DataError(f"OpenCV cannot change the image: {error.err}") from error
