@@ -104,6 +104,7 @@ class DatumReader:
     """
 
     _columns = COLUMNS
+    _called = "a Datum"
 
     def __init__(
         self,
@@ -260,7 +261,7 @@ class DatumReader:
 
     def _no_datum(self, datums: Datums, i: int) -> DataError:
         size = datums.records.values[i, 1]
-        return DataError(f"{self.describe(datums, i)} is not a Datum ({size} bytes)")
+        return DataError(f"{self.describe(datums, i)} is not {self._called} ({size} bytes)")
 
     def _image(self, datums: Datums, i: int) -> np.ndarray:
         """Return the image of a record, decoded and changed."""

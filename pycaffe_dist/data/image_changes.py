@@ -46,7 +46,7 @@ class ImageChanges:
         """Return ``image`` (C, H, W) with all changes; raises `DataError`."""
         rng = self.rng(index)
         pixels = np.ascontiguousarray(image.transpose(1, 2, 0))
-        with opencvs_errors():
+        with plain_opencv():
             if self.distortion is not None:
                 pixels = self.distortion.image(pixels, rng)
             if self.expansion is not None:
@@ -62,9 +62,14 @@ class ImageChanges:
 
 
 @contextlib.contextmanager
-def opencvs_errors() -> Iterator[None]:
-    """Raise OpenCV's errors, such as a lack of memory, as `DataError`."""
+def plain_opencv() -> Iterator[None]:
+    """Let OpenCV compute by its own code, and raise its errors as `DataError`.
+
+    The results of Intel's library in it, which is switched off per thread, differ by one in places.
+    """
+    cv2 = opencv()
+    cv2.ipp.setUseIPP(False)
     try:
         yield
-    except opencv().error as error:
+    except cv2.error as error:
         raise DataError(f"OpenCV cannot change the image: {error.err}") from error

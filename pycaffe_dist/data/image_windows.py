@@ -10,7 +10,7 @@ import numpy as np
 from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.image import decode_image, read_file, resize
 from pycaffe_dist.data.partition import Shard
-from pycaffe_dist.data.prefetch import Buffer, new_tops
+from pycaffe_dist.data.prefetch import Buffer, Loader, new_tops
 from pycaffe_dist.errors import DataError
 
 # The limit on labels and edges, which are whole numbers.
@@ -154,7 +154,7 @@ def _round(value: np.floating) -> int:
     return int(math.copysign(math.floor(abs(float(value)) + 0.5), value))
 
 
-class WindowLoader:
+class WindowLoader(Loader):
     """Loads batches of sampled windows and their labels; batch b depends on b only.
 
     A batch begins with background windows; its share ``fg_fraction`` is foreground.  Windows are

@@ -13,7 +13,7 @@ from pycaffe_dist.data.image_list import ImageList
 from pycaffe_dist.data.order import Order
 from pycaffe_dist.data.packing import Packer, buffers
 from pycaffe_dist.data.partition import Shard
-from pycaffe_dist.data.prefetch import Buffer, new_tops
+from pycaffe_dist.data.prefetch import Buffer, Loader, new_tops
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
 
@@ -65,7 +65,7 @@ class ImageReader:
         return f"{self._root}{os.fspath(self._images.paths[number])}"
 
 
-class ImageLoader:
+class ImageLoader(Loader):
     """Loads a rank's batches, numbered from 0; batch b depends on b only.
 
     Its tops are images (batch_size, C, h, w) and, with ``labels``, labels (batch_size,).  The first

@@ -10,7 +10,7 @@ from pycaffe_dist.data.datums import DatumReader, Datums, Shape
 from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.packing import Packer, buffers
 from pycaffe_dist.data.partition import Shard
-from pycaffe_dist.data.prefetch import Buffer, new_tops
+from pycaffe_dist.data.prefetch import Buffer, Loader, new_tops
 from pycaffe_dist.data.sources import Source
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
@@ -18,7 +18,7 @@ from pycaffe_dist.kernels.datum import ENCODED, FLOATS, LABEL
 from pycaffe_dist.kernels.interleaved import CHANNELS as COLORS
 
 
-class _Tops(NamedTuple):
+class Tops(NamedTuple):
     """The arrays for records of one shape, and the transformation."""
 
     shape: Shape
@@ -27,7 +27,7 @@ class _Tops(NamedTuple):
     labels: np.ndarray
 
 
-class DatumLoader:
+class DatumLoader(Loader):
     """Loads a rank's batches, numbered from 0; batch b depends on b only.
 
     Its tops are images (batch_size, C, h, w) and, with ``labels``, labels (batch_size,), of the
@@ -35,6 +35,9 @@ class DatumLoader:
     `load` makes rows of bytes instead of images, if the first record has bytes.  One thread at a
     time uses a loader; several loaders may share a source and decoders.
     """
+
+    # The axes of a label.
+    label_axes: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class DatumLoader:
 
     def buffers(self) -> list[Buffer]:
         """Return the arrays for `load`: the tops, or rows of bytes in place of the first."""
-        return buffers(self.top_shapes(), self.dtype, self._packer, self._shape)
+        return buffers(self._top_shapes(self._shape), self.dtype, self._packer, self._shape)
 
     def load(self, number: int, tops: list[np.ndarray]) -> int:
         """Load batches ``number``, ``number + 1``, … into ``tops``; return the number of batches.
@@ -103,12 +106,17 @@ class DatumLoader:
         self._reader.close()
 
     def _make_reader(self, source: Source, transformer: Transformer) -> DatumReader:
-        return DatumReader(source, transformer.color, self._decoders, transformer.changes)
+        return DatumReader(source, transformer.color, self._decoders, transformer.changes or None)
 
     def _top_shapes(self, shape: Shape) -> list[tuple[int, ...]]:
         n = self._batch_size
         data = (n, *self._transformer.output_shape(shape))
-        return [data, (n,)] if self._labels else [data]
+        return [data, (n, *self.label_axes)] if self._labels else [data]
+
+    def _indices(self, number: int) -> np.ndarray:
+        """Return the stream indices of a batch."""
+        first = self._skip + self._shard.first_record(number, self._batch_size)
+        return first + self._shard.step * np.arange(self._batch_size)
 
     def _read(self, number: int, batches: int) -> Datums:
         """Return the records of ``batches`` batches, or of fewer."""
@@ -131,19 +139,19 @@ class DatumLoader:
     ) -> int:
         """Transform records into tops until one has another shape; return the number of records."""
         data = tops[0][: len(datums)]
-        labels = tops[1] if self._labels else np.empty(0, self.dtype)
+        labels = tops[1].reshape(-1) if self._labels else np.empty(0, self.dtype)
         if not datums.table[:, ENCODED].any():
             done = transformer.datums(datums, 0, shape, data, labels)
             if done < len(data):
                 self._reader.check(datums, done)
             return done
-        to = _Tops(shape, transformer, data, labels)
+        to = Tops(shape, transformer, data, labels)
         fits = self._fill_one_by_one(datums, to)
         if self._labels:  # only now: an image that replaces a bad one has its own label
             labels[: len(datums)] = datums.table[:, LABEL]
         return len(fits) if all(fits) else fits.index(False)
 
-    def _fill_one_by_one(self, datums: Datums, to: _Tops) -> list[bool]:
+    def _fill_one_by_one(self, datums: Datums, to: Tops) -> list[bool]:
         """Decode and transform each record while it is in the cache; return which records fit."""
         encoded = datums.table[:, ENCODED].tolist()
 
@@ -162,14 +170,14 @@ class DatumLoader:
         fits = self._decoders.map(decode, range(len(datums)))
         return [fit or fill(i) for i, fit in enumerate(fits)]
 
-    def _fill_raw(self, datums: Datums, i: int, to: _Tops) -> bool:
+    def _fill_raw(self, datums: Datums, i: int, to: Tops) -> bool:
         part, here = datums.part(i, i + 1), slice(i, i + 1)
         done = to.transformer.datums(part, 0, to.shape, to.data[here], to.labels[here])
         if not done:
             self._reader.check(datums, i)
         return bool(done)
 
-    def _fill_encoded(self, datums: Datums, i: int, to: _Tops) -> bool:
+    def _fill_encoded(self, datums: Datums, i: int, to: Tops) -> bool:
         """Decode and transform record ``i``; keep its image if it has another shape."""
         index = datums.index(i)
         image = datums.images.get(index)

@@ -53,12 +53,16 @@ class Loader(Protocol):
         ...
 
     def buffers(self) -> list[Buffer]:
-        """Return the arrays for `load`: the tops, or packed data for them."""
+        """Return the arrays for `load`: the tops, or packed data for them, but none of `varying`."""
         ...
 
     def load(self, number: int, tops: list[np.ndarray]) -> int:
         """Load batches from ``number`` on; return the number of batches, maybe 0."""
         ...
+
+    def varying(self, number: int) -> list[np.ndarray]:
+        """Return the last tops of batch ``number``, just loaded: those whose shapes often change."""
+        return []
 
     def load_other(self, number: int) -> list[np.ndarray]:
         """Return `new_tops` with batch ``number``, which `load` skipped for its shape."""
@@ -133,7 +137,8 @@ class _Readers:
         while done < chunk.size and not self.stopped:
             loaded = loader.load(first + done, chunk.tops(done, chunk.size))
             for batch in range(done, done + loaded):
-                chunk.ready.put(chunk.tops(batch, batch + 1))
+                varying = loader.varying(first + batch)
+                chunk.ready.put([*chunk.tops(batch, batch + 1), *varying])
             if not loaded:
                 chunk.ready.put(loader.load_other(first + done))
                 loaded = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,15 +57,20 @@ class Data(PrefetchingLayer):
         return param.prefetch if param.HasField("prefetch") else None
 
     def make_loaders(self, readers: int, decoders: Decoders) -> Sequence[Loader]:
-        from pycaffe_dist.data.loader import DatumLoader
-
         transformer, shard = self.transformer(), self.shard
+        make = self.loader_maker(transformer)
         source = self._source(transformer, decoders)
         if not options().shared_file_system:
             shard = shard.alone()
         wanted = self.batch_size, shard, self.skip, self.labels, decoders
         packer = self.packer(transformer)
-        return [DatumLoader(source, transformer, *wanted, packer) for _ in range(readers)]
+        return [make(source, transformer, *wanted, packer) for _ in range(readers)]
+
+    def loader_maker(self, transformer: Transformer) -> Callable[..., Loader]:
+        """Return what makes a loader from `DatumLoader`'s arguments; raises DataError."""
+        from pycaffe_dist.data.loader import DatumLoader
+
+        return DatumLoader
 
     def rank_key(self) -> int:
         # If ranks have their own databases, records have the same indices on all ranks, but should

@@ -57,7 +57,7 @@ class ImageData(PrefetchingLayer):
             param.is_color,
             (param.new_height, param.new_width),
             decoders,
-            transformer.changes,
+            transformer.changes or None,
         )
         wanted = self.batch_size, self.shard, self.skip, self.labels
         packer = self.packer(transformer)

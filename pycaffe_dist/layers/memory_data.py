@@ -74,7 +74,7 @@ class MemoryData(Layer):
         batch = np.empty((len(images), *self.image_shape), self.context.dtype)
         try:
             for image, out in zip(images, batch):
-                if transformer.changes is not None:
+                if transformer.changes:
                     image = transformer.changes.image(image, self._added)
                 shape = transformer.output_shape(image.shape)
                 if shape != self.image_shape:
