@@ -47,6 +47,39 @@ def read_list(file: str) -> ImageList:
     return ImageList(paths, labels)
 
 
+@dataclass(frozen=True)
+class Line:
+    """The words of a list's line, and its place for messages: file and number."""
+
+    words: list[str]
+    place: str
+
+
+def read_words(file: str, count: int, expected: str) -> list[Line]:
+    """Return the lines of ``file`` that are not empty, each with at least ``count`` words.
+
+    ``expected`` says what they are.  Raises `DataError` when it is unreadable or empty, or a line
+    has fewer words.
+    """
+    lines = []
+    try:
+        with open(file, encoding="utf-8", errors="surrogateescape") as text:
+            for number, line in enumerate(text, 1):
+                words = line.split()
+                if not words:
+                    continue
+                if len(words) < count:
+                    raise DataError(
+                        f"{file}:{number}: expected {expected}, found '{line.strip()[:80]}'"
+                    )
+                lines.append(Line(words, f"{file}:{number}"))
+    except OSError as error:
+        raise DataError(f"cannot read the list '{file}': {error.strerror}") from error
+    if not lines:
+        raise DataError(f"{file}: the list is empty")
+    return lines
+
+
 def read_paths(file: str) -> list[str]:
     """Return the paths in ``file``, one per line; raises `DataError` when it is unreadable."""
     try:

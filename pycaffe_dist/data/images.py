@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +19,20 @@ from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
 
 Shape = tuple[int, int, int]
+
+
+class Reader(Protocol):
+    """Reads what belongs to stream indices; ``decoders`` has its threads."""
+
+    decoders: Decoders
+
+    def read(self, index: int) -> tuple[np.ndarray, Any]:
+        """Return the image (C, H, W) at stream ``index`` and its label; raises `DataError`."""
+        ...
+
+    def describe(self, index: int) -> str:
+        """Return the name of the image at stream ``index``."""
+        ...
 
 
 class ImageReader:
@@ -73,9 +88,12 @@ class ImageLoader(Loader):
     instead of images.  One thread at a time uses a loader.
     """
 
+    # The axes of a label.
+    label_axes: tuple[int, ...] = ()
+
     def __init__(
         self,
-        reader: ImageReader,
+        reader: Reader,
         transformer: Transformer,
         batch_size: int,
         shard: Shard | None = None,
@@ -91,10 +109,10 @@ class ImageLoader(Loader):
         self._skip = skip
         self._labels = labels
         # Images that `load` read but that had another shape.
-        self._spare: dict[int, tuple[np.ndarray, int]] = {}
+        self._spare: dict[int, tuple[np.ndarray, Any]] = {}
         first = int(self._indices(0)[0])
         self._spare[first] = reader.read(first)
-        self._shape: Shape = self._spare[first][0].shape
+        self._shape: Shape = self._shape_of(self._spare[first][0])
 
     def top_shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of a batch's tops, expected from the first image."""
@@ -118,7 +136,7 @@ class ImageLoader(Loader):
     def load_other(self, number: int) -> list[np.ndarray]:
         """Return new tops with batch ``number``, whose images may be of any one shape."""
         indices = self._indices(number)
-        shape = self._take(int(indices[0]))[0].shape
+        shape = self._shape_of(self._take(int(indices[0]))[0])
         tops = new_tops(self._top_shapes(shape), self.dtype)
         fits = self._fill(indices, shape, tops, self._transformer)
         if not all(fits):
@@ -137,13 +155,22 @@ class ImageLoader(Loader):
     def _top_shapes(self, shape: Shape) -> list[tuple[int, ...]]:
         n = self._batch_size
         data = (n, *self._transformer.output_shape(shape))
-        return [data, (n,)] if self._labels else [data]
+        return [data, (n, *self.label_axes)] if self._labels else [data]
+
+    def _shape_of(self, image: np.ndarray) -> Shape:
+        """Return what the images of a batch must have in common."""
+        return image.shape
+
+    def _write_label(self, label: Any, index: int, at: int, tops: list[np.ndarray]) -> None:
+        """Write what belongs to image ``at`` of a batch into the other tops."""
+        if self._labels:
+            tops[1][at] = label
 
     def _indices(self, number: int) -> np.ndarray:
         first = self._skip + self._shard.first_record(number, self._batch_size)
         return first + self._shard.step * np.arange(self._batch_size)
 
-    def _take(self, index: int) -> tuple[np.ndarray, int]:
+    def _take(self, index: int) -> tuple[np.ndarray, Any]:
         """Return an image and its label, and keep them for the next call."""
         if index not in self._spare:
             self._spare[index] = self._reader.read(index)
@@ -161,12 +188,11 @@ class ImageLoader(Loader):
         def fill(at: int) -> bool:
             index = int(indices[at])
             image, label = spare.get(index) or self._reader.read(index)
-            if image.shape != shape:
+            if self._shape_of(image) != shape:
                 self._spare[index] = image, label
                 return False
             transformer.image(image, index, tops[0][at])
-            if self._labels:
-                tops[1][at] = label
+            self._write_label(label, index, at, tops)
             return True
 
         spare, self._spare = self._spare, {}

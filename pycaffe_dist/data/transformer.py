@@ -32,7 +32,7 @@ class Transformer:
     def __init__(self, param: Any, phase: int, dtype: Any = np.float32, key: int = 0):
         self.dtype = np.dtype(dtype)
         self.key = key
-        self._crop = _crop(param)
+        self.crop = _crop(param)
         self._train = phase == caffe_pb2.TRAIN
         self._mirror = bool(param.mirror)
         self._scale = self.dtype.type(param.scale)
@@ -59,7 +59,7 @@ class Transformer:
         channels, height, width = shape
         if shape not in self._settings:
             self._check(shape)
-        return (channels, *(self._crop or (height, width)))
+        return (channels, *(self.crop or (height, width)))
 
     @property
     def drawing(self) -> tuple[np.uint64, bool, bool]:
@@ -120,8 +120,8 @@ class Transformer:
 
     def mean_crop(self, channels: int) -> np.ndarray:
         """Return the mean of crops: (C, h, w), or (C, 1, 1) of values; there must be a crop size."""
-        assert self._crop is not None
-        shape = self._mean.shape if self._mean.size else (channels, *self._crop)
+        assert self.crop is not None
+        shape = self._mean.shape if self._mean.size else (channels, *self.crop)
         if shape[0] != channels:
             raise DataError(
                 f"mean file '{self._mean_file}' has {shape[0]} channels, the images {channels}"
@@ -129,7 +129,7 @@ class Transformer:
         self.output_shape(shape)
         if not self._mean.size:
             return self._settings[shape][_MEAN_VALUES].reshape(channels, 1, 1)
-        side, offset = self._crop[1], (shape[2] - self._crop[1]) // 2
+        side, offset = self.crop[1], (shape[2] - self.crop[1]) // 2
         return self._mean[:, offset : offset + side, offset : offset + side]
 
     def _read_mean(self, path: str) -> np.ndarray:
@@ -143,8 +143,8 @@ class Transformer:
 
     def _check(self, shape: Shape) -> None:
         channels, height, width = shape
-        if self._crop is not None and (self._crop[0] > height or self._crop[1] > width):
-            wanted = "×".join(map(str, dict.fromkeys(self._crop)))
+        if self.crop is not None and (self.crop[0] > height or self.crop[1] > width):
+            wanted = "×".join(map(str, dict.fromkeys(self.crop)))
             raise DataError(
                 f"crop_size {wanted} is larger than the image, which is {height} high "
                 f"and {width} wide"

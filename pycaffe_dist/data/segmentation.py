@@ -1,0 +1,169 @@
+"""Batches of images and their masks: a label for each pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pycaffe_dist.data.decoders import Decoders
+from pycaffe_dist.data.image import read_image, resize
+from pycaffe_dist.data.image_list import Line, read_words
+from pycaffe_dist.data.images import ImageLoader, Shape
+from pycaffe_dist.data.order import Order
+from pycaffe_dist.data.transformer import Transformer
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.schema import caffe_pb2
+
+PIXEL, IMAGE, NONE = (
+    caffe_pb2.ImageDataParameter.LabelType.Value(name) for name in ("PIXEL", "IMAGE", "NONE")
+)
+_MOST = 255
+
+
+class Mask(NamedTuple):
+    """The labels of an image's pixels (H, W) uint8, and the size before scaling and padding."""
+
+    labels: np.ndarray
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class MaskOptions:
+    """How images and masks are read.
+
+    ``label_type`` says what a line's second word is: PIXEL a mask's file, IMAGE a label for the whole
+    image, NONE nothing.  ``size`` (height, width) resizes unless it is (0, 0), the mask by
+    ``nearest`` pixels or like the image.  One of the ``scales``, if there are any, is drawn for each
+    image.  Images smaller than ``padded`` (height, width) are padded at the bottom and the right:
+    images with ``mean``, masks with ``ignored``.
+    """
+
+    root: str
+    color: bool
+    size: tuple[int, int]
+    label_type: int = PIXEL
+    ignored: int = _MOST
+    nearest: bool = False
+    scales: Sequence[float] = ()
+    padded: tuple[int, int] = (0, 0)
+    mean: Sequence[float] = ()
+
+
+def read_pairs(file: str, label_type: int) -> list[Line]:
+    """Return the lines of a list of images and masks; raises `DataError`."""
+    if label_type == NONE:
+        return read_words(file, 1, "the path of an image")
+    second = "of its mask" if label_type == PIXEL else "its label"
+    return read_words(file, 2, f"the path of an image and {second}, without spaces in them")
+
+
+class MaskReader:
+    """Reads the images of a list and their masks in an order, by ``options``.
+
+    Random scales depend on ``key`` and the image's stream index only.  If ``decoders`` skip bad
+    images, the next image takes a bad one's place.
+    """
+
+    def __init__(
+        self,
+        lines: list[Line],
+        order: Order,
+        options: MaskOptions,
+        key: int,
+        decoders: Decoders,
+    ):
+        self.decoders = decoders
+        self._lines, self._order = lines, order
+        self._options, self._key = options, key
+
+    def read(self, index: int) -> tuple[np.ndarray, Mask]:
+        """Return the image (C, H, W) at stream ``index`` and its mask; raises `DataError`."""
+        return self.decoders.first_good(self._read, index)
+
+    def describe(self, index: int) -> str:
+        """Return the name and place of the image at stream ``index``."""
+        line = self._lines[self._order.number(index)]
+        return f"{line.place}: image '{self._options.root}{line.words[0]}'"
+
+    def _read(self, index: int) -> tuple[np.ndarray, Mask]:
+        options, line = self._options, self._lines[self._order.number(index)]
+        try:
+            image = read_image(options.root + line.words[0], options.color, *options.size)
+            labels = self._labels(line, image.shape[1:])
+        except DataError as error:
+            raise DataError(f"{line.place}: {error}") from error
+        mask = Mask(labels, image.shape[1:])
+        return self._padded(*self._scaled(image, mask, index))
+
+    def _labels(self, line: Line, size: tuple[int, int]) -> np.ndarray:
+        options = self._options
+        if options.label_type == NONE:
+            return np.full(size, options.ignored, np.uint8)
+        word = line.words[1]
+        if options.label_type == IMAGE:
+            if not word.isdecimal() or int(word) > _MOST:
+                raise DataError(f"expected a label from 0 to {_MOST}, found '{word}'")
+            return np.full(size, int(word), np.uint8)
+        mask = read_image(options.root + word, False)
+        if all(options.size):
+            mask = resize(mask, *options.size, nearest=options.nearest)
+        if mask.shape[1:] != size:
+            raise DataError(
+                f"mask '{options.root}{word}' has size {mask.shape[1:]} (height, width), its image "
+                f"{size}"
+            )
+        return mask[0]
+
+    def _scaled(self, image: np.ndarray, mask: Mask, index: int) -> tuple[np.ndarray, Mask]:
+        scales = self._options.scales
+        if not scales:
+            return image, mask
+        rng = np.random.default_rng([self._key, index])
+        scale = np.float32(scales[int(rng.integers(len(scales)))])
+        if scale == 1:
+            return image, mask
+        size = tuple(max(1, int(np.float32(side) * scale)) for side in image.shape[1:])
+        labels = resize(mask.labels[None], *size, nearest=True)[0]
+        return resize(image, *size), mask._replace(labels=labels)
+
+    def _padded(self, image: np.ndarray, mask: Mask) -> tuple[np.ndarray, Mask]:
+        channels, height, width = image.shape
+        size = max(height, self._options.padded[0]), max(width, self._options.padded[1])
+        if size == (height, width):
+            return image, mask
+        # Floats: a mean is rarely a whole number, and what is padded should become exactly zero.
+        larger = np.empty((channels, *size))
+        larger[...] = np.reshape(self._options.mean or [0.0], (-1, 1, 1))
+        larger[:, :height, :width] = image
+        labels = np.full(size, self._options.ignored, np.uint8)
+        labels[:height, :width] = mask.labels
+        return larger, mask._replace(labels=labels)
+
+
+class MaskLoader(ImageLoader):
+    """Loads batches of images, masks (n, 1, h, w) and, with ``sizes``, image sizes (n, 1, 1, 2).
+
+    ``masks`` transforms masks: it has the transformer's key, so that both are cropped alike.  A size
+    is an image's height and width, at most the top's.
+    """
+
+    def __init__(self, *wanted: Any, masks: Transformer, sizes: bool):
+        self._masks, self._sizes = masks, sizes
+        super().__init__(*wanted)
+
+    def _top_shapes(self, shape: Shape) -> list[tuple[int, ...]]:
+        n, size = self._batch_size, shape[1:]
+        tops = [(n, *shape), (n, 1, *size)] if self._labels else [(n, *shape)]
+        return [*tops, (n, 1, 1, 2)] if self._sizes else tops
+
+    def _shape_of(self, image: np.ndarray) -> Shape:
+        return self._transformer.output_shape(image.shape)
+
+    def _write_label(self, label: Mask, index: int, at: int, tops: list[np.ndarray]) -> None:
+        if self._labels:
+            self._masks.image(label.labels[None], index, tops[1][at])
+        if self._sizes:
+            tops[2][at, 0, 0] = np.minimum(tops[0].shape[2:], label.size)
