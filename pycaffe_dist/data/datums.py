@@ -210,7 +210,9 @@ class DatumReader:
 
     def _read(self, cursor: Cursor, start: int, count: int, step: int) -> Datums:
         cursor.seek(start)
-        datums = Datums(start, step, cursor.read(count, step), np.empty((count, self._columns), np.int64))
+        datums = Datums(
+            start, step, cursor.read(count, step), np.empty((count, self._columns), np.int64)
+        )
         bad = self._parse(datums)
         if self._decoders.skip:
             bad = sorted({*bad, *self._without_image(datums)})

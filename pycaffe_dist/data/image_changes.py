@@ -11,19 +11,29 @@ import numpy as np
 from pycaffe_dist.data.colors import Distortion, Noise
 from pycaffe_dist.data.image import opencv
 from pycaffe_dist.data.resizing import Expansion, Resizing
+from pycaffe_dist.data.scale_crops import ScaleCrops
 from pycaffe_dist.errors import DataError
+from pycaffe_dist.kernels.transform import is_mirrored
 
 
 class ImageChanges:
-    """Distorts, expands, resizes and degrades images, in this order, by a ``transform_param``.
+    """Distorts, expands, resizes, degrades and crops images, in this order.
 
-    The random choices for an image depend on ``key`` and its index only.  ``mean_values`` fills what
-    an expanded image adds.  (weiliu89/caffe distorts and expands for AnnotatedData alone, and
-    changes encoded images only.)  Raises `DataError` when parameters contradict each other.
+    A ``transform_param`` says how.  The random choices for an image depend on ``key`` and its index
+    only.  ``mean_values`` fills what an expanded image adds; ``crop`` is the transformer's crop size.
+    (weiliu89/caffe distorts and expands for AnnotatedData alone, and changes encoded images only.)
+    Raises `DataError` when parameters contradict each other.
     """
 
-    def __init__(self, param: Any, key: int, mean_values: np.ndarray):
-        self._key = key
+    def __init__(
+        self,
+        param: Any,
+        key: int,
+        mean_values: np.ndarray,
+        crop: tuple[int, int] | None,
+        train: bool,
+    ):
+        self._key, self._mirror = np.uint64(key), bool(param.mirror)
 
         def made(name: str, kind: Any, *wanted: Any) -> Any:
             return kind(getattr(param, name), *wanted) if param.HasField(name) else None
@@ -32,15 +42,17 @@ class ImageChanges:
         self.expansion: Expansion | None = made("expand_param", Expansion, mean_values)
         self.resizing: Resizing | None = made("resize_param", Resizing)
         self.noise: Noise | None = made("noise_param", Noise)
+        special = param.fix_crop or param.multi_scale or param.is_flow
+        self.crops = ScaleCrops(param, crop, train) if special else None
         if self.expansion is not None and param.HasField("mean_file"):
             raise DataError("expand_param fills with mean_value; it cannot be used with mean_file")
 
     def __bool__(self) -> bool:
-        return any((self.distortion, self.expansion, self.resizing, self.noise))
+        return any((self.distortion, self.expansion, self.resizing, self.noise, self.crops))
 
     def rng(self, index: int) -> np.random.Generator:
         """Return the random numbers for the image with this stream index."""
-        return np.random.default_rng([self._key, index])
+        return np.random.default_rng([int(self._key), index])
 
     def image(self, image: np.ndarray, index: int) -> np.ndarray:
         """Return ``image`` (C, H, W) with all changes; raises `DataError`."""
@@ -52,7 +64,10 @@ class ImageChanges:
             if self.expansion is not None:
                 canvas = self.expansion.draw(pixels.shape[:2], rng)
                 pixels = pixels if canvas is None else self.expansion.image(pixels, canvas)
-            return self.finished(pixels, rng).transpose(2, 0, 1)
+            pixels = self.finished(pixels, rng)
+            if self.crops is not None:
+                pixels = self.crops.image(pixels, is_mirrored(self._key, index, self._mirror), rng)
+        return pixels.transpose(2, 0, 1)
 
     def finished(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return ``pixels`` (H, W, C) resized and degraded."""

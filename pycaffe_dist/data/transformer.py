@@ -49,7 +49,7 @@ class Transformer:
             if self._mean_values.size:
                 raise DataError("transform_param sets both mean_file and mean_value")
             self._mean = self._read_mean(self._mean_file)
-        self.changes = ImageChanges(param, key, self._mean_values)
+        self.changes = ImageChanges(param, key, self._mean_values, self.crop, self._train)
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the (C, h, w) that a (C, H, W) image is transformed to.

@@ -43,6 +43,12 @@ def _draw(key, index, purpose, n):
 
 
 @jit
+def is_mirrored(key: np.uint64, index: int, mirror: bool) -> bool:
+    """Return whether an image is mirrored; without ``mirror`` none is."""
+    return mirror and _draw(key, index, _MIRROR, 2) == 1
+
+
+@jit
 def crop_place(size, crop, key, index, train, mirror) -> tuple[int, int, bool]:
     """Return the top and left edge of a ``crop`` (h, w) in an image of ``size`` (height, width).
 
@@ -53,7 +59,7 @@ def crop_place(size, crop, key, index, train, mirror) -> tuple[int, int, bool]:
         top, left = _draw(key, index, _ROW, top + 1), _draw(key, index, _COLUMN, left + 1)
     else:
         top, left = top // 2, left // 2
-    return top, left, mirror and _draw(key, index, _MIRROR, 2) == 1
+    return top, left, is_mirrored(key, index, mirror)
 
 
 @jit

@@ -501,7 +501,7 @@ class SolverState(_message.Message):
     def __init__(self, iter: _Optional[int] = ..., learned_net: _Optional[str] = ..., history: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., current_step: _Optional[int] = ..., minimum_loss: _Optional[float] = ..., iter_last_event: _Optional[int] = ...) -> None: ...
 
 class TransformationParameter(_message.Message):
-    __slots__ = ("scale", "mirror", "crop_size", "mean_file", "mean_value", "force_color", "force_gray", "resize_param", "noise_param", "emit_constraint", "crop_h", "crop_w", "distort_param", "expand_param", "scale_factors", "crop_height", "crop_width")
+    __slots__ = ("scale", "mirror", "crop_size", "mean_file", "mean_value", "force_color", "force_gray", "resize_param", "noise_param", "emit_constraint", "crop_h", "crop_w", "distort_param", "expand_param", "scale_factors", "crop_height", "crop_width", "fix_crop", "more_fix_crop", "multi_scale", "scale_ratios", "max_distort", "is_flow")
     SCALE_FIELD_NUMBER: _ClassVar[int]
     MIRROR_FIELD_NUMBER: _ClassVar[int]
     CROP_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -519,6 +519,12 @@ class TransformationParameter(_message.Message):
     SCALE_FACTORS_FIELD_NUMBER: _ClassVar[int]
     CROP_HEIGHT_FIELD_NUMBER: _ClassVar[int]
     CROP_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    FIX_CROP_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIX_CROP_FIELD_NUMBER: _ClassVar[int]
+    MULTI_SCALE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_RATIOS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DISTORT_FIELD_NUMBER: _ClassVar[int]
+    IS_FLOW_FIELD_NUMBER: _ClassVar[int]
     scale: float
     mirror: bool
     crop_size: int
@@ -536,7 +542,13 @@ class TransformationParameter(_message.Message):
     scale_factors: _containers.RepeatedScalarFieldContainer[float]
     crop_height: int
     crop_width: int
-    def __init__(self, scale: _Optional[float] = ..., mirror: _Optional[bool] = ..., crop_size: _Optional[int] = ..., mean_file: _Optional[str] = ..., mean_value: _Optional[_Iterable[float]] = ..., force_color: _Optional[bool] = ..., force_gray: _Optional[bool] = ..., resize_param: _Optional[_Union[ResizeParameter, _Mapping]] = ..., noise_param: _Optional[_Union[NoiseParameter, _Mapping]] = ..., emit_constraint: _Optional[_Union[EmitConstraint, _Mapping]] = ..., crop_h: _Optional[int] = ..., crop_w: _Optional[int] = ..., distort_param: _Optional[_Union[DistortionParameter, _Mapping]] = ..., expand_param: _Optional[_Union[ExpansionParameter, _Mapping]] = ..., scale_factors: _Optional[_Iterable[float]] = ..., crop_height: _Optional[int] = ..., crop_width: _Optional[int] = ...) -> None: ...
+    fix_crop: bool
+    more_fix_crop: bool
+    multi_scale: bool
+    scale_ratios: _containers.RepeatedScalarFieldContainer[float]
+    max_distort: int
+    is_flow: bool
+    def __init__(self, scale: _Optional[float] = ..., mirror: _Optional[bool] = ..., crop_size: _Optional[int] = ..., mean_file: _Optional[str] = ..., mean_value: _Optional[_Iterable[float]] = ..., force_color: _Optional[bool] = ..., force_gray: _Optional[bool] = ..., resize_param: _Optional[_Union[ResizeParameter, _Mapping]] = ..., noise_param: _Optional[_Union[NoiseParameter, _Mapping]] = ..., emit_constraint: _Optional[_Union[EmitConstraint, _Mapping]] = ..., crop_h: _Optional[int] = ..., crop_w: _Optional[int] = ..., distort_param: _Optional[_Union[DistortionParameter, _Mapping]] = ..., expand_param: _Optional[_Union[ExpansionParameter, _Mapping]] = ..., scale_factors: _Optional[_Iterable[float]] = ..., crop_height: _Optional[int] = ..., crop_width: _Optional[int] = ..., fix_crop: _Optional[bool] = ..., more_fix_crop: _Optional[bool] = ..., multi_scale: _Optional[bool] = ..., scale_ratios: _Optional[_Iterable[float]] = ..., max_distort: _Optional[int] = ..., is_flow: _Optional[bool] = ...) -> None: ...
 
 class DataParameter(_message.Message):
     __slots__ = ("source", "scale", "mean_file", "batch_size", "crop_size", "mirror", "rand_skip", "backend", "force_encoded_color", "prefetch", "shuffle", "backend_name")

@@ -1,4 +1,4 @@
-"""The AnnotatedData layer against SSD's own batches; crops, ranks, resumption and bad records."""
+"""ImageSegData and DenseImageData: against PSPNet's batches, crops, ranks and bad lists."""
 
 from __future__ import annotations
 
@@ -7,39 +7,145 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from google.protobuf import text_format
+from layer_runs import GOLDEN, Run, check_golden, golden_cases, layer
 
-from pycaffe_dist.blob import Blob
-from pycaffe_dist.layers.base import LayerContext, layer_class
+from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.errors import DataError, LayerError
 from pycaffe_dist.schema import caffe_pb2
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "forks_data"
-CASES = sorted(path.stem for path in (GOLDEN / "expected").glob("imageseg_*.prototxt"))
 TRAIN, TEST = caffe_pb2.TRAIN, caffe_pb2.TEST
 
 
-class _Run:
-    """A layer and its tops; ``batch()`` runs it once and returns copies of the tops."""
-
-    def __init__(self, param, **context):
-        context.setdefault("seed", 1)
-        self.layer = layer_class(param.type)(param, LayerContext(**context))
-        self.tops = [Blob(dtype=self.layer.context.dtype) for _ in param.top]
-        self.layer.setup([], self.tops)
-        self.layer.reshape([], self.tops)
-
-    def batch(self) -> list[np.ndarray]:
-        self.layer.forward([], self.tops)
-        return [top.data.copy() for top in self.tops]
-
-
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", golden_cases("imageseg"))
 def test_batches_equal_the_forks(case, monkeypatch):
     monkeypatch.chdir(GOLDEN)
-    net = text_format.Parse(Path(f"expected/{case}.prototxt").read_text(), caffe_pb2.NetParameter())
-    expected = np.load(f"expected/{case}.npz")
-    run = _Run(net.layer[0], phase=caffe_pb2.Phase.Value(str(expected["phase"])))
-    for i in range(4):
-        for name, found in zip(net.layer[0].top, run.batch()):
-            np.testing.assert_allclose(found, expected[f"iter{i}/{name}"], rtol=1e-4, atol=1e-5)
-    run.layer.close()
+    check_golden(case)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """7 images, whose masks have their blue values halved."""
+    folder = tmp_path_factory.mktemp("images")
+    lines = []
+    for i in range(7):
+        rng = np.random.default_rng(i)
+        pixels = rng.integers(0, 256, (30, 24, 3), np.uint8)
+        cv2.imwrite(str(folder / f"{i}.png"), pixels)
+        cv2.imwrite(str(folder / f"{i}_mask.png"), pixels[:, :, 0] // 2)
+        lines.append(f"{i}.png {i}_mask.png\n")
+    (folder / "list").write_text("".join(lines))
+    return folder
+
+
+def _segments(folder: Path, batch: int, transform: str = "", more: str = "", source="list"):
+    return layer(
+        f'name: "d" type: "ImageSegData" top: "data" top: "label" top: "dim" transform_param {{ '
+        f'{transform} }} image_data_param {{ source: "{folder}/{source}" root_folder: "{folder}/" '
+        f"batch_size: {batch} label_type: PIXEL {more} }}"
+    )
+
+
+def _dense(folder: Path, batch: int, more: str = "", transform: str = ""):
+    return layer(
+        f'name: "d" type: "DenseImageData" top: "data" top: "label" transform_param {{ {transform} }}'
+        f' dense_image_data_param {{ source: "{folder}/list" root_folder: "{folder}/" '
+        f"batch_size: {batch} {more} }}"
+    )
+
+
+@pytest.mark.parametrize("phase", [TRAIN, TEST])
+@pytest.mark.parametrize("type", ["seg", "dense"])
+def test_images_and_masks_are_cropped_and_mirrored_alike(type, phase, images):
+    if type == "seg":
+        param = _segments(images, 7, "crop_size: 16 mirror: true")
+    else:
+        param = _dense(images, 7, "crop_height: 16 crop_width: 16 mirror: true")
+    run = Run(param, phase=phase)
+    batches = [run.batch() for _ in range(4)]
+    for data, mask, *_ in batches:
+        assert data.shape == (7, 3, 16, 16) and mask.shape == (7, 1, 16, 16)
+        assert np.array_equal(mask[:, 0], data[:, 0] // 2)
+    assert not np.array_equal(batches[0][0], batches[1][0])
+
+
+def test_a_padded_image_is_zero_where_its_mask_is_ignored(images):
+    transform = "crop_h: 40 crop_w: 30 mean_value: 100.5 mean_value: 2 mean_value: 3 scale: 0.25"
+    data, mask, sizes = Run(_segments(images, 7, transform, "ignore_label: 200")).batch()
+    assert (mask[:, 0, 30:] == 200).all() and (mask[:, 0, :, 24:] == 200).all()
+    assert not data[:, :, 30:].any() and not data[:, :, :, 24:].any()
+    assert np.array_equal(sizes, np.tile([30, 24], 7).reshape(7, 1, 1, 2))
+
+
+def test_random_scales_keep_labels(images):
+    transform = "crop_size: 10 scale_factors: 1 scale_factors: 2 scale_factors: 0.5"
+    run = Run(_segments(images, 7, transform))
+    known = [set(np.unique(cv2.imread(str(images / f"{i}_mask.png"), 0))) for i in range(7)]
+    for _ in range(5):
+        for label, labels in zip(run.batch()[1], known):
+            assert set(np.unique(label)) <= labels
+
+
+def test_dense_masks_are_resized_to_the_nearest_label(images):
+    data, mask = Run(
+        _dense(images, 7, "new_height: 45 new_width: 17", "mean_value: 9 scale: 2")
+    ).batch()
+    for i in range(7):
+        image = cv2.imread(str(images / f"{i}.png"))
+        labels = cv2.imread(str(images / f"{i}_mask.png"), cv2.IMREAD_GRAYSCALE)
+        resized = cv2.resize(image, (17, 45)).astype(np.float32)
+        assert np.array_equal(data[i], (resized.transpose(2, 0, 1) - 9) * 2)
+        nearest = cv2.resize(labels, (17, 45), interpolation=cv2.INTER_NEAREST)
+        assert np.array_equal(mask[i, 0], nearest)
+
+
+def test_ranks_see_together_what_one_rank_sees(images):
+    wanted = "crop_size: 16 mirror: true scale_factors: 1 scale_factors: 1.5"
+    one = Run(_segments(images, 6, wanted, "shuffle: true"))
+    two = [
+        Run(_segments(images, 3, wanted, "shuffle: true"), shard=Shard(rank, 2)) for rank in (0, 1)
+    ]
+    for _ in range(5):
+        whole = one.batch()
+        for rank, run in enumerate(two):
+            assert all(np.array_equal(a, b[rank::2]) for a, b in zip(run.batch(), whole))
+
+
+def test_bad_lists_and_images_are_named(images, tmp_path):
+    def run(line: str, more: str = ""):
+        (tmp_path / "list").write_text(f"{images}/0.png {images}/0_mask.png\n{line}\n")
+        param = _segments(tmp_path, 2, "", more)
+        param.image_data_param.root_folder = ""
+        return Run(param).batch()
+
+    with pytest.raises(DataError, match=r"list:2: expected the path of an image and of its mask"):
+        run("only.png")
+    with pytest.raises(DataError, match=r"list:2: cannot read image 'no.png'"):
+        run("no.png no.png")
+    cv2.imwrite(str(tmp_path / "small.png"), np.zeros((3, 4), np.uint8))
+    with pytest.raises(DataError, match=r"list:2: mask .*size \(3, 4\).* its image \(30, 24\)"):
+        run(f"{images}/1.png {tmp_path}/small.png")
+    with pytest.raises(DataError, match=r"list:1: expected a label from 0 to 255, found"):
+        run(f"{images}/1.png 256", "label_type: IMAGE")
+
+
+@pytest.mark.parametrize(
+    ("param", "message"),
+    [
+        (_segments(Path("x"), 0), "batch_size of at least 1"),
+        (_segments(Path("x"), 1, more="new_height: 3"), "both new_height and new_width"),
+        (_segments(Path("x"), 1), "cannot read the list 'x/list'"),
+        (_dense(Path("x"), 1, "crop_width: 3"), "a crop's height and width"),
+        (_dense(Path("x"), 1, transform="mirror: true"), "in dense_image_data_param"),
+        (_segments(Path("x"), 1, "mean_file: 'm'"), "needs mean_value instead of mean_file"),
+        (_segments(Path("x"), 1, "scale_factors: 0"), "scale_factors must be above 0"),
+        (_segments(Path("x"), 1, more="ignore_label: 300"), "ignore_label must be from 0 to 255"),
+        (_segments(Path("x"), 1, "resize_param { height: 3 width: 3 }"), "remove resize_param"),
+    ],
+)
+def test_impossible_parameters_are_refused(param, message, images):
+    if "cannot read" not in message:
+        kind = "image_data_param" if param.type == "ImageSegData" else "dense_image_data_param"
+        getattr(param, kind).source = f"{images}/list"
+        getattr(param, kind).root_folder = f"{images}/"
+    with pytest.raises((DataError, LayerError), match=message):
+        Run(param)

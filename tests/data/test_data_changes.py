@@ -1,0 +1,216 @@
+"""transform_param's changes of whole images: each change, under Data and ImageData, and alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from layer_runs import Run, layer
+
+from pycaffe_dist.data.image_changes import ImageChanges
+from pycaffe_dist.data.options import ReadingOptions, set_options
+from pycaffe_dist.data.writers import create_database
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.schema import caffe_pb2
+
+IMAGE = cv2.GaussianBlur(
+    np.random.default_rng(0).integers(0, 256, (60, 50, 3), np.uint8), (5, 5), 1.2
+)
+PLANES = IMAGE.transpose(2, 0, 1)
+
+
+@pytest.fixture(autouse=True)
+def _options():
+    yield
+    set_options(ReadingOptions())
+
+
+def _changes(transform: str) -> ImageChanges:
+    param = layer(f'name: "d" transform_param {{ {transform} }}').transform_param
+    return ImageChanges(param, 5, np.array(param.mean_value), None, True)
+
+
+def _changed(transform: str, image: np.ndarray = PLANES, index: int = 0) -> np.ndarray:
+    return _changes(transform).image(image, index)
+
+
+def _hwc(transform: str) -> np.ndarray:
+    return _changed(transform).transpose(1, 2, 0)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> Path:
+    """A database and a list of the same 6 images; in the database every other one is raw."""
+    folder = tmp_path_factory.mktemp("sources")
+    lines = []
+    with create_database(str(folder / "db"), "lmdb") as writer:
+        for i in range(6):
+            pixels = np.roll(IMAGE, i, axis=0)[: 50 + i]
+            name = f"{i}.png"
+            cv2.imwrite(str(folder / name), pixels)
+            lines.append(f"{name} {i}\n")
+            datum = caffe_pb2.Datum(label=i, encoded=bool(i % 2))
+            datum.channels, datum.height, datum.width = 3, *pixels.shape[:2]
+            datum.data = (
+                cv2.imencode(".png", pixels)[1] if i % 2 else pixels.transpose(2, 0, 1)
+            ).tobytes()
+            writer.put(name.encode(), datum.SerializeToString())
+    (folder / "list").write_text("".join(lines))
+    return folder
+
+
+TRANSFORM = """
+resize_param { height: 24 width: 32 interp_mode: AREA interp_mode: CUBIC } noise_param { erode: true }
+distort_param { brightness_prob: 1 brightness_delta: 30 contrast_upper: 1 saturation_upper: 1 }
+expand_param { max_expand_ratio: 2 prob: 0.5 } mirror: true crop_h: 20 crop_w: 30 mean_value: 100
+"""
+
+
+def _layer(type: str, folder: Path, transform: str = TRANSFORM, more: str = ""):
+    own = {
+        "Data": f'data_param {{ source: "{folder}/db" batch_size: 6 backend: LMDB {more} }}',
+        "ImageData": f'image_data_param {{ source: "{folder}/list" batch_size: 6 '
+        f'root_folder: "{folder}/" {more} }}',
+    }
+    return layer(
+        f'name: "d" type: "{type}" top: "data" top: "label" transform_param {{ {transform} }} '
+        f"{own[type]}"
+    )
+
+
+def test_databases_and_lists_change_images_alike(sources):
+    expected = None
+    for type in ("Data", "ImageData"):
+        for options in (ReadingOptions(), ReadingOptions(cache="images", decoders=3, readers=2)):
+            set_options(options)
+            run = Run(_layer(type, sources))
+            run.layer.key = 7
+            run.layer.set_state(run.layer.state())
+            batches = [run.batch() for _ in range(3)]
+            run.layer.close()
+            expected = expected or batches
+            for one, other in zip(batches, expected):
+                assert all(map(np.array_equal, one, other))
+    assert expected[0][0].shape == (6, 3, 20, 30)
+    assert expected[0][1].tolist() == list(range(6))
+    assert not np.array_equal(expected[0][0], expected[1][0])
+
+
+def test_a_record_that_cannot_be_changed_is_named(sources):
+    with pytest.raises(DataError, match="'d'.*record 0.*needs 1 pad_value or one for each of 3"):
+        pads = "resize_mode: FIT_LARGE_SIZE_AND_PAD pad_value: 1 pad_value: 2"
+        Run(_layer("Data", sources, f"resize_param {{ height: 9 width: 9 {pads} }}"))
+    with pytest.raises(DataError, match=r"'d'.*image '.*0.png': .*not be used|0.png': .*color"):
+        gray = "is_color: false"
+        Run(_layer("ImageData", sources, "noise_param { convert_to_hsv: true }", gray))
+
+
+def test_brightness_and_contrast_are_linear_and_clipped():
+    options = "brightness_prob: 1 brightness_delta: 200 contrast_upper: 1 saturation_upper: 1"
+    changes, shifts = _changes(f"distort_param {{ {options} }}"), []
+    for index in range(20):
+        found = changes.image(PLANES, index).astype(int)
+        inner = (found > 0) & (found < 255)
+        (shift,) = np.unique((found - PLANES)[inner])
+        assert np.array_equal(found, np.clip(PLANES + shift, 0, 255))
+        shifts.append(shift)
+    assert min(shifts) < -60 and max(shifts) > 60
+    double = "contrast_prob: 1 contrast_lower: 2 contrast_upper: 2 saturation_upper: 1"
+    assert np.array_equal(
+        _hwc(f"distort_param {{ {double} }}"), np.minimum(IMAGE.astype(int) * 2, 255)
+    )
+
+
+def test_hue_and_saturation_change_alone():
+    before = cv2.cvtColor(IMAGE, cv2.COLOR_BGR2HSV).astype(int)
+    colorful = (before[:, :, 1] > 60) & (before[:, :, 2] > 60)
+    gray = _hwc("distort_param { saturation_prob: 1 contrast_upper: 1 }")
+    assert np.ptp(gray, axis=2).max() == 0
+    hue = _hwc("distort_param { hue_prob: 1 hue_delta: 18 contrast_upper: 1 saturation_upper: 1 }")
+    after = cv2.cvtColor(hue, cv2.COLOR_BGR2HSV).astype(int)
+    assert np.abs(after - before)[colorful][:, 2].max() <= 1
+    turns = (after - before)[:, :, 0][colorful & (before[:, :, 0] > 20) & (before[:, :, 0] < 160)]
+    assert (
+        np.percentile(turns, 90) - np.percentile(turns, 10) <= 4 and 1 < abs(np.median(turns)) < 19
+    )
+
+
+def test_probabilities_hold():
+    changes = _changes(
+        "distort_param { brightness_prob: 0.3 brightness_delta: 9 random_order_prob: "
+        "0.5 contrast_upper: 1 saturation_upper: 1 }"
+    )
+    images = [changes.image(PLANES, i) for i in range(300)]
+    # A sixth of all orders of three channels is the usual one.
+    means = np.array([image.mean(axis=(1, 2)) for image in images])
+    sums, usual = means.sum(axis=1), PLANES.mean(axis=(1, 2)).sum()
+    assert 0.2 < np.mean(np.abs(sums - usual) > 0.5) < 0.4
+    order = np.argsort(means, axis=1)
+    assert 0.3 < np.mean((order != np.argsort(PLANES.mean(axis=(1, 2)))).any(axis=1)) < 0.55
+    again = [changes.image(PLANES, i) for i in range(300)]
+    assert all(map(np.array_equal, images, again))
+
+
+def test_noise():
+    levels = np.unique(_hwc("noise_param { posterize: true }"))
+    assert set(levels) <= {32, 96, 160, 224}
+    assert np.array_equal(_hwc("noise_param { inverse: true }"), 255 - IMAGE)
+    assert np.ptp(_hwc("noise_param { decolorize: true }"), axis=2).max() == 0
+    assert _hwc("noise_param { gauss_blur: true }").std() < IMAGE.std()
+    assert (_hwc("noise_param { erode: true }") <= IMAGE).all()
+    assert np.array_equal(
+        _hwc("noise_param { convert_to_hsv: true }"), cv2.cvtColor(IMAGE, cv2.COLOR_BGR2HSV)
+    )
+    for kind in ("hist_eq", "clahe"):
+        assert _hwc(f"noise_param {{ {kind}: true }}").std() > IMAGE.std()
+    jpeg = _hwc("noise_param { jpeg: 30 }")
+    assert 1 < np.abs(jpeg.astype(int) - IMAGE).mean() < 30
+    salt = "saltpepper: true saltpepper_param { fraction: 0.2 value: 255 value: 0 value: 7 }"
+    salted = (_hwc(f"noise_param {{ {salt} }}") == [255, 0, 7]).all(axis=2)
+    assert 0.14 < salted.mean() < 0.2  # places are drawn with repetition
+
+
+@pytest.mark.parametrize(
+    "kind", ["gauss_blur", "hist_eq", "clahe", "posterize", "erode", "inverse"]
+)
+def test_noise_of_gray_images(kind):
+    gray = _changed(f"noise_param {{ {kind}: true jpeg: 90 }}", PLANES[:1])
+    assert gray.shape == (1, 60, 50) and not np.array_equal(gray, PLANES[:1])
+
+
+def test_expansion_fills_with_the_mean():
+    changes = _changes(
+        "expand_param { max_expand_ratio: 3 } mean_value: 10.6 mean_value: 20 mean_value: 30"
+    )
+    areas = []
+    for index in range(80):
+        image = changes.image(PLANES, index)
+        height, width = image.shape[1:]
+        areas.append(np.sqrt(height * width / 3000))
+        filled = (image == np.array([11, 20, 30])[:, None, None]).all(axis=0)
+        rows, columns = np.flatnonzero(~filled.all(axis=1)), np.flatnonzero(~filled.all(axis=0))
+        top, left = min(rows[0], height - 60), min(columns[0], width - 50)
+        assert np.array_equal(image[:, top : top + 60, left : left + 50], PLANES)
+        assert filled.sum() >= height * width - 3000
+    assert 1 <= min(areas) < 1.3 and 2.7 < max(areas) <= 3
+
+
+@pytest.mark.parametrize("mode", ["WARP", "FIT_SMALL_SIZE", "FIT_LARGE_SIZE_AND_PAD"])
+@pytest.mark.parametrize("interpolation", ["LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4"])
+@pytest.mark.parametrize("pad", ["CONSTANT", "MIRRORED", "REPEAT_NEAREST"])
+def test_sizes_of_resized_images(mode, interpolation, pad):
+    wanted = f"resize_mode: {mode} interp_mode: {interpolation} pad_mode: {pad} pad_value: 3"
+    for planes in (PLANES, PLANES[:1], PLANES.astype(np.float32)):
+        found = _changed(f"resize_param {{ height: 30 width: 30 {wanted} }}", planes)
+        shape = (36, 30) if mode == "FIT_SMALL_SIZE" else (30, 30)
+        assert found.shape == (len(planes), *shape) and found.dtype == planes.dtype
+        if mode == "FIT_LARGE_SIZE_AND_PAD":
+            assert (found[:, :, :2] == 3).all() == (pad == "CONSTANT")
+        assert abs(found.mean() - planes.mean()) < 25
+
+
+def test_an_image_that_opencv_refuses_is_an_error():
+    with pytest.raises(DataError, match="OpenCV cannot change the image"):
+        _changed("resize_param { height: 1000000 width: 1000000 }")
