@@ -192,9 +192,9 @@ class AnnotatedReader(DatumReader):
 class AnnotatedLoader(DatumLoader):
     """Loads batches of images and boxes, or of images and labels; arguments as for `DatumLoader`.
 
-    Tops are images (n, C, h, w) and, with ``labels``, boxes (1, 1, boxes in the batch, 8): number of
-    the image in the batch, group label, instance, x1, y1, x2, y2, difficult; one row of -1 stands
-    for no box.  Records without a type have labels (n, 1, 1, 1) instead, unless ``typed``.
+    Tops are images (n, C, h, w) and, with ``labels``, boxes (1, 1, boxes in the batch, 8): the
+    image's number in the batch, group label, instance, x1, y1, x2, y2, difficult; one row of -1
+    stands for no box.  Records without a type have labels (n, 1, 1, 1) instead, unless ``typed``.
     """
 
     label_axes = (1, 1, 1)

@@ -105,8 +105,8 @@ def _factor(rng: np.random.Generator, param: Any, name: str) -> float:
 class Noise:
     """Degrades images by a ``noise_param``, in the fork's order.
 
-    Like the fork, it changes all images, whatever ``prob`` says.  ``convert_to_lab`` is refused: the
-    fork then reads the bytes of floats as pixels.  Raises DataError.
+    Like the fork, it changes all images, whatever ``prob`` says.  ``convert_to_lab`` is refused:
+    the fork then reads the bytes of floats as pixels.  Raises DataError.
     """
 
     def __init__(self, param: Any):

@@ -108,7 +108,7 @@ def read_image(path: str, color: bool, height: int = 0, width: int = 0) -> np.nd
 def resize(image: np.ndarray, height: int, width: int, *, nearest: bool = False) -> np.ndarray:
     """Return a (C, H, W) uint8 image in another size, bilinearly, as Caffe does.
 
-    With ``nearest`` every pixel keeps the value of one in the image.  Raises `DataError` when memory
+    With ``nearest`` every pixel has the value of one in the image.  Raises `DataError` when memory
     is insufficient.
     """
     cv2 = opencv()

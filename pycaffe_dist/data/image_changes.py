@@ -20,7 +20,7 @@ class ImageChanges:
     """Distorts, expands, resizes, degrades and crops images, in this order.
 
     A ``transform_param`` says how.  The random choices for an image depend on ``key`` and its index
-    only.  ``mean_values`` fills what an expanded image adds; ``crop`` is the transformer's crop size.
+    only.  ``mean_values`` fills what an expanded image adds; ``crop`` is the transformer's.
     (weiliu89/caffe distorts and expands for AnnotatedData alone, and changes encoded images only.)
     Raises `DataError` when parameters contradict each other.
     """

@@ -53,7 +53,7 @@ class Loader(Protocol):
         ...
 
     def buffers(self) -> list[Buffer]:
-        """Return the arrays for `load`: the tops, or packed data for them, but none of `varying`."""
+        """Return the arrays for `load`: the tops except `varying`, or packed data for them."""
         ...
 
     def load(self, number: int, tops: list[np.ndarray]) -> int:
@@ -61,7 +61,7 @@ class Loader(Protocol):
         ...
 
     def varying(self, number: int) -> list[np.ndarray]:
-        """Return the last tops of batch ``number``, just loaded: those whose shapes often change."""
+        """Return the last tops of batch ``number``, just loaded: those of changing shapes."""
         return []
 
     def load_other(self, number: int) -> list[np.ndarray]:

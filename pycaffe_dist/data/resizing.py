@@ -24,9 +24,10 @@ _PADDINGS = {
 class Resizing:
     """Resizes images as a ``resize_param`` says.
 
-    WARP gives every image the size; FIT_LARGE_SIZE_AND_PAD keeps the aspect ratio and pads it to the
-    size; FIT_SMALL_SIZE keeps the aspect ratio and covers the size.  The interpolation is drawn for
-    each image.  Like the fork, it resizes all images, whatever ``prob`` says.  Raises DataError.
+    WARP gives every image the size; FIT_LARGE_SIZE_AND_PAD keeps the aspect ratio and pads it to
+    the size; FIT_SMALL_SIZE keeps the aspect ratio and covers the size.  The interpolation is drawn
+    for each image.  Like the fork, it resizes all images, whatever ``prob`` says.  Raises
+    DataError.
     """
 
     def __init__(self, param: Any):

@@ -34,11 +34,11 @@ class Mask(NamedTuple):
 class MaskOptions:
     """How images and masks are read.
 
-    ``label_type`` says what a line's second word is: PIXEL a mask's file, IMAGE a label for the whole
-    image, NONE nothing.  ``size`` (height, width) resizes unless it is (0, 0), the mask by
-    ``nearest`` pixels or like the image.  One of the ``scales``, if there are any, is drawn for each
-    image.  Images smaller than ``padded`` (height, width) are padded at the bottom and the right:
-    images with ``mean``, masks with ``ignored``.
+    ``label_type`` says what a line's second word is: PIXEL a mask's file, IMAGE a label for the
+    whole image, NONE nothing.  ``size`` (height, width) resizes unless it is (0, 0), the mask by
+    ``nearest`` pixels or like the image.  One of the ``scales``, if there are any, is drawn for
+    each image.  Images smaller than ``padded`` (height, width) are padded at the bottom and the
+    right: images with ``mean``, masks with ``ignored``.
     """
 
     root: str
@@ -146,8 +146,8 @@ class MaskReader:
 class MaskLoader(ImageLoader):
     """Loads batches of images, masks (n, 1, h, w) and, with ``sizes``, image sizes (n, 1, 1, 2).
 
-    ``masks`` transforms masks: it has the transformer's key, so that both are cropped alike.  A size
-    is an image's height and width, at most the top's.
+    ``masks`` transforms masks: it has the transformer's key, so that both are cropped alike.  A
+    size is an image's height and width, at most the top's.
     """
 
     def __init__(self, *wanted: Any, masks: Transformer, sizes: bool):
@@ -156,8 +156,8 @@ class MaskLoader(ImageLoader):
 
     def _top_shapes(self, shape: Shape) -> list[tuple[int, ...]]:
         n, size = self._batch_size, shape[1:]
-        tops = [(n, *shape), (n, 1, *size)] if self._labels else [(n, *shape)]
-        return [*tops, (n, 1, 1, 2)] if self._sizes else tops
+        tops: list[tuple[int, ...]] = [(n, *shape), (n, 1, *size), (n, 1, 1, 2)]
+        return tops[: 1 + self._labels + self._sizes]
 
     def _shape_of(self, image: np.ndarray) -> Shape:
         return self._transformer.output_shape(image.shape)

@@ -24,9 +24,9 @@ class Transformer:
 
     ``phase`` TRAIN crops at random, TEST in the centre; mirroring is random in both, as in Caffe.
     The random choices for an image depend on ``key`` (64 bits) and the image's index only, not on
-    its rank or batch, or on the images before it.  ``changes`` of whole images, if there are any, are
-    made by those who read them, before the transformation.  Raises `DataError` when parameters
-    contradict each other or the mean file is missing.
+    its rank or batch, or on the images before it.  Readers make the ``changes`` of whole images, if
+    there are any, before the transformation.  Raises `DataError` when parameters contradict each
+    other or the mean file is missing.
     """
 
     def __init__(self, param: Any, phase: int, dtype: Any = np.float32, key: int = 0):
@@ -119,7 +119,7 @@ class Transformer:
         )
 
     def mean_crop(self, channels: int) -> np.ndarray:
-        """Return the mean of crops: (C, h, w), or (C, 1, 1) of values; there must be a crop size."""
+        """Return the mean of crops, (C, h, w) or (C, 1, 1); there must be a crop size."""
         assert self.crop is not None
         shape = self._mean.shape if self._mean.size else (channels, *self.crop)
         if shape[0] != channels:
@@ -173,7 +173,7 @@ def _crop(param: Any) -> tuple[int, int] | None:
         return None
     if not all(sides):
         raise DataError(
-            "transform_param needs a crop's height and width (crop_h and crop_w, or crop_height and "
-            f"crop_width), found {sides[0]} and {sides[1]}"
+            "transform_param needs a crop's height and width (crop_h and crop_w, or crop_height "
+            f"and crop_width), found {sides[0]} and {sides[1]}"
         )
     return sides

@@ -40,12 +40,12 @@ def read_videos(file: str) -> list[Video]:
 
 
 class Segments(NamedTuple):
-    """Which frames are read: ``length`` neighbouring ones from each of ``count`` equal parts.
+    """Which frames are read: ``length`` neighbouring ones from each of ``parts`` equal parts.
 
     In training they begin at a random frame of the part, else in its middle.
     """
 
-    count: int
+    parts: int
     length: int
     train: bool
 
@@ -54,13 +54,13 @@ class Segments(NamedTuple):
 
         In a video that is too short all segments begin with the first frame.
         """
-        part = frames // self.count
+        part = frames // self.parts
         free = part - self.length + 1
         if free < 1:
-            return [0] * self.count
+            return [0] * self.parts
         if not self.train:
-            return [int(free / 2 + i * part) for i in range(self.count)]
-        return [int(rng.integers(free)) + i * part for i in range(self.count)]
+            return [int(free / 2 + i * part) for i in range(self.parts)]
+        return [int(rng.integers(free)) + i * part for i in range(self.parts)]
 
 
 class FrameFiles(NamedTuple):
@@ -118,7 +118,7 @@ class VideoReader:
 
     def _read(self, index: int) -> tuple[np.ndarray, int]:
         video = self._videos[self._order.number(index)]
-        rng = np.random.default_rng([self._key, index, self._segments.count])
+        rng = np.random.default_rng([self._key, index, self._segments.parts])
         starts = self._segments.starts(video.frames, rng)
         frames = [start + i + 1 for start in starts for i in range(self._segments.length)]
         try:

@@ -9,9 +9,16 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.kernels.compiling import jit
-from pycaffe_dist.kernels.datum import BYTES, FIXED32, VARINT, float_at, int32, next_field
+from pycaffe_dist.kernels.datum import (
+    BYTES,
+    FIXED32,
+    VARINT,
+    float_at,
+    int32,
+    next_field,
+    parse_datum,
+)
 from pycaffe_dist.kernels.datum import COLUMNS as DATUM_COLUMNS
-from pycaffe_dist.kernels.datum import parse_datum
 
 # Columns of the table that `parse_annotated` fills, after those of a Datum: the number of boxes,
 # and the type of annotation (or `NO_TYPE`).
@@ -58,15 +65,15 @@ def _parse_box(buffer, at, end, box):
             return False
         if wire_type == VARINT and number == _INSTANCE:
             box[INSTANCE] = int32(value)
-        elif wire_type == BYTES and number == _BBOX:
-            if not _parse_bbox(buffer, payload, payload + value, box):
-                return False
+        is_bbox = wire_type == BYTES and number == _BBOX
+        if is_bbox and not _parse_bbox(buffer, payload, payload + value, box):
+            return False
     return True
 
 
 @jit
 def _parse_group(buffer, at, end, boxes, count):
-    """Parse a group's boxes to rows ``count``, …, if there are that many; return their end or -1."""
+    """Parse a group's boxes to the rows from ``count`` on; return the next row's number or -1."""
     spare = np.empty(BOX_COLUMNS, boxes.dtype)
     label, first = 0, count
     while at < end:
@@ -164,8 +171,8 @@ def crop_boxes(boxes: np.ndarray, frame: np.ndarray, rule: int, share: float) ->
     """Return the boxes that stay when an image is cropped to ``frame``, relative to it.
 
     ``frame`` (x1, y1, x2, y2) float32 may reach beyond the image.  ``rule`` says which boxes stay;
-    ``share`` is the least share that COVERED asks for.  Boxes are clipped to the crop; those without
-    an area are left out.
+    ``share`` is the least share that COVERED asks for.  Boxes are clipped to the crop; those
+    without an area are left out.
     """
     kept, count = np.empty_like(boxes), 0
     one, zero = np.float32(1), np.float32(0)
@@ -261,8 +268,8 @@ def sample_crops(samplers: np.ndarray, boxes: np.ndarray, draws: np.ndarray) -> 
     """Return crops (n, 4) of an image with ``boxes``: those trials that meet a sampler's bounds.
 
     ``samplers`` (s, SAMPLER_COLUMNS) float32; ``draws`` (t, 4) has random numbers in [0, 1) for all
-    trials.  A sampler with several kinds of bounds tests the first kind only, as in SSD, where a box
-    that fails at a later kind has already been counted.
+    trials.  A sampler with several kinds of bounds tests the first kind only, as in SSD, where a
+    box that fails at a later kind has already been counted.
     """
     crops, count, trial = np.empty_like(draws), 0, 0
     for s in range(len(samplers)):

@@ -23,7 +23,10 @@ _LARGEST_LABEL = 255
 class _MaskData(PrefetchingLayer):
     """Reads the pairs of ``own_param``'s list; a subclass says how they are read."""
 
-    _label_type: int = caffe_pb2.ImageDataParameter.PIXEL
+    @property
+    def label_type(self) -> int:
+        """What the second word of a line is."""
+        return caffe_pb2.ImageDataParameter.PIXEL
 
     @property
     @abstractmethod
@@ -50,7 +53,7 @@ class _MaskData(PrefetchingLayer):
         if bool(param.new_height) != bool(param.new_width):
             raise self.error("needs both new_height and new_width, or neither")
         logger.info("Opening file %s", param.source)
-        self._lines = read_pairs(param.source, self._label_type)
+        self._lines = read_pairs(param.source, self.label_type)
         if param.shuffle:
             logger.info("Shuffling data")
         logger.info("A total of %d images.", len(self._lines))
@@ -92,12 +95,13 @@ class _MaskData(PrefetchingLayer):
 class ImageSegData(_MaskData):
     """Batches of images and masks from files that a text file lists, by hszhao/PSPNet.
 
-    Tops: images (batch_size, C, h, w), masks (batch_size, 1, h, w) and image sizes (batch_size, 1, 1,
-    2): height and width, at most the top's.  A line of ``image_data_param.source`` has an image and,
-    by ``label_type``, its mask (PIXEL), its label (IMAGE) or nothing (NONE: ``ignore_label`` fills
-    the mask).  ``new_height`` and ``new_width`` resize both bilinearly, as in the fork, which mixes
-    labels at their borders.  One of ``transform_param.scale_factors`` is drawn for each image.
-    Images smaller than the crop are padded at the bottom and the right, with the mean values.
+    Tops: images (batch_size, C, h, w), masks (batch_size, 1, h, w) and image sizes (batch_size, 1,
+    1, 2): height and width, at most the top's.  A line of ``image_data_param.source`` has an image
+    and, by ``label_type``, its mask (PIXEL), its label (IMAGE) or nothing (NONE: ``ignore_label``
+    fills the mask).  ``new_height`` and ``new_width`` resize both bilinearly, as in the fork, which
+    mixes labels at their borders.  One of ``transform_param.scale_factors`` is drawn for each
+    image. Images smaller than the crop are padded at the bottom and the right, with the mean
+    values.
     """
 
     tops = Arity(2, 3)
@@ -107,7 +111,7 @@ class ImageSegData(_MaskData):
         return self.param.image_data_param
 
     @property
-    def _label_type(self) -> int:
+    def label_type(self) -> int:
         return self.own_param.label_type
 
     def prepare(self) -> None:

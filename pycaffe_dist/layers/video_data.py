@@ -22,12 +22,12 @@ _PATTERNS = {False: "image_%04d.jpg", True: "flow_%c_%04d.jpg"}
 class VideoData(PrefetchingLayer):
     """Batches of segments of frames, which are image files, by yjxiong/caffe.
 
-    Tops: frames (batch_size, C, h, w), where C is num_segments x new_length x the channels of a frame
-    (3, 1 with ``grayscale``, or 2 for FLOW), and labels (batch_size, 1, 1, 1).  A line of ``source``
-    has a folder, its number of frames and a label.  Each of ``num_segments`` equal parts of a video
-    gives ``new_length`` frames, from a random one on in training, else from the middle.
-    ``name_pattern`` is C's format of a file name, by default image_%04d.jpg or flow_%c_%04d.jpg, with
-    x and y for %c.  mean_value repeats for all frames.
+    Tops: frames (batch_size, C, h, w), where C is num_segments x new_length x the channels of a
+    frame (3, 1 with ``grayscale``, or 2 for FLOW), and labels (batch_size, 1, 1, 1).  A line of
+    ``source`` has a folder, its number of frames and a label.  Each of ``num_segments`` equal parts
+    of a video gives ``new_length`` frames, from a random one on in training, else from the middle.
+    ``name_pattern`` is C's format of a file name, by default image_%04d.jpg or flow_%c_%04d.jpg,
+    with x and y for %c.  mean_value repeats for all frames.
     """
 
     tops = Arity(2, 2)

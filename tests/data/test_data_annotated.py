@@ -178,7 +178,7 @@ def test_records_without_a_type_have_labels(tmp_path):
         record.ClearField("type")
         record.ClearField("annotation_group")
     path = _write(tmp_path / "db", records)
-    data, label = Run(_param(path, 5)).batch()
+    _, label = Run(_param(path, 5)).batch()
     assert label.shape == (5, 1, 1, 1) and label.reshape(-1).tolist() == list(range(5))
     with pytest.raises(DataError, match=r"record 0 .*should have type BBOX, found no type"):
         Run(_param(path, 5, more="anno_type: BBOX")).batch()
@@ -198,7 +198,7 @@ def test_images_of_one_size_need_no_resizing(tmp_path):
 
 def test_a_first_image_of_another_shape_keeps_its_boxes(tmp_path):
     path = _write(tmp_path / "db", [_record(3), _record(5)])
-    with pytest.raises(DataError, match="record 1 .*all images of a batch must have one shape"):
+    with pytest.raises(DataError, match=r"record 1 .*all images of a batch must have one shape"):
         Run(_param(path, 2, "")).batch()
 
 
@@ -250,8 +250,8 @@ def test_samplers_stop_at_their_limits():
 
 def test_whole_images_and_crops_are_chosen_alike(tmp_path):
     path = _write(tmp_path / "db", [_record(i, encoded=False) for i in range(13)])
-    more = """batch_sampler { max_sample: 1 } batch_sampler { sampler { min_scale: 0.3 max_scale: 0.9 }
-              sample_constraint { min_object_coverage: 0.5 } max_sample: 2 max_trials: 200 }"""
+    more = """batch_sampler { max_sample: 1 }
+              batch_sampler { sampler { min_scale: 0.3 max_scale: 0.9 } sample_constraint { min_object_coverage: 0.5 } max_sample: 2 max_trials: 200 }"""
     run, whole = Run(_param(path, 13, more=more)), Run(_param(path, 13))
     same = np.mean([(run.batch()[0] == whole.batch()[0]).all((1, 2, 3)) for _ in range(20)])
     # 4 images have no objects and stay whole; for the other 9 one of three crops is chosen.

@@ -62,7 +62,8 @@ def sources(tmp_path_factory) -> Path:
 
 
 TRANSFORM = """
-resize_param { height: 24 width: 32 interp_mode: AREA interp_mode: CUBIC } noise_param { erode: true }
+resize_param { height: 24 width: 32 interp_mode: AREA interp_mode: CUBIC }
+noise_param { erode: true }
 distort_param { brightness_prob: 1 brightness_delta: 30 contrast_upper: 1 saturation_upper: 1 }
 expand_param { max_expand_ratio: 2 prob: 0.5 } mirror: true crop_h: 20 crop_w: 30 mean_value: 100
 """
@@ -99,7 +100,7 @@ def test_databases_and_lists_change_images_alike(sources):
 
 
 def test_a_record_that_cannot_be_changed_is_named(sources):
-    with pytest.raises(DataError, match="'d'.*record 0.*needs 1 pad_value or one for each of 3"):
+    with pytest.raises(DataError, match=r"'d'.*record 0.*needs 1 pad_value or one for each of 3"):
         pads = "resize_mode: FIT_LARGE_SIZE_AND_PAD pad_value: 1 pad_value: 2"
         Run(_layer("Data", sources, f"resize_param {{ height: 9 width: 9 {pads} }}"))
     with pytest.raises(DataError, match=r"'d'.*image '.*0.png': .*not be used|0.png': .*color"):

@@ -47,8 +47,9 @@ def _segments(folder: Path, batch: int, transform: str = "", more: str = "", sou
 
 def _dense(folder: Path, batch: int, more: str = "", transform: str = ""):
     return layer(
-        f'name: "d" type: "DenseImageData" top: "data" top: "label" transform_param {{ {transform} }}'
-        f' dense_image_data_param {{ source: "{folder}/list" root_folder: "{folder}/" '
+        f'name: "d" type: "DenseImageData" top: "data" top: "label" '
+        f"transform_param {{ {transform} }} "
+        f'dense_image_data_param {{ source: "{folder}/list" root_folder: "{folder}/" '
         f"batch_size: {batch} {more} }}"
     )
 

@@ -47,7 +47,7 @@ def test_testing_reads_the_middle_of_each_segment(videos):
     data, label = run.batch()
     assert data.shape == (3, 3 * 2 * 3, 20, 16) and label.shape == (3, 1, 1, 1)
     assert label.reshape(-1).tolist() == [0, 1, 2]
-    # Parts of 4 frames with 3 free places begin at 1; of 2 frames at 0; the last video is too short.
+    # Parts of 4 frames have 3 free places, of 2 frames 1; the last video is too short.
     starts = [[1, 5, 9], [0, 2, 4], [0, 0, 0]]
     for i, begins in enumerate(starts):
         frames = [20 * i + begin + k for begin in begins for k in (1, 2)]
