@@ -250,8 +250,11 @@ def test_samplers_stop_at_their_limits():
 
 def test_whole_images_and_crops_are_chosen_alike(tmp_path):
     path = _write(tmp_path / "db", [_record(i, encoded=False) for i in range(13)])
-    more = """batch_sampler { max_sample: 1 }
-              batch_sampler { sampler { min_scale: 0.3 max_scale: 0.9 } sample_constraint { min_object_coverage: 0.5 } max_sample: 2 max_trials: 200 }"""
+    more = """
+        batch_sampler { max_sample: 1 }
+        batch_sampler { sampler { min_scale: 0.3 max_scale: 0.9 } max_sample: 2 max_trials: 200
+                        sample_constraint { min_object_coverage: 0.5 } }
+    """
     run, whole = Run(_param(path, 13, more=more)), Run(_param(path, 13))
     same = np.mean([(run.batch()[0] == whole.batch()[0]).all((1, 2, 3)) for _ in range(20)])
     # 4 images have no objects and stay whole; for the other 9 one of three crops is chosen.
