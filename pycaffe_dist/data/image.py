@@ -111,15 +111,25 @@ def resize(image: np.ndarray, height: int, width: int, *, nearest: bool = False)
     With ``nearest`` every pixel has the value of one in the image.  Raises `DataError` when memory
     is insufficient.
     """
-    cv2 = opencv()
-    planes_last = np.ascontiguousarray(image.transpose(1, 2, 0))
-    kind = cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR
+    kind = opencv().INTER_NEAREST if nearest else opencv().INTER_LINEAR
+    what = f"{width} wide and {height} high"
+    return _resized(image, what, dsize=(width, height), interpolation=kind)
+
+
+def rescale(image: np.ndarray, factor: float) -> np.ndarray:
+    """Return a (C, H, W) uint8 image with sides ``factor`` times as long, bilinearly.
+
+    Raises `DataError` when memory is insufficient.
+    """
+    return _resized(image, f"{factor:g} times as large", dsize=None, fx=factor, fy=factor)
+
+
+def _resized(image: np.ndarray, what: str, **wanted: Any) -> np.ndarray:
+    cv2, planes_last = opencv(), np.ascontiguousarray(image.transpose(1, 2, 0))
     try:
-        resized = cv2.resize(planes_last, (width, height), interpolation=kind)
+        resized = cv2.resize(planes_last, **wanted)
     except cv2.error as error:
-        raise DataError(
-            f"no image can be made {width} wide and {height} high: {error.err}"
-        ) from error
+        raise DataError(f"no image can be made {what}: {error.err}") from error
     return with_channels(resized).transpose(2, 0, 1)
 
 

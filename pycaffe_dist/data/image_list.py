@@ -49,8 +49,9 @@ def read_list(file: str) -> ImageList:
 
 @dataclass(frozen=True)
 class Line:
-    """The words of a list's line, and its place for messages: file and number."""
+    """A list's line, its words, and its place for messages: file and number."""
 
+    text: str
     words: list[str]
     place: str
 
@@ -72,7 +73,7 @@ def read_words(file: str, count: int, expected: str) -> list[Line]:
                     raise DataError(
                         f"{file}:{number}: expected {expected}, found '{line.strip()[:80]}'"
                     )
-                lines.append(Line(words, f"{file}:{number}"))
+                lines.append(Line(line.strip(), words, f"{file}:{number}"))
     except OSError as error:
         raise DataError(f"cannot read the list '{file}': {error.strerror}") from error
     if not lines:

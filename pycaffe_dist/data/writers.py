@@ -13,17 +13,22 @@ import tempfile
 import threading
 from collections.abc import Iterator
 
-from pycaffe_dist.data.sources import Writer, database_class
+from pycaffe_dist.data.sources import Writer, database_class, file_of
 from pycaffe_dist.errors import DataError
 
 # The space that a writer cannot use on a disk that it has filled.
 _DISK_IS_FULL = 1 << 18
 
 
-def check_new(path: str, backend: str) -> None:
-    """Raise `DataError` unless a database of this kind can be created at ``path``."""
+def check_new(path: str, backend: str, replace: bool = False) -> None:
+    """Raise `DataError` unless a database of this kind can be created at ``path``.
+
+    With ``replace`` there may be one of the same kind.
+    """
     _writer_class(backend)
-    if os.path.lexists(path):
+    if os.path.lexists(path) and replace:
+        file_of(path, database_class(backend))
+    elif os.path.lexists(path):
         raise DataError(f"'{path}' exists already; remove it first, or choose another name")
     _check_parent(path)
 
@@ -55,13 +60,14 @@ def write_file(path: str, data: bytes, kind: str) -> None:
 
 
 @contextlib.contextmanager
-def create_database(path: str, backend: str) -> Iterator[Writer]:
+def create_database(path: str, backend: str, replace: bool = False) -> Iterator[Writer]:
     """Create the database ``path`` ("lmdb", "leveldb" …), filled by the body of a ``with``.
 
     It gets its name when the body has ended; after an exception, SIGTERM or SIGHUP nothing remains.
-    Raises `DataError` when ``path`` exists already or cannot be written.
+    With ``replace`` it then takes the place of another database.  Raises `DataError` when ``path``
+    exists already or cannot be written.
     """
-    check_new(path, backend)
+    check_new(path, backend, replace)
     writer_class = _writer_class(backend)
     errors: tuple[type[Exception], ...] = (OSError, *writer_class.errors)
     folder = ""
@@ -75,6 +81,9 @@ def create_database(path: str, backend: str) -> Iterator[Writer]:
             finally:
                 writer.close()
             os.chmod(folder, 0o755)
+            if replace and os.path.lexists(path):
+                file_of(path, database_class(backend))
+                shutil.rmtree(path)
             _rename(folder, path)
     except errors as error:
         raise DataError(f"cannot write database '{path}': {_reason(error, path)}") from error

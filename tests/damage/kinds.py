@@ -15,12 +15,15 @@ import numpy as np
 
 from pycaffe_dist.atomic import Checksum
 from pycaffe_dist.data import idx
+from pycaffe_dist.data.annotation_files import add_boxes, read_boxes
 from pycaffe_dist.data.hdf5_rows import HDF5Rows
 from pycaffe_dist.data.image import read_image
 from pycaffe_dist.data.image_list import read_list
 from pycaffe_dist.data.image_windows import read_windows
+from pycaffe_dist.data.label_map import read_label_map
 from pycaffe_dist.data.mean import mean_image
 from pycaffe_dist.data.sources import open_source
+from pycaffe_dist.data.video import read_videos
 from pycaffe_dist.data.writers import create_database
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.net import Net
@@ -69,6 +72,47 @@ _WEIGHTS = [
 ]
 _STATE = SolverStateData(50, "small.caffemodel", 2, [w for layer in _WEIGHTS for w in layer.blobs])
 _PIXELS = _numbers.integers(0, 256, (20, 24, 3), np.uint8)
+
+
+BOXES = """<annotation><size><width>24</width><height>20</height></size>
+<object><name>cat</name><difficult>1</difficult>
+<bndbox><xmin>2</xmin><ymin>3</ymin><xmax>9</xmax><ymax>12</ymax></bndbox></object>
+<object><name>dog</name>
+<bndbox><xmin>1</xmin><ymin>3</ymin><xmax>24</xmax><ymax>20</ymax></bndbox></object>
+</annotation>
+"""
+BOXES_JSON = """{"image": {"width": 24, "height": 20}, "annotation": [
+{"category_id": "cat", "bbox": [2, 3, 7, 9], "iscrowd": 1},
+{"category_id": "dog", "bbox": [1.5, 3, 20, 10.25]}]}
+"""
+LABEL_MAP = 'item { name: "cat" label: 1 display_name: "Cat" }\nitem { name: "dog" label: 2 }\n'
+_LABELS = {"cat": 1, "dog": 2}
+
+
+def _annotated_database(path: Path) -> None:
+    with create_database(str(path), "lmdb") as writer:
+        for i in range(20):
+            record = caffe_pb2.AnnotatedDatum(type=caffe_pb2.AnnotatedDatum.BBOX)
+            record.datum.encoded = True
+            record.datum.data = cv2.imencode(".png", _PIXELS)[1].tobytes()
+            for label in range(i % 4):
+                group = record.annotation_group.add(group_label=label)
+                for instance in range(2):
+                    bbox = group.annotation.add(instance_id=instance).bbox
+                    bbox.xmin, bbox.ymin, bbox.xmax, bbox.ymax = 0.1, 0.2, 0.5, 0.75
+            writer.put(b"%05d" % i, record.SerializeToString())
+
+
+def _read_annotated(path: Path) -> None:
+    param = caffe_pb2.LayerParameter(name="data", type="AnnotatedData", top=["data", "label"])
+    param.data_param.source, param.data_param.batch_size = str(path), 5
+    param.data_param.backend = caffe_pb2.DataParameter.LMDB
+    net = Net(caffe_pb2.NetParameter(layer=[param]))
+    try:
+        for _ in range(4):
+            net.forward()
+    finally:
+        net.close()
 
 
 def _database(path: Path, backend: str) -> None:
@@ -142,6 +186,12 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "images.idx.gz": _idx,
     "windows.txt": lambda path: path.write_text(WINDOWS),
     "list.txt": lambda path: path.write_text("a.png 3\nb c.png -1\n"),
+    "annotated": _annotated_database,
+    "boxes.xml": lambda path: path.write_text(BOXES),
+    "boxes.json": lambda path: path.write_text(BOXES_JSON),
+    "boxes.txt": lambda path: path.write_text("1 2 3 9 12\n2 1.5 3 24 20\n"),
+    "labelmap.prototxt": lambda path: path.write_text(LABEL_MAP),
+    "videos.txt": lambda path: path.write_text("a 12 1\nb/c 3 0\n"),
 }
 
 
@@ -167,6 +217,12 @@ def _read_rows(path: Path) -> None:
     rows.take(np.arange(4), out)
 
 
+def _read_boxes(path: Path) -> None:
+    file = str(path)
+    boxes = read_boxes(file, path.suffix[1:], _LABELS)
+    add_boxes(caffe_pb2.AnnotatedDatum(), boxes, (20, 24), file)
+
+
 READERS: dict[str, Callable[[Path], object]] = {
     "net.prototxt": _build,
     "solver.prototxt": _read_solver,
@@ -185,5 +241,11 @@ READERS: dict[str, Callable[[Path], object]] = {
     "images.idx.gz": lambda path: idx.read_images(str(path)),
     "windows.txt": lambda path: read_windows(str(path), 0.5, 0.5),
     "list.txt": lambda path: read_list(str(path)),
+    "annotated": _read_annotated,
+    "boxes.xml": _read_boxes,
+    "boxes.json": _read_boxes,
+    "boxes.txt": _read_boxes,
+    "labelmap.prototxt": lambda path: read_label_map(str(path), check=True),
+    "videos.txt": lambda path: read_videos(str(path)),
 }
-TEXTS = frozenset(name for name in WRITERS if name.endswith((".prototxt", ".txt", ".json")))
+TEXTS = frozenset(name for name in WRITERS if name.endswith((".prototxt", ".txt", ".json", ".xml")))

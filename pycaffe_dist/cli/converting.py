@@ -1,0 +1,125 @@
+"""The flags of commands that convert lists of images to databases, and the conversion."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from pycaffe_dist.cli.flags import FlagParser, add_flag, require_not_negative
+from pycaffe_dist.cli.reading import add_backend_flag
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.log import logger
+
+if TYPE_CHECKING:
+    from pycaffe_dist.data.imageset import Conversion, MakeRecord
+
+T = TypeVar("T")
+
+
+def add_image_flags(parser: FlagParser, list_help: str) -> None:
+    """Give ``parser`` the arguments and flags of `conversion_of`, `ordered` and `write`."""
+    parser.add_argument(
+        "root_folder", help="the prefix of every path in the list; usually ends in /"
+    )
+    parser.add_argument("list_file", help=list_help)
+    parser.add_argument("database", help="the folder to create")
+    add_flag(parser, "gray", bool, help="convert images to gray")
+    add_flag(parser, "shuffle", bool, help="put images and their labels in a random order")
+    add_backend_flag(parser, "the kind of database to create")
+    add_flag(parser, "resize_width", int, default=0, metavar="N", help="width to resize images to")
+    add_flag(
+        parser, "resize_height", int, default=0, metavar="N", help="height to resize images to"
+    )
+    add_flag(parser, "check_size", bool, help="check that all images have the same size")
+    add_flag(parser, "encoded", bool, help="store image files instead of pixels")
+    add_flag(
+        parser,
+        "encode_type",
+        metavar="TYPE",
+        help="the kind of image file to store (png, jpg, …); by default each image's own",
+    )
+    add_flag(parser, "seed", int, metavar="N", help="make --shuffle repeatable")
+    add_flag(
+        parser,
+        "decoders",
+        int,
+        default=0,
+        metavar="N",
+        help="threads that decode images; 0 is one per core",
+    )
+    add_flag(
+        parser,
+        "on_error",
+        default="skip",
+        choices=("skip", "stop"),
+        help="for an image that cannot be read: skip it, as in Caffe, or stop",
+    )
+
+
+def conversion_of(
+    options: argparse.Namespace, shorter: int = 0, longer: int = 0, replace: bool = False
+) -> Conversion:
+    """Return the conversion that the flags ask for; raises UsageError and DataError.
+
+    The database must be new, unless ``replace`` is set.
+    """
+    from pycaffe_dist.data.image import check_kind
+    from pycaffe_dist.data.imageset import Conversion
+    from pycaffe_dist.data.writers import check_new
+
+    require_not_negative(options, ("seed", "decoders"))
+    size = max(0, options.resize_height), max(0, options.resize_width)
+    if bool(size[0]) != bool(size[1]):
+        raise UsageError("give both --resize_height and --resize_width, or neither")
+    check_new(options.database, options.backend, replace)
+    if options.encode_type:
+        check_kind(options.encode_type.lower())
+    if options.encode_type and not options.encoded:
+        logger.info("encode_type specified, assuming encoded=true.")
+    color, encode_type = not options.gray, options.encode_type
+    return Conversion(color, size, options.encoded, encode_type, shorter, longer)
+
+
+def ordered(options: argparse.Namespace, items: Sequence[T]) -> list[T]:
+    """Return the images in a random order, if the flags ask for it."""
+    import numpy as np
+
+    if options.shuffle:
+        logger.info("Shuffling data")
+        order = np.random.default_rng(options.seed).permutation(len(items))
+        items = [items[i] for i in order]
+    logger.info("A total of %d images.", len(items))
+    return list(items)
+
+
+def write(
+    options: argparse.Namespace, paths: Sequence[str], make: MakeRecord, replace: bool = False
+) -> None:
+    """Write the database; raises DataError and then leaves none behind."""
+    import os
+
+    from tqdm import tqdm
+
+    from pycaffe_dist.data.decoders import Decoders
+    from pycaffe_dist.data.imageset import convert
+    from pycaffe_dist.data.writers import create_database
+
+    decoders = Decoders(options.decoders or os.cpu_count() or 1)
+    with (
+        create_database(options.database, options.backend, replace) as writer,
+        tqdm(total=len(paths), unit=" images", disable=None, leave=False) as bar,
+    ):
+        written, skipped = convert(
+            paths,
+            make,
+            writer,
+            decoders,
+            skip=options.on_error == "skip",
+            check_size=options.check_size,
+            progress=bar.update,
+        )
+    decoders.close()
+    logger.info("Processed %d files.", written)
+    if skipped:
+        logger.warning("Left out %d image(s) that cannot be read", skipped)

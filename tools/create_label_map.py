@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""SSD's create_label_map: the same as `pcaffe create_label_map`."""
+
+import sys
+
+from pycaffe_dist.cli.create_label_map import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

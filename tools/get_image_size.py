@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""SSD's get_image_size: the same as `pcaffe get_image_size`."""
+
+import sys
+
+from pycaffe_dist.cli.get_image_size import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
