@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.log import NOTICE, logger
     from pycaffe_dist.net import Net
     from pycaffe_dist.net.rules import with_state
-    from pycaffe_dist.reports.summary import data_shape, summarize, table, without_sources
+    from pycaffe_dist.reports.sources import without_sources
+    from pycaffe_dist.reports.summary import data_shape, summarize, table
     from pycaffe_dist.schema import caffe_pb2, text
 
     phase = caffe_pb2.Phase.Value(options.phase or "TEST")

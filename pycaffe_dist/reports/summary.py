@@ -9,16 +9,6 @@ from typing import Any
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.layers import Layer
 from pycaffe_dist.net import Net
-from pycaffe_dist.net.rules import filter_layers, kept_layers
-from pycaffe_dist.schema import caffe_pb2
-
-# Layers that read files, and the field of their parameters.
-_SOURCES = {
-    "Data": "data_param",
-    "ImageData": "image_data_param",
-    "WindowData": "window_data_param",
-    "HDF5Data": "hdf5_data_param",
-}
 
 
 @dataclass(frozen=True)
@@ -36,47 +26,6 @@ class LayerSummary:
     learned: int
     macs: int
     bytes: int
-
-
-def without_sources(
-    param: caffe_pb2.NetParameter, shape: tuple[int, int, int] | None = None
-) -> caffe_pb2.NetParameter:
-    """Return a net whose data layers are replaced by inputs, so that it needs no data.
-
-    ``shape`` (C, H, W) of a sample is for layers without ``crop_size`` (3 channels) or other fields
-    for it.  Raises NetError when it is needed and not given.
-    """
-    net = filter_layers(param, kept_layers(param))
-    for layer in net.layer:
-        if layer.type in _SOURCES:
-            _replace(layer, shape)
-        for filled in ("convolution_param", "inner_product_param", "embed_param"):
-            if layer.HasField(filled):
-                getattr(layer, filled).ClearField("weight_filler")
-    return net
-
-
-def _replace(layer: caffe_pb2.LayerParameter, shape: tuple[int, int, int] | None) -> None:
-    fields, transform = getattr(layer, _SOURCES[layer.type]), layer.transform_param
-    crop, image = transform.crop_size, layer.image_data_param
-    if shape is not None:
-        height, width = (crop, crop) if crop else shape[1:]
-        sample = (shape[0], height, width)
-    elif crop:
-        sample = (3, crop, crop)
-    elif image.new_height and image.new_width:
-        sample = (3 if image.is_color else 1, image.new_height, image.new_width)
-    else:
-        raise NetError(
-            f"layer '{layer.name}' ({layer.type}) does not give the shape of a sample: "
-            "give it as --shape=CHANNELS,HEIGHT,WIDTH"
-        )
-    batch = max(1, fields.batch_size)
-    tops = list(layer.top)
-    kept = caffe_pb2.LayerParameter(name=layer.name, type="Input", top=tops)
-    for number in range(len(tops)):
-        kept.input_param.shape.add(dim=(batch, *sample) if not number else (batch,))
-    layer.CopyFrom(kept)
 
 
 def summarize(net: Net) -> list[LayerSummary]:

@@ -28,7 +28,7 @@ from pycaffe_dist.data.writers import create_database
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.net import Net
 from pycaffe_dist.net.rules import with_state
-from pycaffe_dist.reports.summary import without_sources
+from pycaffe_dist.reports.sources import without_sources
 from pycaffe_dist.schema import binary, caffe_pb2, text
 from pycaffe_dist.snapshot import companion
 from pycaffe_dist.snapshot.caffemodel import LayerWeights, load_weights, save_weights

@@ -23,7 +23,7 @@ from pycaffe_dist.kernels.jit.codegen.target import Target
 from pycaffe_dist.kernels.workers import WorkerDied, run_all
 from pycaffe_dist.net import Net, precompile
 from pycaffe_dist.net.rules import with_state
-from pycaffe_dist.reports.summary import without_sources
+from pycaffe_dist.reports.sources import without_sources
 from pycaffe_dist.schema import caffe_pb2, text
 
 pytestmark = pytest.mark.long

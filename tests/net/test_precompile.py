@@ -16,7 +16,7 @@ from pycaffe_dist.kernels.dry_run import Needs
 from pycaffe_dist.kernels.jit.codegen.target import target
 from pycaffe_dist.net import Net, precompile
 from pycaffe_dist.net.rules import with_state
-from pycaffe_dist.reports.summary import without_sources
+from pycaffe_dist.reports.sources import without_sources
 from pycaffe_dist.schema import caffe_pb2, text
 
 ROOT = Path(__file__).resolve().parents[2]

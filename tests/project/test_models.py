@@ -8,7 +8,8 @@ import pytest
 
 from pycaffe_dist.net import Net
 from pycaffe_dist.net.rules import with_state
-from pycaffe_dist.reports.summary import summarize, without_sources
+from pycaffe_dist.reports.sources import without_sources
+from pycaffe_dist.reports.summary import summarize
 from pycaffe_dist.schema import caffe_pb2, text
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,105 @@
+"""Nets without their data: layers that read files are replaced by inputs of the same shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycaffe_dist.errors import NetError
+from pycaffe_dist.net.rules import filter_layers, kept_layers
+from pycaffe_dist.schema import caffe_pb2
+
+# Layers that read files, and the field of their parameters.
+_SOURCES = {
+    "AnnotatedData": "data_param",
+    "Data": "data_param",
+    "DenseImageData": "dense_image_data_param",
+    "HDF5Data": "hdf5_data_param",
+    "ImageData": "image_data_param",
+    "ImageSegData": "image_data_param",
+    "VideoData": "video_data_param",
+    "WindowData": "window_data_param",
+}
+_MASKS = ("DenseImageData", "ImageSegData")
+_BOX = 8
+
+Sample = tuple[int, int, int]
+
+
+def without_sources(
+    param: caffe_pb2.NetParameter, shape: Sample | None = None
+) -> caffe_pb2.NetParameter:
+    """Return a net whose data layers are replaced by inputs, so that it needs no data.
+
+    ``shape`` (C, H, W) of a sample is for layers without ``crop_size`` (3 channels) or other fields
+    for it.  Raises NetError when it is needed and not given.
+    """
+    net = filter_layers(param, kept_layers(param))
+    for layer in net.layer:
+        if layer.type in _SOURCES:
+            _replace(layer, shape)
+        for filled in ("convolution_param", "inner_product_param", "embed_param"):
+            if layer.HasField(filled):
+                getattr(layer, filled).ClearField("weight_filler")
+    return net
+
+
+def _replace(layer: caffe_pb2.LayerParameter, shape: Sample | None) -> None:
+    own = getattr(layer, _SOURCES[layer.type])
+    sample = _sample(layer, own, shape)
+    batch = max(1, own.batch_size)
+    tops = list(layer.top)
+    kept = caffe_pb2.LayerParameter(name=layer.name, type="Input", top=tops)
+    shapes = [(batch, *sample), *_other_tops(layer.type, batch, sample)]
+    for number in range(len(tops)):
+        kept.input_param.shape.add(dim=shapes[min(number, len(shapes) - 1)])
+    layer.CopyFrom(kept)
+
+
+def _sample(layer: caffe_pb2.LayerParameter, own: Any, shape: Sample | None) -> Sample:
+    """Return the shape of a sample."""
+    channels, size = 3, _size(layer, own)
+    if layer.type == "VideoData":
+        frame = 2 if own.modality == own.FLOW else 1 if own.grayscale else 3
+        channels = frame * own.num_segments * own.new_length
+    elif "is_color" in own.DESCRIPTOR.fields_by_name and not own.is_color:
+        channels = 1
+    if shape is not None:
+        crop = _crop(layer, own)
+        return (shape[0], *(crop or shape[1:]))
+    if size is None:
+        raise NetError(
+            f"layer '{layer.name}' ({layer.type}) does not give the shape of a sample: "
+            "give it as --shape=CHANNELS,HEIGHT,WIDTH"
+        )
+    return (channels, *size)
+
+
+def _crop(layer: caffe_pb2.LayerParameter, own: Any) -> tuple[int, int] | None:
+    """Return a crop's size (height, width)."""
+    transform = layer.transform_param
+    if transform.crop_size:
+        return transform.crop_size, transform.crop_size
+    others = own if layer.type == "DenseImageData" else transform
+    sides = transform.crop_h or others.crop_height, transform.crop_w or others.crop_width
+    return sides if all(sides) else None
+
+
+def _size(layer: caffe_pb2.LayerParameter, own: Any) -> tuple[int, int] | None:
+    """Return a sample's height and width, if the layer says them."""
+    resize, crop = layer.transform_param.resize_param, _crop(layer, own)
+    if crop is not None:
+        return crop
+    if resize.height and resize.width:
+        return resize.height, resize.width
+    if "new_height" in own.DESCRIPTOR.fields_by_name and own.new_height and own.new_width:
+        return own.new_height, own.new_width
+    return None
+
+
+def _other_tops(type: str, batch: int, sample: Sample) -> list[tuple[int, ...]]:
+    """Return the shapes of the tops after the first; further ones are like the last."""
+    if type == "AnnotatedData":
+        return [(1, 1, 1, _BOX)]
+    if type in _MASKS:
+        return [(batch, 1, *sample[1:]), (batch, 1, 1, 2)]
+    return [(batch, 1, 1, 1) if type == "VideoData" else (batch,)]
