@@ -61,11 +61,17 @@ class WindowData(PrefetchingLayer):
         from pycaffe_dist.data.image_windows import Crop, WindowLoader
 
         param, transform = self.param.window_data_param, self.param.transform_param
+        transformer = self.transformer()
+        if transformer.changes:
+            raise self.error(
+                "does not change whole images: remove resize_param, noise_param, distort_param and "
+                "expand_param from transform_param"
+            )
         crop = Crop(
             transform.crop_size,
             param.context_pad,
             param.crop_mode == "square",
-            self.transformer().mean_crop(self._windows.channels),
+            transformer.mean_crop(self._windows.channels),
             transform.scale * param.scale,
         )
         return [

@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 
 import pycaffe_dist as caffe
+from pycaffe_dist.data.canvases import write_canvases
 from pycaffe_dist.data.examples import SIDE, STREAMS, write_characters, write_shapes
 from pycaffe_dist.data.idx import write_idx
 from pycaffe_dist.errors import DataError
+from pycaffe_dist.net import Net
 from pycaffe_dist.schema import caffe_pb2, text
 
 REPOSITORY = Path(__file__).parents[2]
@@ -35,7 +37,7 @@ def copy(tmp_path) -> Path:
     """Return a repository with only the folders that scripts need, and without any data."""
     root = tmp_path / "repository"
     ignored = shutil.ignore_patterns(
-        "__pycache__", "*_lmdb", "*_leveldb", "*.h5", "*-ubyte", "*.bin"
+        "__pycache__", "*_lmdb", "*_leveldb", "*.h5", "*-ubyte", "*.bin", "*.png", "*.xml"
     )
     for folder in ("data", "tools", "scripts", "models"):
         shutil.copytree(REPOSITORY / folder, root / folder, ignore=ignored)
@@ -167,6 +169,40 @@ def test_siamese_pairs_are_made(copy):
     assert "created" in _run(copy, "data/mnist/create_mnist_siamese.sh")
     assert (copy / "data/mnist/mnist_siamese_test_leveldb/CURRENT").exists()
     assert "is there already" in _run(copy, "data/mnist/create_mnist_siamese.sh")
+
+
+def test_digits_are_placed_on_canvases(copy, tmp_path):
+    script, folder = "data/digit_canvases/create_digit_canvases.sh", copy / "data/digit_canvases"
+    assert "get_mnist.sh first" in _run(copy, script, status=1)
+    digits = np.zeros((20, 28, 28), np.uint8)
+    digits[:, 4:24, 9:19] = 255
+    for name in ("train", "t10k"):
+        write_idx(f"{copy}/data/mnist/{name}-images-idx3-ubyte", digits)
+        write_idx(f"{copy}/data/mnist/{name}-labels-idx1-ubyte", np.arange(20, dtype="u1") % 10)
+    assert "created" in _run(copy, script, "6", "3")
+    assert (folder / "test_name_size.txt").read_text() == "".join(
+        f"00000{i} 96 96\n" for i in range(3)
+    )
+    param = caffe_pb2.NetParameter()
+    layer = param.layer.add(name="d", type="AnnotatedData", top=["data", "label"])
+    layer.data_param.source, layer.data_param.batch_size = f"{folder}/train_lmdb", 6
+    layer.data_param.backend = caffe_pb2.DataParameter.LMDB
+    net = Net(param)
+    net.forward()
+    images, rows = net.blobs["data"].data, net.blobs["label"].data[0, 0]
+    assert set(rows[:, 0]) == set(range(6)) and set(rows[:, 1]) <= set(range(1, 11))
+    for image, _, _, *corners in rows[:, :7]:
+        x1, y1, x2, y2 = np.rint(np.array(corners) * 96).astype(int)
+        assert 20 <= y2 - y1 <= 48 and x2 - x1 == round((y2 - y1) / 2)
+        assert images[int(image), :, y1:y2, x1:x2].min() >= 100
+    net.close()
+    images_before = [path.read_bytes() for path in sorted((folder / "train").glob("*.png"))]
+    write_canvases(f"{copy}/data/mnist", str(tmp_path), {"train": 6})
+    assert images_before == [
+        path.read_bytes() for path in sorted((tmp_path / "train").glob("*.png"))
+    ]
+    with pytest.raises(DataError, match="cannot write canvases"):
+        write_canvases(f"{copy}/data/mnist", str(folder / "train.txt"), {"train": 1})
 
 
 def test_imagenet_is_converted(copy, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from pycaffe_dist.net import Net
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.schema.binary import array_to_blob
 
+FORKS = Path(__file__).parents[1] / "golden" / "forks_data"
 COUNT, SHAPE = 10, (3, 9, 11)
 DATABASES = ("raw", "encoded", "mixed")
 TRANSFORMS = {
@@ -83,5 +86,22 @@ def test_values_equal_the_cpus(folder, monkeypatch, gpu, database, transform, ph
     # A batch with floats in it is transformed on the host.
     assert len(unpacked) == (4 if database != "mixed" else 2)
     for ours, theirs in zip(found, expected):
+        assert ours.shape == theirs.shape
+        assert ours.tobytes() == theirs.tobytes()
+
+
+@pytest.mark.parametrize("fields", ["", "noise_param { inverse: true }"])
+def test_annotated_images_equal_the_cpus(monkeypatch, gpu, fields):
+    monkeypatch.chdir(FORKS)
+    layer = f"""layer {{ name: 'data' type: 'AnnotatedData' top: 'data' top: 'label'
+        transform_param {{ {TRANSFORMS["values"]} resize_param {{ height: 9 width: 11 }} {fields} }}
+        annotated_data_param {{ batch_sampler {{ sampler {{ min_scale: 0.5 }} }} }}
+        data_param {{ source: 'anno_lmdb' batch_size: 4 backend: LMDB }} }}"""
+    param = text.parse(layer, caffe_pb2.NetParameter())
+    param.state.phase = caffe_pb2.TRAIN
+    expected = batches(Net(param, seed=3))
+    with device.use(gpu):
+        net = Net(param, seed=3)
+    for ours, theirs in zip(batches(net), expected):
         assert ours.shape == theirs.shape
         assert ours.tobytes() == theirs.tobytes()
