@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.data.image import opencv, with_channels
+from pycaffe_dist.data.image import decoded, opencv, with_channels
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.log import logger
 
@@ -174,8 +174,9 @@ def through_jpeg(pixels: np.ndarray, quality: int = 95) -> np.ndarray:
     """Return ``pixels`` (H, W, C) as a JPEG file of them has them."""
     cv2 = opencv()
     _, file = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])
-    kind = cv2.IMREAD_GRAYSCALE if pixels.shape[2] == 1 else cv2.IMREAD_COLOR
-    return with_channels(cv2.imdecode(file, kind))
+    image = decoded(file.reshape(-1), color=pixels.shape[2] > 1)
+    assert image is not None
+    return with_channels(image)
 
 
 def _equalized(pixels: np.ndarray, equalize: Any) -> np.ndarray:

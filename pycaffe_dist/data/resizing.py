@@ -128,11 +128,11 @@ class Expansion:
                 f"expand_param needs 1 mean_value or one for each of {channels} channels, found "
                 f"{self._mean.size}"
             )
-        fill = self._mean if self._mean.size else np.zeros(1)
+        fill = np.resize(self._mean, channels) if self._mean.size else np.zeros(channels)
         if pixels.dtype == np.uint8:
             fill = np.clip(np.rint(fill), 0, 255)
-        expanded = np.empty((*canvas.size, channels), pixels.dtype)
-        expanded[...] = fill
-        rows = slice(canvas.top, canvas.top + height)
-        expanded[rows, canvas.left : canvas.left + width] = pixels
-        return expanded
+        bottom = canvas.size[0] - canvas.top - height
+        right = canvas.size[1] - canvas.left - width
+        sides, cv2 = (canvas.top, bottom, canvas.left, right), opencv()
+        way, value = cv2.BORDER_CONSTANT, fill.tolist()
+        return with_channels(cv2.copyMakeBorder(pixels, *sides, borderType=way, value=value))
