@@ -38,7 +38,8 @@ class MaskOptions:
     whole image, NONE nothing.  ``size`` (height, width) resizes unless it is (0, 0), the mask by
     ``nearest`` pixels or like the image.  One of the ``scales``, if there are any, is drawn for
     each image.  Images smaller than ``padded`` (height, width) are padded at the bottom and the
-    right: images with ``mean``, masks with ``ignored``.
+    right: images with ``mean``, masks with ``ignored``.  Masks are ``divisor`` times smaller than
+    images.
     """
 
     root: str
@@ -47,6 +48,7 @@ class MaskOptions:
     label_type: int = PIXEL
     ignored: int = _MOST
     nearest: bool = False
+    divisor: int = 1
     scales: Sequence[float] = ()
     padded: tuple[int, int] = (0, 0)
     mean: Sequence[float] = ()
@@ -108,12 +110,13 @@ class MaskReader:
                 raise DataError(f"expected a label from 0 to {_MOST}, found '{word}'")
             return np.full(size, int(word), np.uint8)
         mask = read_image(options.root + word, False)
+        size = size[0] // options.divisor, size[1] // options.divisor
         if all(options.size):
-            mask = resize(mask, *options.size, nearest=options.nearest)
+            mask = resize(mask, *size, nearest=options.nearest)
         if mask.shape[1:] != size:
             raise DataError(
-                f"mask '{options.root}{word}' has size {mask.shape[1:]} (height, width), its image "
-                f"{size}"
+                f"mask '{options.root}{word}' should have size {size} (height, width) like its "
+                f"image, found {mask.shape[1:]}"
             )
         return mask[0]
 
@@ -147,15 +150,15 @@ class MaskLoader(ImageLoader):
     """Loads batches of images, masks (n, 1, h, w) and, with ``sizes``, image sizes (n, 1, 1, 2).
 
     ``masks`` transforms masks: it has the transformer's key, so that both are cropped alike.  A
-    size is an image's height and width, at most the top's.
+    size is an image's height and width, at most the top's.  Masks are ``divisor`` times smaller.
     """
 
-    def __init__(self, *wanted: Any, masks: Transformer, sizes: bool):
-        self._masks, self._sizes = masks, sizes
+    def __init__(self, *wanted: Any, masks: Transformer, sizes: bool, divisor: int = 1):
+        self._masks, self._sizes, self._divisor = masks, sizes, divisor
         super().__init__(*wanted)
 
     def _top_shapes(self, shape: Shape) -> list[tuple[int, ...]]:
-        n, size = self._batch_size, shape[1:]
+        n, size = self._batch_size, (shape[1] // self._divisor, shape[2] // self._divisor)
         tops: list[tuple[int, ...]] = [(n, *shape), (n, 1, *size), (n, 1, 1, 2)]
         return tops[: 1 + self._labels + self._sizes]
 

@@ -83,8 +83,10 @@ class _MaskData(PrefetchingLayer):
         options = self.mask_options(transformer)
         reader = MaskReader(self._lines, order, options, transformer.key, decoders)
         wanted = reader, transformer, self.batch_size, self.shard, self.skip, self.labels
-        sizes = len(self.param.top) > 2
-        return [MaskLoader(*wanted, masks=masks, sizes=sizes) for _ in range(readers)]
+        sizes, divisor = len(self.param.top) > 2, options.divisor
+        return [
+            MaskLoader(*wanted, masks=masks, sizes=sizes, divisor=divisor) for _ in range(readers)
+        ]
 
     def image_transformation(self) -> tuple[Any, int]:
         """Return the ``transform_param`` of images, and the phase that it applies."""
@@ -148,7 +150,8 @@ class DenseImageData(_MaskData):
     ``dense_image_data_param.source`` has an image and its mask.  ``new_height`` and ``new_width``
     resize images bilinearly, masks to the nearest pixel.  ``crop_height`` and ``crop_width`` crop
     at random and ``mirror`` mirrors at random, in both phases, as in the fork.  Mean and scale of
-    ``transform_param`` apply to images only.
+    ``transform_param`` apply to images only.  With ``label_divide_factor`` (TimoSaemann/caffe-enet)
+    masks are so many times smaller than images.
     """
 
     tops = Arity(2, 2)
@@ -167,6 +170,11 @@ class DenseImageData(_MaskData):
                 "needs mirror, crop_height and crop_width in dense_image_data_param, not in "
                 "transform_param"
             )
+        own = self.own_param
+        if own.label_divide_factor < 1:
+            raise self.error("label_divide_factor must be at least 1, found 0")
+        if own.label_divide_factor > 1 and (own.crop_height or not own.new_height):
+            raise self.error("label_divide_factor needs new_height and new_width, and no crop")
 
     def image_transformation(self) -> tuple[Any, int]:
         param, own = caffe_pb2.TransformationParameter(), self.own_param
@@ -178,5 +186,5 @@ class DenseImageData(_MaskData):
         from pycaffe_dist.data.segmentation import MaskOptions
 
         param = self.own_param
-        size = param.new_height, param.new_width
-        return MaskOptions(param.root_folder, param.is_color, size, nearest=True)
+        size, divisor = (param.new_height, param.new_width), param.label_divide_factor
+        return MaskOptions(param.root_folder, param.is_color, size, nearest=True, divisor=divisor)

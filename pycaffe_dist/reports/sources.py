@@ -49,7 +49,7 @@ def _replace(layer: caffe_pb2.LayerParameter, shape: Sample | None) -> None:
     batch = max(1, own.batch_size)
     tops = list(layer.top)
     kept = caffe_pb2.LayerParameter(name=layer.name, type="Input", top=tops)
-    shapes = [(batch, *sample), *_other_tops(layer.type, batch, sample)]
+    shapes = [(batch, *sample), *_other_tops(layer.type, own, batch, sample)]
     for number in range(len(tops)):
         kept.input_param.shape.add(dim=shapes[min(number, len(shapes) - 1)])
     layer.CopyFrom(kept)
@@ -96,10 +96,11 @@ def _size(layer: caffe_pb2.LayerParameter, own: Any) -> tuple[int, int] | None:
     return None
 
 
-def _other_tops(type: str, batch: int, sample: Sample) -> list[tuple[int, ...]]:
+def _other_tops(type: str, own: Any, batch: int, sample: Sample) -> list[tuple[int, ...]]:
     """Return the shapes of the tops after the first; further ones are like the last."""
     if type == "AnnotatedData":
         return [(1, 1, 1, _BOX)]
     if type in _MASKS:
-        return [(batch, 1, *sample[1:]), (batch, 1, 1, 2)]
+        divisor = max(1, own.label_divide_factor) if type == "DenseImageData" else 1
+        return [(batch, 1, sample[1] // divisor, sample[2] // divisor), (batch, 1, 1, 2)]
     return [(batch, 1, 1, 1) if type == "VideoData" else (batch,)]

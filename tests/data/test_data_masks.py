@@ -99,6 +99,18 @@ def test_dense_masks_are_resized_to_the_nearest_label(images):
         assert np.array_equal(mask[i, 0], nearest)
 
 
+def test_dense_masks_may_be_smaller(images):
+    more = "new_height: 32 new_width: 24 label_divide_factor: 8 mirror: true"
+    data, mask = Run(_dense(images, 7, more)).batch()
+    assert data.shape == (7, 3, 32, 24) and mask.shape == (7, 1, 4, 3)
+    for i in range(7):
+        image = cv2.imread(str(images / f"{i}.png"))
+        mirrored = not np.array_equal(data[i], cv2.resize(image, (24, 32)).transpose(2, 0, 1))
+        labels = cv2.imread(str(images / f"{i}_mask.png"), cv2.IMREAD_GRAYSCALE)
+        expected = cv2.resize(labels, (3, 4), interpolation=cv2.INTER_NEAREST)
+        assert np.array_equal(mask[i, 0], expected[:, ::-1] if mirrored else expected)
+
+
 def test_ranks_see_together_what_one_rank_sees(images):
     wanted = "crop_size: 16 mirror: true scale_factors: 1 scale_factors: 1.5"
     one = Run(_segments(images, 6, wanted, "shuffle: true"))
@@ -123,7 +135,9 @@ def test_bad_lists_and_images_are_named(images, tmp_path):
     with pytest.raises(DataError, match=r"list:2: cannot read image 'no.png'"):
         run("no.png no.png")
     cv2.imwrite(str(tmp_path / "small.png"), np.zeros((3, 4), np.uint8))
-    with pytest.raises(DataError, match=r"list:2: mask .*size \(3, 4\).* its image \(30, 24\)"):
+    with pytest.raises(
+        DataError, match=r"list:2: mask .*should have size \(30, 24\) .*found \(3, 4\)"
+    ):
         run(f"{images}/1.png {tmp_path}/small.png")
     with pytest.raises(DataError, match=r"list:1: expected a label from 0 to 255, found"):
         run(f"{images}/1.png 256", "label_type: IMAGE")
@@ -136,6 +150,7 @@ def test_bad_lists_and_images_are_named(images, tmp_path):
         (_segments(Path("x"), 1, more="new_height: 3"), "both new_height and new_width"),
         (_segments(Path("x"), 1), "cannot read the list 'x/list'"),
         (_dense(Path("x"), 1, "crop_width: 3"), "a crop's height and width"),
+        (_dense(Path("x"), 1, "label_divide_factor: 2"), "needs new_height and new_width"),
         (_dense(Path("x"), 1, transform="mirror: true"), "in dense_image_data_param"),
         (_segments(Path("x"), 1, "mean_file: 'm'"), "needs mean_value instead of mean_file"),
         (_segments(Path("x"), 1, "scale_factors: 0"), "scale_factors must be above 0"),

@@ -11,11 +11,11 @@ import time
 import numpy as np
 import pytest
 
-from pycaffe_dist.data.prefetch import Buffer, Prefetcher
+from pycaffe_dist.data.prefetch import Buffer, Loader, Prefetcher
 from pycaffe_dist.errors import DataError
 
 
-class _Numbers:
+class _Numbers(Loader):
     """Batch b holds b; batches in ``odd`` are longer, batch ``bad`` cannot be read."""
 
     dtype = np.dtype(np.float32)
