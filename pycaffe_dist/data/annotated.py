@@ -32,7 +32,7 @@ class Emission(NamedTuple):
     share: float
 
     @classmethod
-    def of(cls, param: Any) -> Emission:
+    def of(cls, param: caffe_pb2.TransformationParameter) -> Emission:
         """Return the rule of a ``transform_param``."""
         if not param.HasField("emit_constraint"):
             return cls(annotation.TOUCHED, 0.0)
@@ -41,7 +41,7 @@ class Emission(NamedTuple):
         return cls(annotation.CENTER if center else annotation.COVERED, constraint.emit_overlap)
 
 
-def sampler_table(samplers: Sequence[Any]) -> np.ndarray:
+def sampler_table(samplers: Sequence[caffe_pb2.BatchSampler]) -> np.ndarray:
     """Return BatchSamplers as rows for `sample_crops`; raises `DataError` for impossible ones."""
     table = np.full((len(samplers), annotation.SAMPLER_COLUMNS), np.nan, np.float32)
     for row, param in zip(table, samplers):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from pycaffe_dist.data.image import decoded, opencv, with_channels
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.log import logger
+from pycaffe_dist.schema import caffe_pb2
 
 _LEVELS = np.arange(256, dtype=np.float32)
 _HUE, _SATURATION = 0, 1
@@ -38,7 +39,7 @@ class Distortion:
     last.  Raises DataError.
     """
 
-    def __init__(self, param: Any):
+    def __init__(self, param: caffe_pb2.DistortionParameter):
         self._param = param
         for name in ("brightness_delta", "hue_delta", "contrast_lower", "saturation_lower"):
             if not getattr(param, name) >= 0:
@@ -98,7 +99,7 @@ class Distortion:
         return np.ascontiguousarray(pixels[:, :, rng.permutation(3)])
 
 
-def _factor(rng: np.random.Generator, param: Any, name: str) -> float:
+def _factor(rng: np.random.Generator, param: caffe_pb2.DistortionParameter, name: str) -> float:
     return rng.uniform(getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper"))
 
 
@@ -109,7 +110,7 @@ class Noise:
     the fork then reads the bytes of floats as pixels.  Raises DataError.
     """
 
-    def __init__(self, param: Any):
+    def __init__(self, param: caffe_pb2.NoiseParameter):
         self._param = param
         self._values = np.array(param.saltpepper_param.value, np.float32)
         if param.convert_to_lab:
@@ -179,7 +180,7 @@ def through_jpeg(pixels: np.ndarray, quality: int = 95) -> np.ndarray:
     return with_channels(image)
 
 
-def _equalized(pixels: np.ndarray, equalize: Any) -> np.ndarray:
+def _equalized(pixels: np.ndarray, equalize: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Return ``pixels`` with ``equalize`` applied to their brightness."""
     if pixels.shape[2] == 1:
         return equalize(pixels[:, :, 0])[:, :, None]

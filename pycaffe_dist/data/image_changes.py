@@ -14,6 +14,7 @@ from pycaffe_dist.data.resizing import Expansion, Resizing
 from pycaffe_dist.data.scale_crops import ScaleCrops
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.kernels.transform import is_mirrored
+from pycaffe_dist.schema import caffe_pb2
 
 
 class ImageChanges:
@@ -27,7 +28,7 @@ class ImageChanges:
 
     def __init__(
         self,
-        param: Any,
+        param: caffe_pb2.TransformationParameter,
         key: int,
         mean_values: np.ndarray,
         crop: tuple[int, int] | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Resizing:
     DataError.
     """
 
-    def __init__(self, param: Any):
+    def __init__(self, param: caffe_pb2.ResizeParameter):
         self.mode: int = param.resize_mode
         self.wanted: Size = (param.height, param.width)
         if not all(self.wanted):
@@ -105,7 +105,7 @@ class Expansion:
     Raises DataError.
     """
 
-    def __init__(self, param: Any, mean_values: np.ndarray):
+    def __init__(self, param: caffe_pb2.ExpansionParameter, mean_values: np.ndarray):
         self._share, self._most = param.prob, param.max_expand_ratio
         if not self._most > 1:
             raise DataError(f"expand_param needs a max_expand_ratio above 1, found {self._most:g}")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from pycaffe_dist.data.image import opencv, with_channels
 from pycaffe_dist.errors import DataError
+from pycaffe_dist.schema import caffe_pb2
 
 _RATIOS = (1.0, 0.875, 0.75, 0.66)
 # A crop's side that is this near to the wanted one is the wanted one.
@@ -26,7 +25,12 @@ class ScaleCrops:
     Raises DataError.
     """
 
-    def __init__(self, param: Any, crop: tuple[int, int] | None, train: bool):
+    def __init__(
+        self,
+        param: caffe_pb2.TransformationParameter,
+        crop: tuple[int, int] | None,
+        train: bool,
+    ):
         self._crop, self._flow, self._distortion = crop, param.is_flow, param.max_distort
         self._crops = train and (param.multi_scale or param.fix_crop)
         if (param.multi_scale or param.fix_crop) and crop is None:

@@ -164,7 +164,7 @@ class Transformer:
         self._settings[shape] = (*self.drawing, self._mean, values, scale)
 
 
-def _crop(param: Any) -> tuple[int, int] | None:
+def _crop(param: caffe_pb2.TransformationParameter) -> tuple[int, int] | None:
     """Return a ``transform_param``'s crop size (height, width), None for whole images."""
     sides = param.crop_h or param.crop_height, param.crop_w or param.crop_width
     if param.crop_size:

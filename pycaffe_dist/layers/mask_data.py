@@ -58,7 +58,7 @@ class _MaskData(PrefetchingLayer):
             logger.info("Shuffling data")
         logger.info("A total of %d images.", len(self._lines))
 
-    def crop_transformer(self, param: Any, phase: int) -> Transformer:
+    def crop_transformer(self, param: caffe_pb2.TransformationParameter, phase: int) -> Transformer:
         """Return a transformer that makes the same crops as any other of this layer."""
         from pycaffe_dist.data.transformer import Transformer
 
@@ -88,7 +88,7 @@ class _MaskData(PrefetchingLayer):
             MaskLoader(*wanted, masks=masks, sizes=sizes, divisor=divisor) for _ in range(readers)
         ]
 
-    def image_transformation(self) -> tuple[Any, int]:
+    def image_transformation(self) -> tuple[caffe_pb2.TransformationParameter, int]:
         """Return the ``transform_param`` of images, and the phase that it applies."""
         return self.param.transform_param, self.phase
 
@@ -176,7 +176,7 @@ class DenseImageData(_MaskData):
         if own.label_divide_factor > 1 and (own.crop_height or not own.new_height):
             raise self.error("label_divide_factor needs new_height and new_width, and no crop")
 
-    def image_transformation(self) -> tuple[Any, int]:
+    def image_transformation(self) -> tuple[caffe_pb2.TransformationParameter, int]:
         param, own = caffe_pb2.TransformationParameter(), self.own_param
         param.CopyFrom(self.param.transform_param)
         param.mirror, param.crop_h, param.crop_w = own.mirror, own.crop_height, own.crop_width
