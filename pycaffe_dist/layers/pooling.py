@@ -114,12 +114,13 @@ class Pooling(Layer):
 
     def _size_of_window(self, param: Any) -> tuple[int, int]:
         square = param.HasField("kernel_size")
-        given = [square, param.HasField("kernel_h"), param.HasField("kernel_w")]
+        sides = [param.HasField("kernel_h"), param.HasField("kernel_w")]
         if self._global:
-            if any(given):
+            if square or any(sides):
                 raise self.error("takes no kernel size with global_pooling")
             return 0, 0
-        if given not in ([True, False, False], [False, True, True]):
+        # Caffe reads kernel_size and ignores one of the others beside it.
+        if square == all(sides):
             raise self.error("needs either kernel_size or both kernel_h and kernel_w")
         kernel = (param.kernel_size,) * 2 if square else (param.kernel_h, param.kernel_w)
         if 0 in kernel:
