@@ -23,7 +23,8 @@ def add_flags(parser: FlagParser) -> None:
         parser,
         "shape",
         metavar="C,H,W",
-        help="the shape of a sample, if the data layer does not contain it",
+        help="the shape of a sample, if the data layer does not contain it; or TOP=DIM,DIM,… for "
+        "each top of a Python layer that brings data in, with blanks between",
     )
 
 
@@ -32,17 +33,18 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.log import NOTICE, logger
     from pycaffe_dist.net import Net
     from pycaffe_dist.net.rules import with_state
-    from pycaffe_dist.reports.sources import without_sources
-    from pycaffe_dist.reports.summary import data_shape, summarize, table
+    from pycaffe_dist.reports.sources import data_shape, without_sources
+    from pycaffe_dist.reports.summary import summarize, table
     from pycaffe_dist.schema import caffe_pb2, text
 
     phase = caffe_pb2.Phase.Value(options.phase or "TEST")
-    net = with_state(text.read_net(options.model), phase, options.level, split_list(options.stage))
-    net = without_sources(net, data_shape(options.shape))
+    net, places = text.read_net_with_places(options.model)
+    net = with_state(net, phase, options.level, split_list(options.stage))
+    net = without_sources(net, data_shape(options.shape), places)
     level = logger.level
     logger.setLevel(max(level, NOTICE))
     try:
-        print(table(summarize(Net(net))))
+        print(table(summarize(Net(net, places=places))))
     finally:
         logger.setLevel(level)
     return 0

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pycaffe_dist.errors import NetError
 from pycaffe_dist.layers import Layer
 from pycaffe_dist.net import Net
 
@@ -116,14 +115,3 @@ def _size(count: float) -> str:
             return f"{count:.4g} {unit}"
         count /= 1024
     return f"{count:.4g} GiB"
-
-
-def data_shape(text: str) -> tuple[int, int, int] | None:
-    """Return ``CHANNELS,HEIGHT,WIDTH`` as numbers, None for an empty text; raises NetError."""
-    if not text:
-        return None
-    parts = text.replace("x", ",").split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) for part in parts):
-        raise NetError(f"a sample's shape is CHANNELS,HEIGHT,WIDTH, found '{text}'")
-    channels, height, width = map(int, parts)
-    return channels, height, width

@@ -138,6 +138,42 @@ def test_summarize_needs_a_shape(tmp_path, capsys):
     assert "2x1x8x9" in capsys.readouterr().out
 
 
+def test_summarize_names_the_line_of_a_wrong_layer(tmp_path, capsys):
+    path = tmp_path / "net.prototxt"
+    path.write_text(SMALL.replace("kernel_size: 3", "kernel_size: 30"))
+    assert _run(summarize, path) == WRONG_INPUT
+    assert f"{path}:5: layer 'conv' (Convolution)" in capsys.readouterr().err
+
+
+PYTHON = """
+layer { name: "other" type: "Python" top: "data" include { phase: TRAIN }
+  python_param { module: "absent" layer: "Source" } }
+layer { name: "source" type: "Python" top: "data" top: "im_info" include { phase: TEST }
+  python_param { module: "absent" layer: "Source" } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" inner_product_param { num_output: 5 }
+  top: "ip" }
+"""
+
+
+def test_summarize_replaces_python_layers_that_bring_data_in(tmp_path, capsys):
+    path = tmp_path / "net.prototxt"
+    path.write_text(PYTHON)
+    assert _run(summarize, path) == WRONG_INPUT
+    message = capsys.readouterr().err
+    assert f"{path}:4: layer 'source' (Python)" in message
+    assert "--shape='data=DIM,DIM,… im_info=DIM,DIM,…'" in message
+    assert _run(summarize, path, "--shape=data=2,3,4,5 im_info=1,3") == 0
+    output = capsys.readouterr().out
+    assert "2x3x4x5 1x3" in output and "305" in output
+
+
+@pytest.mark.parametrize("shape", ["1,2", "data=", "data=0", "a,b,c"])
+def test_summarize_refuses_a_wrong_shape(tmp_path, capsys, shape):
+    (tmp_path / "net.prototxt").write_text(PYTHON)
+    assert _run(summarize, tmp_path / "net.prototxt", f"--shape={shape}") == WRONG_INPUT
+    assert "CHANNELS,HEIGHT,WIDTH" in capsys.readouterr().err
+
+
 SOLVER = GOLDEN / "solver"
 
 
