@@ -99,6 +99,9 @@ class Testing:
         state, cluster = self._state, self._cluster
         logger.info("Iteration %d, Testing net (#%d)", state.iteration, number)
         batches = state.take_batches(number, self._param.test_iter[number])
+        if not batches:
+            logger.warning("test_iter of test net #%d is 0: there is nothing to average", number)
+            return True
         sums = np.zeros(1 + len(read_outputs(net)))
         detections = Detections(net)
         for batch in batches:

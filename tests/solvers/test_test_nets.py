@@ -52,3 +52,12 @@ def test_weights_of_layers_that_only_the_test_net_has_are_loaded_into_it(solver,
     (test_net,) = solver.test_nets
     assert (weights(test_net, "extra") == 5).all()
     np.testing.assert_array_equal(weights(solver.net, "ip"), weights(source, "ip"))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_test_of_no_batches_returns_nothing(tmp_path, caplog):
+    fields = f"test_net_param {{ {LARGER % 0} }} test_iter: 0 test_interval: 100"
+    solver = Solver(tiny_param(tmp_path, fields))
+    solver.test_all()
+    assert "test_iter of test net #0 is 0" in caplog.text
+    solver.close()
