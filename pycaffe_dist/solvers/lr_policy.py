@@ -24,8 +24,8 @@ class LearningRate:
     """The learning rate over the iterations of one run.
 
     ``current_step`` is what a solver state keeps for the step, multistep and plateau policies.
-    Not in Caffe: plateau, min_lr and warm-up.  Raises UsageError for an unknown policy or a field
-    out of range.
+    Not in Caffe: plateau, multifixed, min_lr and warm-up.  Raises UsageError for an unknown policy
+    or a field out of range.
     """
 
     def __init__(self, param: SolverParameter):
@@ -42,6 +42,7 @@ class LearningRate:
             "poly": LearningRate._poly,
             "sigmoid": LearningRate._sigmoid,
             "plateau": LearningRate._plateau,
+            "multifixed": LearningRate._multifixed,
         }
         name = param.lr_policy
         if name not in policies:
@@ -54,6 +55,11 @@ class LearningRate:
             raise UsageError(f"lr_policy '{name}' needs a gamma of at least 0, got {param.gamma:g}")
         if name == "plateau" and min(param.plateau_winsize, default=0) <= 0:
             raise UsageError("lr_policy 'plateau' needs a plateau_winsize above 0 for each drop")
+        if name == "multifixed" and not 0 < len(param.stagelr) == len(param.stageiter):
+            raise UsageError(
+                "lr_policy 'multifixed' needs a stageiter for each stagelr, found "
+                f"{len(param.stageiter)} and {len(param.stagelr)}"
+            )
         if param.warmup_type not in _WARMUP_POWERS:
             raise UsageError(
                 f"unknown warmup_type '{param.warmup_type}'; known are {', '.join(_WARMUP_POWERS)}"
@@ -127,6 +133,12 @@ class LearningRate:
             self.current_step += 1
             logger.info("MultiStep Status: Iteration %d, step = %d", iteration, self.current_step)
         return self._param.base_lr * self._param.gamma**self.current_step
+
+    def _multifixed(self, iteration: int) -> float:
+        """A stage has its rate up to its iteration, inclusive, as in hustzxd/caffe-yolo."""
+        p = self._param
+        stages = (rate for rate, last in zip(p.stagelr, p.stageiter) if iteration <= last)
+        return next(stages, p.stagelr[-1])
 
     def _poly(self, iteration: int) -> float:
         p = self._param

@@ -28,6 +28,10 @@ def rates(fields: str, iterations: int = 12) -> list[float]:
             lambda i: 2 * 0.5 ** ((i >= 2) + (i >= 5)),
         ),
         (
+            "lr_policy: 'multifixed' stagelr: 3 stageiter: 4 stagelr: 1 stageiter: 8",
+            lambda i: 3 if i <= 4 else 1,
+        ),
+        (
             "lr_policy: 'sigmoid' gamma: 0.5 stepsize: 4",
             lambda i: 2 / (1 + math.exp(-0.5 * (i - 4))),
         ),
@@ -46,6 +50,12 @@ def test_poly_ends_at_zero():
 def test_a_policy_without_its_field_is_refused():
     with pytest.raises(UsageError, match="'step' needs a stepsize above 0, found 0"):
         rates("lr_policy: 'step' gamma: 0.5")
+
+
+@pytest.mark.parametrize("fields", ["", "stagelr: 1", "stagelr: 1 stageiter: 2 stageiter: 3"])
+def test_multifixed_needs_a_last_iteration_for_each_rate(fields):
+    with pytest.raises(UsageError, match="'multifixed' needs a stageiter for each stagelr"):
+        rates(f"lr_policy: 'multifixed' {fields}")
 
 
 def test_the_error_of_an_unknown_policy_names_the_nearest():

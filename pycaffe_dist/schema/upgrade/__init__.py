@@ -67,6 +67,8 @@ def upgrade_net(net: caffe_pb2.NetParameter, file: str = "", lines: Sequence[int
         if _upgrade_inputs(net, fail):
             origins.insert(0, None)
         notes.append("replaced input fields by an Input layer")
+    if _rename_holes(net, fail):
+        notes.append("replaced hole by dilation")
     if _freeze_batch_norm(net):
         notes.append("set lr_mult and decay_mult of BatchNorm's three blobs to 0")
     return Upgrade(tuple(notes), tuple(origins))
@@ -90,6 +92,25 @@ def _upgrade_inputs(net: caffe_pb2.NetParameter, fail: Callable[[str], PrototxtE
     for field in ("input", "input_shape", "input_dim"):
         net.ClearField(field)
     return bool(shapes)
+
+
+def _rename_holes(net: caffe_pb2.NetParameter, fail: Callable[[str], PrototxtError]) -> bool:
+    """Turn the hole of convolutions, of DeepLab's first forks, into dilation."""
+    renamed = False
+    for layer in net.layer:
+        param = layer.convolution_param
+        given = [name for name in ("hole", "hole_h", "hole_w") if param.HasField(name)]
+        if not given:
+            continue
+        if param.dilation or given not in (["hole"], ["hole_h", "hole_w"]):
+            raise fail(
+                f"layer '{layer.name}' needs one of dilation, hole, or both hole_h and hole_w"
+            )
+        param.dilation.extend(getattr(param, name) for name in given)
+        for name in given:
+            param.ClearField(name)
+        renamed = True
+    return renamed
 
 
 def _freeze_batch_norm(net: caffe_pb2.NetParameter) -> bool:

@@ -50,6 +50,11 @@ TYPES = {
     "TANH": "TanH",
     "THRESHOLD": "Threshold",
     "WINDOW_DATA": "WindowData",
+    # Forks.
+    "BN": "BN",
+    "INTERP": "Interp",
+    "SEG_ACCURACY": "SegAccuracy",
+    "IMAGE_SEG_DATA": "ImageSegData",
 }
 
 _TRANSFORMED = {
