@@ -70,8 +70,9 @@ format: install ## format the sources and mend what ruff can mend
 proto: install ## generate the message classes from proto/caffe.proto
 	$(BIN)/python scripts/generate_proto.py
 
-catalogue: install ## write docs/layers.md from the layers' docstrings and proto/caffe.proto
+catalogue: install ## write docs/layers.md and docs/forks.md from the sources
 	$(BIN)/python scripts/generate_layers.py
+	$(BIN)/python scripts/generate_forks.py
 
 clean: ## remove what make install and make train made, but not the data
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -23,7 +23,7 @@ exits with `exit_status`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class PcaffeError(RuntimeError):
@@ -96,6 +96,11 @@ class ClusterError(PcaffeError):
     """Ranks, hosts, exchanges or MPI fail or do not support a request."""
 
 
+# The part of letters that two words share, one of which may be the other mistyped.
+_NEAR = 0.8
+# Letters that one of them may have more.
+_MOST_LETTERS = 2
+
 #: Exit statuses: after a failure that may not happen at the next start, and after one that would.
 FAILURE, WRONG_INPUT = 1, 2
 
@@ -111,6 +116,23 @@ def exit_status(error: BaseException) -> int:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the nearest known word, or the empty string."""
-    by_lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean '{by_lower[near[0]]}'?" if near else ""
+    return _hint(word, {name.lower(): name for name in known})
+
+
+def did_you_mean_field(word: str, known: Iterable[str]) -> str:
+    """Return the same for the name of a field; the ends that many names share do not count."""
+    stems = {name.lower().removesuffix("_param"): name for name in known}
+    return _hint(word.removesuffix("_param"), stems)
+
+
+def _hint(word: str, names: Mapping[str, str]) -> str:
+    word = word.lower()
+    near = [name for name in difflib.get_close_matches(word, names, 3, 0.6) if _alike(word, name)]
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
+
+
+def _alike(word: str, name: str) -> bool:
+    """Tell whether one may be the other mistyped: Convolutoin, lmbd; not Flip, ROIPooling."""
+    alike = difflib.SequenceMatcher(None, word, name).ratio()
+    near = alike >= _NEAR and abs(len(word) - len(name)) <= _MOST_LETTERS
+    return near or sorted(word) == sorted(name)

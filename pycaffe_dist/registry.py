@@ -14,6 +14,9 @@ from pycaffe_dist.errors import PcaffeError, UsageError, did_you_mean
 
 T = TypeVar("T")
 
+# An error lists no more names.
+_MOST_CHOICES = 20
+
 
 class Registry(Generic[T]):
     """The classes of one kind, registered by the modules of ``package``.
@@ -60,7 +63,9 @@ class Registry(Generic[T]):
             if not name:
                 raise self._error(f"no {self._kind} is given") from None
             known = [*also, *sorted(self._classes)]
-            hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+            hint = did_you_mean(name, known)
+            if not hint and len(known) <= _MOST_CHOICES:
+                hint = f"; known are {', '.join(known)}"
             raise self._error(f"unknown {self._kind} '{name}'{hint}") from None
 
     def _scan(self) -> None:

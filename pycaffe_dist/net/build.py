@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from pycaffe_dist import device
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.errors import LayerError, NetError, PcaffeError
-from pycaffe_dist.layers import Arity, Layer, LayerContext, layer_class
+from pycaffe_dist.errors import LayerError, NetError, PcaffeError, did_you_mean
+from pycaffe_dist.layers import Arity, Layer, LayerContext, layer_class, layer_types
 from pycaffe_dist.log import logger
 from pycaffe_dist.net.parameter import Parameter
-from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.schema import caffe_pb2, forks
 
 AUTOMATIC = "(automatic)"
 
@@ -62,6 +62,7 @@ class Builder:
 
     def build(self) -> None:
         """Make all nodes; raises NetError or LayerError with the layer's place."""
+        self._check_types()
         for layer_param in self._param.layer:
             self._add(layer_param)
         _skip_what_does_not_reach_the_loss(self.nodes)
@@ -211,6 +212,8 @@ class Builder:
                 layer.reshape(node.bottom, node.top)
         except LayerError:
             raise
+        except MemoryError as error:
+            raise out_of_memory(layer, "setup", error) from error
         except NetError as error:
             raise self._error(layer_param, str(error)) from None
 
@@ -224,6 +227,23 @@ class Builder:
                 logger.info("    with loss weight %g", weight)
             self._memory += blob.count
         logger.info("Memory required for data: %d", self._memory * self._context.dtype.itemsize)
+
+    def _check_types(self) -> None:
+        """Raise NetError if the net has layers of unknown types, unless a type is mistyped."""
+        known = layer_types()
+        missing = [
+            layer
+            for layer in self._param.layer
+            if layer.type
+            and layer.type not in known
+            and (layer.type in forks.TYPES or not did_you_mean(layer.type, known))
+        ]
+        places = [self._where.get(layer.name, "") for layer in missing]
+        lines = [int(place.rpartition(":")[2] or 0) if ":" in place else 0 for place in places]
+        if missing:
+            where = f"{places[0]}: " if places[0] else ""
+            kinds = ((layer.type, layer.name, line) for layer, line in zip(missing, lines))
+            raise NetError(where + forks.unknown_types(kinds))
 
     def _add_parameters(self, node: Node) -> bool:
         """Register the layer's parameters; return whether any of them is learnt."""
@@ -309,3 +329,10 @@ def _force_backward(nodes: list[Node]) -> None:
             for index, propagates in enumerate(node.propagate_down)
         ]
         node.layer.param_propagate_down = [True] * len(node.layer.blobs)
+
+
+def out_of_memory(layer: Layer, what: str, error: MemoryError) -> MemoryError:
+    """Return an error of a layer's method with its name and place."""
+    place = f"{layer.context.where}: " if layer.context.where else ""
+    reason = str(error) or "no memory is left"
+    return MemoryError(f"{place}layer '{layer.name}' ({layer.type}): {what}: {reason}")

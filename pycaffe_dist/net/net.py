@@ -16,7 +16,7 @@ from pycaffe_dist.layers import Layer, LayerContext
 from pycaffe_dist.layers.joined import Joined
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import debug, idle, weights
-from pycaffe_dist.net.build import Builder
+from pycaffe_dist.net.build import Builder, out_of_memory
 from pycaffe_dist.net.diff_sharing import Turns, share_diffs
 from pycaffe_dist.net.fusion import Fusing
 from pycaffe_dist.net.in_place import check_in_place
@@ -212,7 +212,7 @@ class Net:
                 joined.forward(bottom, node.top)
                 self._fusing.ran(joined, index)
         except MemoryError as error:
-            raise _out_of_memory(layer, "forward", error) from error
+            raise out_of_memory(layer, "forward", error) from error
 
     def backward(
         self,
@@ -268,7 +268,7 @@ class Net:
                     else:
                         self._fusing.backward(index)
             except MemoryError as error:
-                raise _out_of_memory(node.layer, "backward", error) from error
+                raise out_of_memory(node.layer, "backward", error) from error
             self._turns.end(index)
             if self.debug_info:
                 debug.log_backward(self, index)
@@ -335,10 +335,3 @@ def _on_host(callbacks: list[Callable[[Any], None]], argument: Any) -> None:
 
 def _shapes(blobs: Iterable[Blob]) -> list[tuple[int, ...]]:
     return [blob.shape for blob in blobs]
-
-
-def _out_of_memory(layer: Layer, what: str, error: MemoryError) -> MemoryError:
-    """Return the error with the layer's name and place."""
-    place = f"{layer.context.where}: " if layer.context.where else ""
-    reason = str(error) or "no memory is left"
-    return MemoryError(f"{place}layer '{layer.name}' ({layer.type}): {what}: {reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,9 +13,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from pycaffe_dist import limits
-from pycaffe_dist.errors import PrototxtError, did_you_mean
+from pycaffe_dist.errors import PrototxtError, did_you_mean, did_you_mean_field
 from pycaffe_dist.log import logger
-from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.schema import caffe_pb2, forks
 from pycaffe_dist.schema.places import (
     Lines,
     Places,
@@ -24,11 +25,14 @@ from pycaffe_dist.schema.places import (
     tokens,
 )
 from pycaffe_dist.schema.reading import looks_like_text, read_bytes
+from pycaffe_dist.schema.survey import Survey, Unknown, survey
 from pycaffe_dist.schema.upgrade import upgrade_net, upgrade_solver
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 _Path = str | os.PathLike[str]
 
+# An error lists no more choices.
+_MOST_CHOICES = 20
 _NOUNS = {"NetParameter": "net", "SolverParameter": "solver"}
 _TAKES = {
     FieldDescriptor.TYPE_INT32: "a whole number from -2147483648 to 2147483647",
@@ -110,7 +114,7 @@ def parse(text: str, message: AnyMessage, file: str = "") -> AnyMessage:
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
-        raise _explained(error, text, message.DESCRIPTOR, file) from None
+        _parse_without_ignored(error, text, message, file)
     missing = message.FindInitializationErrors()
     if missing:
         layer = re.match(r"layer\[(\d+)\]", missing[0])
@@ -121,6 +125,33 @@ def parse(text: str, message: AnyMessage, file: str = "") -> AnyMessage:
     if name:
         raise PrototxtError(f"{name} holds a zero byte", file)
     return message
+
+
+def _parse_without_ignored(
+    error: text_format.ParseError, text: str, message: Message, file: str
+) -> None:
+    """Parse again without the fields of forks that change no number; warn about them."""
+    found = survey(text, message.DESCRIPTOR)
+    ignored = [field for field in found.unknown if forks.is_ignored(field)]
+    if not ignored:
+        raise _explained(error, text, message.DESCRIPTOR, file, found) from None
+    text = _blanked(text, ignored)
+    message.Clear()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as other:
+        raise _explained(other, text, message.DESCRIPTOR, file, found) from None
+    names = ", ".join(dict.fromkeys(field.field for field in ignored))
+    logger.warning("%s: ignored fields of forks that change no number: %s", file, names)
+
+
+def _blanked(text: str, fields: Sequence[Unknown]) -> str:
+    """Return a text with blanks for some fields, so that lines and columns stay the same."""
+    parts, end = [], 0
+    for field in fields:
+        parts += [text[end : field.offset], re.sub(r"[^\n]", " ", text[field.offset : field.end])]
+        end = field.end
+    return "".join([*parts, text[end:]])
 
 
 def _string_with_zero(message: Message) -> str:
@@ -153,20 +184,24 @@ def _as_printf(match: re.Match[str]) -> str:
 
 
 def _explained(
-    error: text_format.ParseError, text: str, root: Descriptor, file: str
+    error: text_format.ParseError, text: str, root: Descriptor, file: str, found: Survey
 ) -> PrototxtError:
     lines = Lines(text)
     offset = lines.offset(error.GetLine() or 1, error.GetColumn() or 1)
-    explanation = _Explanation(text, offset, root)
-    message, offset = explanation.of(str(error))
+    missing = [layer for layer in found.layers if layer.type in forks.TYPES]
+    if missing and any(field.offset <= offset < field.end for field in found.unknown):
+        places = [(layer.type, layer.name, lines.line(layer.offset)) for layer in missing]
+        return PrototxtError(forks.unknown_types(places), file, places[0][2])
+    message, offset = _Explanation(text, offset, root, found).of(str(error))
     return PrototxtError(message, file, lines.line(offset), lines.column(offset))
 
 
 class _Explanation:
     """Explains an error at a place of a prototxt, in the terms of its author."""
 
-    def __init__(self, text: str, offset: int, root: Descriptor):
+    def __init__(self, text: str, offset: int, root: Descriptor, found: Survey):
         self.text, self.offset, self.root = text, offset, root
+        self.unknown = next((u for u in found.unknown if u.offset <= offset < u.end), None)
         self.around: Surroundings = surroundings(text, offset)
         token = next(tokens(text, offset), None)
         self.found = f"'{token.text}'" if token else "the end of the file"
@@ -223,13 +258,23 @@ class _Explanation:
             known = caffe_pb2.DESCRIPTOR.message_types_by_name[other].fields_by_name
             if len(self.messages) == 1 and other != self.root.name and name in known:
                 return f"{text}: this looks like the prototxt of a {kind}"
-        return text + did_you_mean(name, message.fields_by_name)
+        layer = self.unknown.layer if self.unknown else None
+        if layer and layer.type:
+            text = f"layer '{layer.name}' ({layer.type}): {text}"
+        refusal = forks.refusal(self.unknown) if self.unknown else ""
+        if refusal:
+            return text + refusal
+        return text + did_you_mean_field(name, message.fields_by_name)
 
     def _wrong_value(self, field: FieldDescriptor) -> str:
         text = f"{self._field_named()} takes "
         if field.enum_type is None:
             return f"{text}{_TAKES[field.type]}, found {self.found}"
         known = [value.name for value in field.enum_type.values]
+        layer = self.unknown.layer if self.unknown else None
+        if len(known) > _MOST_CHOICES and layer:
+            hint = did_you_mean(self.found.strip("\"'"), known)
+            return f"layer '{layer.name}' is of the unknown type {self.found}{hint}"
         if self.found[1:-1].strip("\"'") in known:
             hint = ", which is written without quotes"
         else:

@@ -7,6 +7,7 @@ import pytest
 from nets import build, input_layer, ip, parse
 
 from pycaffe_dist.errors import LayerError, NetError
+from pycaffe_dist.layers import layer_class
 from pycaffe_dist.net import Net
 from pycaffe_dist.schema import caffe_pb2, text
 
@@ -264,3 +265,45 @@ def test_the_log_is_caffes(caplog):
         )
     lines = [record.getMessage() for record in caplog.records]
     assert lines[lines.index("Creating layer data") :] == LOG.strip().splitlines()
+
+
+def test_kernel_size_beside_one_side_of_the_kernel():
+    """Caffe reads kernel_size then."""
+    pool = "layer { name: 'p' type: 'Pooling' bottom: 'data' top: 'p' pooling_param { %s } }"
+    data = input_layer("data", 1, 1, 6, 6)
+    net = build(data + pool % "kernel_size: 3 kernel_h: 2")
+    assert net.blobs["p"].shape == (1, 1, 4, 4)
+    for fields in ("kernel_h: 2", "kernel_size: 3 kernel_h: 2 kernel_w: 2", ""):
+        with pytest.raises(LayerError, match="either kernel_size or both"):
+            build(data + pool % fields)
+
+
+def test_all_unknown_types_of_a_net_are_named_at_once(tmp_path):
+    path = tmp_path / "net.prototxt"
+    data = input_layer("data", 1, 3, 4, 4)
+    path.write_text(
+        data
+        + """
+layer { name: "a" type: "Correlation" bottom: "data" bottom: "data" top: "a" }
+layer { name: "b" type: "Nonsense" bottom: "data" top: "b" }
+layer { name: "c" type: "Correlation" bottom: "data" bottom: "data" top: "c" }"""
+    )
+    net, places = text.read_net_with_places(path)
+    with pytest.raises(NetError) as caught:
+        Net(net, places=places)
+    assert str(caught.value) == (
+        f"{path}:2: pcaffe lacks 2 of its layer types: "
+        "'Correlation' (line 2, 4, from lmb-freiburg/flownet2), 'Nonsense' (line 3)"
+    )
+    one = "layer { name: 'a' type: 'Correlation' bottom: 'data' top: 'a' }"
+    with pytest.raises(NetError, match="which pcaffe lacks; it comes from lmb-freiburg/flownet2"):
+        build(data + one)
+
+
+def test_memory_that_lacks_while_a_layer_is_set_up(monkeypatch):
+    def fail(self, bottom, top):
+        raise MemoryError("Unable to allocate 8.00 TiB")
+
+    monkeypatch.setattr(layer_class("InnerProduct"), "reshape", fail)
+    with pytest.raises(MemoryError, match=r"layer 'a' \(InnerProduct\): setup: Unable to allocate"):
+        build(DATA + ip("a", "data", 2))

@@ -1,4 +1,4 @@
-"""docs/layers.md says what the layers' sources say."""
+"""docs/layers.md and docs/forks.md say what the sources say."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_catalogue_is_up_to_date():
+@pytest.mark.parametrize(("name", "text"), [("layers", "catalogue"), ("forks", "page")])
+def test_the_catalogue_is_up_to_date(name, text):
     """`make catalogue` writes it anew."""
     pytest.importorskip("grpc_tools")
-    spec = importlib.util.spec_from_file_location("g", ROOT / "scripts" / "generate_layers.py")
+    path = ROOT / "scripts" / f"generate_{name}.py"
+    spec = importlib.util.spec_from_file_location("g", path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert script.catalogue() == (ROOT / "docs" / "layers.md").read_text()
+    assert getattr(script, text)() == (ROOT / "docs" / f"{name}.md").read_text()
