@@ -82,7 +82,7 @@ class FieldOutput(Constant):
         )
         image = np.repeat(np.arange(number), counts)
         chosen = kept[np.arange(kept.shape[1]) < counts[:, None]]
-        rows = np.zeros((max(1, len(chosen)), 6), edges.dtype)
+        rows = np.zeros((max(min(1, number), len(chosen)), 6), edges.dtype)
         if len(chosen):
             rows[:, 0], rows[:, 5] = image, scores[image, chosen]
             rows[:, 1:5] = edges[image, chosen] - [0, 0, self.border, self.border]
@@ -134,8 +134,8 @@ class BoxOutput(FieldOutput):
             low = np.maximum(centre - size / 2, 0)
             limit = np.array([width, height], x.dtype)[:, None, None] * stride
             edges = np.concatenate([low, low + np.minimum(size, limit - low)], axis=1)
-            score = x[:, 1:-4].max(axis=1) - x[:, 0]
-            maps.append((edges.reshape(len(x), 4, -1), score.reshape(len(x), -1)))
+            score, cells = x[:, 1:-4].max(axis=1) - x[:, 0], height * width
+            maps.append((edges.reshape(len(x), 4, cells), score.reshape(len(x), cells)))
         return maps
 
 
@@ -185,11 +185,12 @@ class BoxGroupOutput(FieldOutput):
             scores, moves = bottom[2 * index].data, bottom[2 * index + 1].data
             fields = np.column_stack([group.field_w, group.field_h])
             images, (height, width) = len(moves) // len(fields), moves.shape[2:]
+            shape, cells = (images, len(fields), 4, height * width), len(fields) * height * width
             fields = np.tile(fields, (images, 1))
             centre, size = self.centres_and_sizes(moves, fields, group.stride)
             low, high = centre - size / 2, centre + size / 2
             limit = np.array([width, height], moves.dtype)[:, None, None] * group.stride
             edges = np.concatenate([np.maximum(low, 0), np.minimum(high, limit + 1)], axis=1)
-            each = edges.reshape(images, -1, 4, height * width).transpose(0, 2, 1, 3)
-            maps.append((each.reshape(images, 4, -1), 1 - scores[:, 0].reshape(images, -1)))
+            edges = edges.reshape(shape).transpose(0, 2, 1, 3).reshape(images, 4, cells)
+            maps.append((edges, 1 - scores[:, 0].reshape(images, cells)))
         return maps

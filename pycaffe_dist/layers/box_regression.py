@@ -99,7 +99,7 @@ class DecodeBBox(Constant):
             if len(bottom) > 2:
                 overlap = bottom[2].data.reshape(-1, 6)[:, 5]
                 kept &= overlap < self.param.decode_bbox_param.gt_iou_thr
-        if not kept.any():
+        if len(boxes) and not kept.any():
             raise self.error(
                 f"leaves out all of its {len(boxes)} boxes: they have no size or overlap their "
                 "object by gt_iou_thr or more"
@@ -139,7 +139,7 @@ class BboxAccuracy(Layer):
         objects = bottom[2].data.reshape(-1, 6)
         counted = (objects[:, 0] > 0) & (objects[:, 5] <= SAME_BOX)
         objects, boxes = objects[counted], bottom[1].data.reshape(-1, 5)[counted, 1:]
-        numbers = bottom[0].data.reshape(len(counted), -1, 4)[counted]
+        numbers = bottom[0].data.reshape(len(counted), bottom[0].count_of(1) // 4, 4)[counted]
         label = objects[:, 0].astype(np.int64)
         if not self.param.bbox_reg_param.cls_aware:
             label = np.minimum(label, 1)

@@ -131,7 +131,7 @@ def wrong_label(
     layer: Layer, bottom: list[Blob], layout: LabelLayout
 ) -> Callable[[int, float], Exception]:
     """Return a function that makes the error for a wrong label, from flat index and value."""
-    each = max(1, bottom[1].count // bottom[1].shape[0])
+    each = max(1, bottom[1].count_of(1))
     where = describe(layer, bottom, 1)
 
     def error(index: int, value: float) -> Exception:

@@ -77,7 +77,7 @@ class Proposal(Constant):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         param, count = self.param.proposal_param, len(self._anchors)
-        images = bottom[2].data.reshape(bottom[2].shape[0], -1)
+        images = bottom[2].data.reshape(bottom[2].shape[0], bottom[2].count_of(1))
         for index, blob in enumerate(bottom):
             if not np.isfinite(blob.data).all():
                 where = describe(self, bottom, index)

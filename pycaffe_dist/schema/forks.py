@@ -75,7 +75,6 @@ _TYPES = {
     "swift-n-brutal/caffe": "Chnwise EuclideanDist IllumImageData MVNO Select SoftmaxWithDist "
     "SumLoss",
     "thuml/Xlearn": "EntropyLoss GradientScaler JMMDLoss MMDLoss OuterProduct",
-    "tianzhi0549/CTPN": "Lstm",
     "torrvision/crfasrnn": "MULTI_STAGE_MEANFIELD MultiStageMeanfield",
     "wy1iu/LargeMargin_Softmax_Loss": "LargeMarginInnerProduct",
     "wy1iu/sphereface": "MarginInnerProduct",
@@ -111,7 +110,6 @@ _FIELDS = {
     "TransformationParameter.vertical_stretch_upper",
     "TheLegendAli/DeepLab-Context": "ImageDataParameter.has_label "
     "V1LayerParameter.softmaxloss_param V1LayerParameter.strict_dim",
-    "alexgkendall/caffe-segnet": "DropoutParameter.sample_weights_test",
     "ducha-aiki/caffenet-benchmark": "NoiseParameter.convert_to_ycrcb "
     "ResizeParameter.center_object ResizeParameter.max_angle ResizeParameter.max_sz "
     "ResizeParameter.min_sz ResizeParameter.multiscale",

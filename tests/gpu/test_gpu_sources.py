@@ -27,7 +27,9 @@ STORED = ((FLOAT, FLOAT), (DOUBLE, DOUBLE), (HALF, FLOAT), (bfloat16(), FLOAT))
 
 
 # Messages between ranks, and layers that choose boxes, are on the host.
-HOST_FAMILIES = {f"pycaffe_dist.kernels.{name}" for name in ("checksum", "half", "proposals")}
+HOST_FAMILIES = {
+    f"pycaffe_dist.kernels.{name}" for name in ("checksum", "detection", "half", "proposals")
+}
 
 
 def primitives():

@@ -32,6 +32,8 @@ class Case:
     tolerance: float = 1e-6
     # Forward changes some of the parameters.
     statistics: bool = False
+    # Parameters whose diffs are no derivatives, by definition of the layer.
+    no_derivatives: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:

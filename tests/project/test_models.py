@@ -30,7 +30,7 @@ def _net(path: str) -> Net:
     shape = (1, 28, 28) if path.startswith(("mnist", "lenet")) else None
     shape = (2, 28, 28) if "siamese_train" in path else shape
     shape = (4, 1, 1) if "hdf5" in path else shape
-    shape = (3, 32, 32) if path.startswith(("cifar", "segnet")) else shape
+    shape = (3, 32, 32) if path.startswith(("cifar", "mobilenet_cifar10", "segnet")) else shape
     param = without_sources(with_state(param, caffe_pb2.TRAIN, 0, ()), shape)
     if path == "segnet_shapes/train_val.prototxt":  # whose labels are masks
         param.layer[0].input_param.shape[1].dim.extend([1, 32, 32])

@@ -92,10 +92,10 @@ REFUSED = [
         "it comes from wy1iu/sphereface",
     ),
     (
-        'layer { name: "a" type: "Resample" }\nlayer { name: "b" type: "Lstm" lstm_param { x: 1 } }'
-        '\nlayer { type: "Lstm" }',
+        'layer { name: "a" type: "Resample" }\nlayer { name: "b" type: "CPMData" p { x: 1 } }'
+        '\nlayer { type: "CPMData" }',
         "1: pcaffe lacks 2 of its layer types: 'Resample' (line 1, from lmb-freiburg/flownet2), "
-        "'Lstm' (line 2, 3, from tianzhi0549/CTPN)",
+        "'CPMData' (line 2, 3, from ZheC/Realtime_Multi-Person_Pose_Estimation)",
     ),
     (
         'layers { name: "u"\n type: UNPOOLING }\nlayers { name: "v" type: UNPOOLING }',
@@ -106,9 +106,9 @@ REFUSED = [
      "1:26: layer 'u' is of the unknown type 'CONVOLUTON'; did you mean 'CONVOLUTION'?"),
     ("layers { name: 'u' type: NONSENSE }", "1:26: layer 'u' is of the unknown type 'NONSENSE'"),
     (
-        'layer { name: "d" type: "Dropout" dropout_param {\n sample_weights_test: true } }',
-        "2:2: layer 'd' (Dropout): layer.dropout_param has no field 'sample_weights_test', which "
-        "comes from alexgkendall/caffe-segnet and changes numbers",
+        'layer { name: "n" type: "LRN" lrn_param {\n fuse_type: 1 } }',
+        "2:2: layer 'n' (LRN): layer.lrn_param has no field 'fuse_type', which "
+        "comes from naibaf7/caffe and changes numbers",
     ),
     (
         'layer { name: "x" type: "Own"\n own_thing_param { } }',

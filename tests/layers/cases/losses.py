@@ -43,14 +43,13 @@ CASES = [
     case("L1Loss", "loss_weight: 3", x=normal(3, 4, 2), t=normal(3, 4, 2)),
     case("SigmoidCrossEntropyBalanceLoss", x=normal(4, 5), t=marks(4, 5), grows=(0, 1)),
     case("SigmoidCrossEntropyBalanceLoss", "loss_weight: 2", x=MAPS, t=marks(2, 5, 3, 4)),
-    # The centres' diffs are no derivatives.
     *(
         case(
             "CenterLoss",
             f"loss_weight: {weight} center_loss_param {{ num_output: 5 }}",
             x=features,
             t=LABELS,
-            statistics=True,
+            no_derivatives=(0,),
         )
         for weight, features in ((1, SCORES), (0.3, normal(4, 2, 3)))
     ),
