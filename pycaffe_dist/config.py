@@ -22,8 +22,8 @@ class SettingsFlag:
 
     The flag is called ``name``, or else like the field, and is of type ``kind`` or one of
     ``choices``, which have their values.  A number times ``unit`` is the field's value, and 0 means
-    ``off``.  Only with ``negative`` it may be below 0.  ``needs`` names the one exchange that reads
-    it.
+    ``off``.  Only with ``negative`` it may be below 0.  Given without a value, it has the value
+    ``alone``.  ``needs`` names the one exchange that reads it.
     """
 
     help: str
@@ -34,6 +34,7 @@ class SettingsFlag:
     unit: float = 1
     off: Any = None
     negative: bool = False
+    alone: str = ""
     needs: str = ""
 
 
@@ -116,6 +117,15 @@ class ClusterSettings:
         metavar="N",
         needs="parameter_server",
     )
+    elastic: int = flag(
+        0,
+        "when ranks die, the others go on, as long as MIN are left: they repeat the iteration that "
+        "was under way; needs an MPI with fault tolerance, as pcaffe launch --elastic starts it; "
+        "0 ends the run",
+        metavar="MIN",
+        alone="1",
+    )
+    respawn: bool = flag(True, "with --elastic: start new ranks in place of lost ones")
     hosts: tuple[str, ...] = ()
 
 

@@ -96,10 +96,15 @@ class ClusterError(PcaffeError):
     """Ranks, hosts, exchanges or MPI fail or do not support a request."""
 
 
+class RankLost(ClusterError):
+    """A rank has died, or its host does not answer; the others may go on without it."""
+
+
 # The part of letters that two words share, one of which may be the other mistyped.
 _NEAR = 0.8
 # Letters that one of them may have more.
 _MOST_LETTERS = 2
+
 
 #: Exit statuses: after a failure that may not happen at the next start, and after one that would.
 FAILURE, WRONG_INPUT = 1, 2

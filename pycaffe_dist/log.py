@@ -138,6 +138,9 @@ class _FileHandler(logging.Handler):
             handler.handle(record)
 
 
+_started: dict[str, Any] = {}  # the arguments of the last `start`
+
+
 def start(
     level: int = logging.INFO,
     stream: TextIO | None = None,
@@ -152,6 +155,9 @@ def start(
     rank 0 also writes a file there, named as glog names it; with ``to_stream`` False only the file.
     ``debug`` adds tracebacks to errors.  Raises UsageError when the file cannot be written.
     """
+    _started.update(
+        level=level, stream=stream, rank=rank, log_dir=log_dir, to_stream=to_stream, debug=debug
+    )
     handlers: list[logging.Handler] = []
     if log_dir and rank == 0:
         handlers.append(_file_handler(Path(log_dir)))
@@ -163,6 +169,12 @@ def start(
         logger.addHandler(handler)
     logger.setLevel(max(level, logging.WARNING) if rank else level)
     logger.propagate = False
+
+
+def change_rank(rank: int) -> None:
+    """Log as another rank of the run, after ranks were lost."""
+    if _started:
+        start(**{**_started, "rank": rank})
 
 
 def stop() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pycaffe_dist.comm.thread import Step
+from pycaffe_dist.comm.tasks import Step
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster

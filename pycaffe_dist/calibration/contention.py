@@ -20,7 +20,7 @@ from pycaffe_dist.comm.measured import Contention
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.comm.mpi import MPICluster
-    from pycaffe_dist.comm.thread import Task
+    from pycaffe_dist.comm.tasks import Task
 
 # Seconds of load on links and cores at once, and the least and most large messages meanwhile.
 _SECONDS = 0.1

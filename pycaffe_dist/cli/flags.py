@@ -29,6 +29,7 @@ class Flag(NamedTuple):
     help: str
     metavar: str = ""
     choices: tuple[str, ...] = ()
+    alone: str = ""  # the value if none is given
 
     def parse(self, text: str) -> Any:
         """Return ``text`` as a value of this flag; raises UsageError."""
@@ -188,7 +189,8 @@ class FlagParser(argparse.ArgumentParser):
             hint = hint or f" (see {self.prog} --help)"
             raise UsageError(f"unknown flag {arg.partition('=')[0]}{hint}")
         if not has_value:
-            value = "true" if known[name].kind is bool else self._next(name, rest)
+            alone = "true" if known[name].kind is bool else known[name].alone
+            value = alone or self._next(name, rest)
         if name in self.without_effect:
             self.without_effect[name].parse(value)
             self.given_without_effect.append(name)
@@ -211,6 +213,7 @@ def add_flag(
     help: str,
     metavar: str = "",
     choices: Iterable[str] = (),
+    alone: str = "",
 ) -> None:
     """Give ``parser`` a flag of type ``kind``; its value is the attribute ``name``.
 
@@ -218,7 +221,7 @@ def add_flag(
     """
     if default is None and kind in (str, bool):
         default = kind()
-    _add(parser, Flag(name, kind, default, help, metavar, tuple(choices)))
+    _add(parser, Flag(name, kind, default, help, metavar, tuple(choices), alone))
 
 
 def add_settings_flags(parser: FlagParser, settings: type, **only: str) -> None:
@@ -231,7 +234,8 @@ def add_settings_flags(parser: FlagParser, settings: type, **only: str) -> None:
             name, kind, choices = declared.name or field.name, declared.kind, declared.choices
             text = only.get(field.name, declared.help)
             default = _given(field.default, declared)
-            _add(parser, Flag(name, kind, default, text, declared.metavar, tuple(choices)))
+            more = tuple(choices), declared.alone
+            _add(parser, Flag(name, kind, default, text, declared.metavar, *more))
 
 
 def settings_of(options: argparse.Namespace, settings: type[T], **others: Any) -> T:
@@ -305,7 +309,7 @@ def _add(parser: FlagParser, flag: Flag) -> None:
         type=flag.parse,
         default=flag.default,
         help=flag.help.replace("%", "%%"),
-        metavar=shown or flag.kind.__name__.upper(),
+        metavar=f"[{shown}]" if flag.alone else shown or flag.kind.__name__.upper(),
     )
 
 

@@ -6,9 +6,11 @@ stops.  A second SIGINT ends the job at once.
 
 The job succeeds when mpirun's status is 0 and rank 0 has reported that its work is done.  Otherwise
 pcaffe names the rank or host that failed first, if it is known, and with --restarts training
-continues from its newest snapshot, after the old ranks have ended.  A host that does not answer
-counts as failed after a minute; train --stall_shutdown ends a job whose ranks wait for each other.
-When nobody reads the output any more (… | head), lines are dropped, and the job continues.
+continues from its newest snapshot, after the old ranks have ended.  With --elastic, training
+survives lost ranks: the others repeat the iteration that was under way, and read no file.  A host
+that does not answer counts as failed after a minute; train --stall_shutdown ends a job whose ranks
+wait for each other.  When nobody reads the output any more (… | head), lines are dropped, and the
+job continues.
 """
 
 from __future__ import annotations
@@ -40,6 +42,16 @@ def add_flags(parser: FlagParser) -> None:
     )
     add_flag(
         parser,
+        "elastic",
+        int,
+        default=0,
+        metavar="MIN",
+        alone="1",
+        help="when ranks die, training goes on with the others, as long as MIN are left, and with "
+        "new ranks in their places (train --norespawn: without); needs Open MPI 5",
+    )
+    add_flag(
+        parser,
         "mpirun_flags",
         metavar="FLAGS",
         help="more flags for mpirun, in quotes; none that redirects the ranks' output",
@@ -53,18 +65,26 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("need the number of ranks to launch: -n N, before the command")
     if not options.command:
         raise UsageError("need a command to launch: pcaffe launch -n 4 train --solver=FILE")
-    require_not_negative(options, ("restarts",))
-    if options.restarts and options.command[0] != "train":
-        raise UsageError(f"only train can be restarted from a snapshot, not {options.command[0]}")
+    require_not_negative(options, ("restarts", "elastic"))
+    command = options.command
+    if options.restarts and command[0] != "train":
+        raise UsageError(f"only train can be restarted from a snapshot, not {command[0]}")
+    if options.elastic and command[0] != "train":
+        raise UsageError(f"only train can go on without a rank, not {command[0]}")
+    if options.elastic > options.n:
+        raise UsageError(f"--elastic={options.elastic} is more than the {options.n} ranks of -n")
     from pycaffe_dist.launch import job, mpirun
 
     extra = options.mpirun_flags.split()
     mpirun.check_flags(extra)
+    if options.elastic:
+        extra = [*mpirun.fault_tolerance(), *extra]
+        command += [f"--elastic={options.elastic}"]
 
     def line(program: Sequence[str]) -> list[str]:
         return mpirun.command(options.n, options.hostfile, extra, program)
 
-    return job.run(line(options.command), options.restarts, lambda: line(_resumed(options)))
+    return job.run(line(command), options.restarts, lambda: line(_resumed(options)))
 
 
 def _resumed(options: argparse.Namespace) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pycaffe_dist.comm.thread import Step, Task
+from pycaffe_dist.comm.tasks import Step, Task
 from pycaffe_dist.device import Device, use
 
 if TYPE_CHECKING:

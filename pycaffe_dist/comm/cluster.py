@@ -21,7 +21,8 @@ class Cluster(abc.ABC):
     ranks on this host; ``threads`` is this rank's share of its host's cores; ``measured`` has the
     measurements of `pycaffe_dist.calibration`.  Every operation is collective: all ranks call the
     same ones in the same order, from their main threads.  Use it as a context: an exception that
-    leaves it ends the run on all ranks.
+    leaves it ends the run on all ranks; while this rank ``may_leave``, an unexpected one ends this
+    rank alone.
     """
 
     rank: int
@@ -31,6 +32,7 @@ class Cluster(abc.ABC):
     hosts: tuple[str, ...]
     threads: int
     measured: Measured
+    may_leave: bool = False
     # Seconds for a byte from a GPU to the host and back, if gradients are on GPUs.
     staging_seconds: float = 0.0
 
@@ -90,6 +92,21 @@ class Cluster(abc.ABC):
         A loop whose passes take longer than a message never waits: the values are sent during the
         pass.  A single rank gets its own value at once.
         """
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the other ranks go on when one dies."""
+        return False
+
+    def commit(self) -> None:  # noqa: B027 (for elastic clusters)
+        """Return when all ranks have come here; raises RankLost on all of them or on none."""
+
+    def recover(self) -> str:
+        """After a `RankLost`, become the cluster of the ranks that are left and of new ones.
+
+        Returns in words who was lost.  Raises RankLost again if one more dies meanwhile.
+        """
+        raise ClusterError("this cluster cannot go on without one of its ranks")
 
     @abc.abstractmethod
     def abort(self, error: BaseException | str) -> None:

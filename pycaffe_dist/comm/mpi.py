@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import time
 from collections import deque
@@ -17,14 +18,16 @@ from pycaffe_dist import log
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.comm.gpu_paths import Peers
 from pycaffe_dist.comm.measured import Measured
+from pycaffe_dist.comm.recovery import Recovery
 from pycaffe_dist.comm.rma import Windows
 from pycaffe_dist.comm.stall_inspector import StallInspector
-from pycaffe_dist.comm.thread import CommunicationThread, Handle, Step, Task
+from pycaffe_dist.comm.tasks import Handle, Step, Task
+from pycaffe_dist.comm.thread import CommunicationThread
 from pycaffe_dist.comm.token_bucket import Pace
 from pycaffe_dist.comm.transports import cuda_aware
 from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.device import Device
-from pycaffe_dist.errors import ClusterError, exit_status
+from pycaffe_dist.errors import ClusterError, PcaffeError, RankLost, exit_status
 from pycaffe_dist.launch import environment, messages
 
 # Seconds.  When several ranks fail for the same reason, only one should report: while the others
@@ -33,6 +36,7 @@ _LATER_RANKS_WAIT = 1.0
 _NEXT_RANK_WAITS = 0.1
 _MOST_WAITING_RANKS = 20
 _ABORT_TIMEOUT = 2.0
+_FINALIZE_SECONDS = 5.0
 
 
 class MPICluster(Cluster):
@@ -58,39 +62,35 @@ class MPICluster(Cluster):
         self._node: Any = None
         self._windows: Windows | None = None
         self._peers: Peers | None = None
-        host = environment.host_name()
+        self._has_changed = False  # whether ranks were lost
+        self.may_leave = False
         self.communication = CommunicationThread(
             self._mpi.Request.Testall,
             settings.stall_seconds,
-            f"a rank on {host}",
+            f"a rank on {environment.host_name()}",
             Pace(settings.bandwidth_limit),
             settings.shutdown_seconds,
         )
-        self._finalize = self.communication.call(self._initialise, "MPI_Init").wait()
-        self.rank = self.world_rank = self.control.Get_rank()
-        self.size = self._world_size = self.control.Get_size()
-        self._workers = self.size - settings.server_ranks
-        host = _name_of_host(settings.hosts, self.rank, self.size) or host
-        self.communication.who = f"rank {self.rank} of {self.size} on {host}"
-        if launch.size not in (0, self.size):
+        self._recovery = Recovery(self._mpi) if settings.elastic else None
+        self._finalize, world = self.communication.call(self._initialise, "MPI_Init").wait()
+        size = world.Get_size()
+        if not self._joins and launch.size not in (0, size):
             raise ClusterError(
-                f"{launch.name} started {launch.size} ranks, but MPI sees {self.size}: mpi4py uses "
+                f"{launch.name} started {launch.size} ranks, but MPI sees {size}: mpi4py uses "
                 f"{self._mpi.Get_library_version().split(',')[0]}, which is not the MPI of the "
                 "launcher (with srun, choose its plugin: srun --mpi=pmix)"
             )
-        self._share_host(host)
-        self._host = host
-        if self.rank == 0:
-            messages.report(messages.HOSTS, " ".join(self.hosts))
-        if self.has_servers:
-            self._separate_servers()
-        self.communication.call(self._allow_inquiries, "inquiries").wait()
         self._previous_hook = sys.excepthook
         sys.excepthook = self._uncaught
         atexit.register(self.close)
+        self.communication.call(lambda: self._duplicate(world), "MPI_Comm_dup").wait()
+        self._find_place()
 
-    def _initialise(self) -> bool:
-        """Start MPI in the thread that will use it; tell whether we must end it."""
+    def _initialise(self) -> tuple[bool, Any]:
+        """Start MPI in the thread that will use it; return whether we must end it, and all ranks.
+
+        A process that takes a lost rank's place joins the others.
+        """
         mpi = self._mpi
         ours = not mpi.Is_initialized()
         level = mpi.Init_thread(mpi.THREAD_SERIALIZED) if ours else mpi.Query_thread()
@@ -100,16 +100,80 @@ class MPICluster(Cluster):
                 f"{mpi.Get_library_version().split(',')[0]} offers MPI_THREAD_{names[level]}; "
                 "pcaffe needs MPI_THREAD_SERIALIZED, because a thread of its own talks to MPI"
             )
-        self.control = self._world = mpi.COMM_WORLD.Dup()
-        self.exchange_communicator = mpi.COMM_WORLD.Dup()
-        self._questions = mpi.COMM_WORLD.Dup()
-        self.requests, self.answers = mpi.COMM_WORLD.Dup(), mpi.COMM_WORLD.Dup()
-        return ours
+        parent = mpi.Comm.Get_parent()
+        self._joins = parent != mpi.COMM_NULL
+        return ours, parent.Merge(high=True) if self._joins else mpi.COMM_WORLD
 
-    def _allow_inquiries(self) -> None:
-        """Let a rank that has waited for long ask the others what they are doing."""
+    def _find_place(self) -> None:
+        """Find out this rank and the others' hosts; all ranks call it."""
+        self.rank = self.world_rank = self.control.Get_rank()
+        self.size = self._world_size = self.control.Get_size()
+        self._workers = self.size - self._settings.server_ranks
+        host = environment.host_name()
+        if self._has_changed or self._joins:
+            environment.set_rank(self.rank)
+            log.change_rank(self.rank)
+        else:
+            host = _name_of_host(self._settings.hosts, self.rank, self.size) or host
+        self._host = host
+        self.communication.who = f"rank {self.rank} of {self.size} on {host}"
+        self._share_host(host)
+        if self.rank == 0:
+            messages.report(messages.HOSTS, " ".join(self.hosts))
+        if self.has_servers:
+            self._separate_servers()
+        self.communication.call(self._watch_others, "inquiries").wait()
+
+    def _duplicate(self, world: Any) -> None:
+        """Make the communicators; in MPI's thread."""
+        self.control = self._world = world.Dup()
+        self.exchange_communicator, self._questions = world.Dup(), world.Dup()
+        self.requests, self.answers = world.Dup(), world.Dup()
+        if self._recovery is not None:
+            used = self.control, self.exchange_communicator, self._questions
+            self._recovery.start(world.Dup(), (*used, self.requests, self.answers))
+            self.communication.on_error = self._recovery.lost
+
+    def _watch_others(self) -> None:
+        """Look for questions of ranks that wait for long, and for deaths."""
         thread = self.communication
         thread.inquiry = StallInspector(self._mpi, self._questions, thread.status, thread.who)
+        if self._recovery is not None:
+            self._recovery.hosts = self.hosts
+            thread.watch("deaths", self._recovery.look)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the other ranks go on when one dies."""
+        return self._recovery is not None
+
+    def commit(self) -> None:
+        """Return when all ranks have come here; raises RankLost on all of them or on none."""
+        if self._recovery is None:
+            return
+        try:
+            self.run(self._recovery.agreement(), "agreement")
+        except RankLost:
+            if not self._recovery.has_agreed:
+                raise
+
+    def recover(self) -> str:
+        """After a `RankLost`, become the cluster of the ranks that are left and of new ones.
+
+        Returns in words who was lost.  Raises RankLost again if one more dies meanwhile.
+        """
+        recovery = self._recovery
+        assert recovery is not None
+        replacements = None if self._settings.respawn else 0
+        lost = self.communication.restart(
+            lambda: recovery.rejoin(replacements, self._duplicate), "MPI_Comm_shrink"
+        )
+        self._has_changed = True
+        self.measured = Measured()
+        self._agreements.clear()
+        self._node = self._windows = self._peers = None
+        self._find_place()
+        return lost
 
     @property
     def has_servers(self) -> bool:
@@ -282,10 +346,15 @@ class MPICluster(Cluster):
     def abort(self, error: BaseException | str) -> None:
         """End the run on all ranks, with one message that names this rank, its host and ``error``.
 
-        One rank alone does nothing: the error itself goes on to the caller.
+        One rank alone does nothing: the error itself goes on to the caller.  Ranks that train on
+        when others are lost do so if the error is this rank's own.
         """
         if self._world_size == 1:
             return
+        if self.may_leave and not isinstance(error, str | PcaffeError | KeyboardInterrupt):
+            log.fatal(error, f"rank {self.world_rank} of {self._world_size} on {self._host}: ")
+            # Open MPI 5 tells the others of a rank that a signal ends, not of an exit status.
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.world_rank:
             rank = min(self.world_rank, _MOST_WAITING_RANKS)
             time.sleep(_LATER_RANKS_WAIT + _NEXT_RANK_WAITS * rank)
@@ -312,8 +381,16 @@ class MPICluster(Cluster):
         sys.excepthook = self._previous_hook
         if self._peers is not None:
             self._peers.close()
-        self.communication.submit(self._leave(), "leaving", patient=self.has_servers).wait()
-        self.communication.close()
+        leaving = self.communication.submit(self._leave(), "leaving", patient=self.has_servers)
+        # After losses, MPI_Finalize of Open MPI 5 may wait for ever for a rank that has ended.
+        seconds = _FINALIZE_SECONDS if self._has_changed or self._joins else None
+        try:
+            leaving.wait(seconds)
+        except RankLost:
+            pass  # the work is done
+        except TimeoutError:
+            atexit.register(os._exit, 0)
+        self.communication.close(seconds)
 
     def _leave(self) -> Task:
         yield Step([self._world.Ibarrier()])
@@ -323,6 +400,8 @@ class MPICluster(Cluster):
         self.communication.end_watches()
         if self._windows is not None:
             self._windows.free()
+        if self._recovery is not None:
+            self._recovery.stop()
         if self._finalize:
             self._mpi.Finalize()
 

@@ -9,16 +9,16 @@ blocking or spinning MPI call would take one of them.
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from pycaffe_dist.comm.stall_inspector import LOOK_SECONDS, StallInspector
+from pycaffe_dist.comm.tasks import Handle, Job, Task
 from pycaffe_dist.comm.token_bucket import Pace
 from pycaffe_dist.errors import ClusterError
 
@@ -34,107 +34,6 @@ LONGEST_NAP = 1e-3
 NAP_SHARE = 1 / 50
 
 
-class Step(NamedTuple):
-    """Messages under way: MPI requests and, for each, the rank at the other end.
-
-    No ranks: the messages belong to a collective operation, which does not name the ranks it waits
-    for.  ``nbytes`` is the size of the messages that this rank sends.  ``late`` returns the ranks
-    whose flags in shared memory are still missing; none are when the step is complete.
-    """
-
-    requests: list[Any]
-    ranks: tuple[int, ...] = ()
-    nbytes: float = 0
-    late: Callable[[], Sequence[int]] | None = None
-
-
-Task = Generator[Step, None, Any]
-
-
-class Handle:
-    """The handle of a submitted task: wait for it, and get its result or its exception."""
-
-    __slots__ = ("_error", "_event", "_result", "name")
-
-    def __init__(self, name: str):
-        self.name = name
-        self._event = threading.Event()
-        self._result: Any = None
-        self._error: BaseException | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether the task has ended, well or not."""
-        return self._event.is_set()
-
-    @property
-    def exception(self) -> BaseException | None:
-        """The exception that ended the task, if one did."""
-        return self._error
-
-    def wait(self, timeout: float | None = None) -> Any:
-        """Wait for the end of the task; return its result or raise its exception.
-
-        Raises TimeoutError after ``timeout`` seconds.
-        """
-        if not self._event.wait(timeout):
-            raise TimeoutError(f"{self.name} has not ended after {timeout:g} s")
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def _finish(self, result: Any = None, error: BaseException | None = None) -> None:
-        self._result, self._error = result, error
-        self._event.set()
-
-
-_numbers = itertools.count()
-
-
-class _Job:
-    """A task with its handle and its present step."""
-
-    __slots__ = (
-        "handle",
-        "nbytes",
-        "number",
-        "order",
-        "paced",
-        "patient",
-        "priority",
-        "reported",
-        "since",
-        "started",
-        "step",
-        "task",
-    )
-
-    def __init__(
-        self,
-        task: Task,
-        handle: Handle,
-        order: int | None = None,
-        nbytes: int = 0,
-        priority: float = 0,
-        paced: bool = False,
-        patient: bool = False,
-    ):
-        self.task, self.handle, self.order, self.nbytes = task, handle, order, nbytes
-        self.priority, self.paced, self.patient = priority, paced, patient
-        self.number = next(_numbers)
-        self.step = Step([])
-        self.started = self.since = 0.0
-        self.reported = False
-
-    def late(self) -> Sequence[int]:
-        """Return the ranks for whose flags in shared memory the step waits."""
-        return self.step.late() if self.step.late else ()
-
-    def __lt__(self, other: _Job) -> bool:
-        mine = self.priority, self.order or 0, self.number
-        return mine < (other.priority, other.order or 0, other.number)
-
-
 class CommunicationThread:
     """Runs tasks in a thread of its own.
 
@@ -144,6 +43,9 @@ class CommunicationThread:
     ``on_exchange`` is called, in the thread, for every task with an order that has ended, with its
     name, its start and its end (``time.perf_counter``).  ``pace`` limits the messages of tasks that
     have an order or are ``paced``.
+
+    ``on_error`` gets every exception of MPI.  It may return another one, after which no message can
+    be trusted: all tasks end with it, and every new one, until :meth:`restart`.
     """
 
     def __init__(
@@ -159,10 +61,10 @@ class CommunicationThread:
         self._shutdown_seconds = shutdown_seconds
         self._pace = pace or Pace()
         self._test_all = test_all
-        self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._live: list[_Job] = []
-        self._waiting: list[_Job] = []  # a heap: the most urgent one is first
-        self._held: list[_Job] = []  # a heap of tasks without an order that the pace holds back
+        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._live: list[Job] = []
+        self._waiting: list[Job] = []  # a heap: the most urgent one is first
+        self._held: list[Job] = []  # a heap of tasks without an order that the pace holds back
         self._watches: dict[str, Callable[[float], bool]] = {}
         self._ended: list[int] = []  # a heap of orders that ended before a lower one
         self._frontier = 0  # the lowest order that has not ended
@@ -172,6 +74,9 @@ class CommunicationThread:
         self.on_exchange: Callable[[str, float, float], None] | None = None
         self.inquiry: StallInspector | None = None
         self.place = ""  # the state of the run, in words for other ranks
+        self.on_error: Callable[[Exception], BaseException | None] = lambda error: None
+        self._broken: BaseException | None = None
+        self._abandoned: list[Job] = []  # whose buffers MPI may still use
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="pcaffe-mpi", daemon=True)
         self._thread.start()
@@ -202,7 +107,7 @@ class CommunicationThread:
             raise ClusterError(f"{name}: the communication thread has ended")
         handle = Handle(name)
         paced = paced or order is not None
-        self._inbox.put(_Job(task, handle, order, nbytes, priority, paced, patient))
+        self._inbox.put(Job(task, handle, order, nbytes, priority, paced, patient))
         return handle
 
     def watch(self, name: str, look: Callable[[float], bool] | None) -> Handle:
@@ -239,6 +144,21 @@ class CommunicationThread:
             self._ended.clear()
 
         self.call(restart, "restart_order")
+
+    def restart(self, function: Callable[[], Any], name: str) -> Any:
+        """Run a function in the thread after all tasks have ended with an error; return its result.
+
+        From then on there may be tasks again.
+        """
+
+        def task() -> Task:
+            self._broken = None
+            return function()
+            yield
+
+        handle = Handle(name)
+        self._inbox.put(Job(task(), handle, restarts=True))
+        return handle.wait()
 
     def exchange_seconds(self) -> float:
         """Return the seconds in which at least one task with an order was running."""
@@ -279,16 +199,41 @@ class CommunicationThread:
                 moved |= self._sleep()
             moved |= self._start_waiting()
             now = time.monotonic()
-            for look in tuple(self._watches.values()):
-                moved |= look(now)
-            if self.inquiry is not None:
-                self.inquiry.look(now)
+            moved |= self._look(now)
             for job in tuple(self._live):
-                moved |= self._advance(job, now)
+                if self._broken is None:
+                    moved |= self._advance(job, now)
             if moved:
                 moved_at = now
             elif self._live or self._waiting or self._held:
                 time.sleep(min(max((now - moved_at) * NAP_SHARE, SHORTEST_NAP), LONGEST_NAP))
+
+    def _look(self, now: float) -> bool:
+        """Look for unexpected messages; tell whether a watch found one."""
+        found = False
+        try:
+            for look in tuple(self._watches.values()):
+                found |= look(now)
+            if self.inquiry is not None:
+                self.inquiry.look(now)
+        except Exception as error:
+            if not self._breaks(error):
+                raise
+        return found
+
+    def _breaks(self, error: Exception) -> bool:
+        """Tell whether all tasks have ended because of an exception."""
+        broken = self._broken or self.on_error(error)
+        if broken is None:
+            return False
+        self._broken = broken
+        for job in self._live + self._waiting + self._held:
+            job.handle._finish(error=broken)
+            self._abandoned.append(job)
+        self._live, self._waiting, self._held = [], [], []
+        self._ordered = 0
+        self.end_watches()
+        return True
 
     def _sleep(self) -> bool:
         """Wait for a new task, or until the next look for messages; tell whether one came."""
@@ -306,9 +251,11 @@ class CommunicationThread:
             found = True
         return found
 
-    def _accept(self, job: _Job | None) -> None:
+    def _accept(self, job: Job | None) -> None:
         if job is None:
             self._closing = True
+        elif self._broken is not None and not job.restarts:
+            job.handle._finish(error=self._broken)
         elif job.order is not None:
             heapq.heappush(self._waiting, job)
         elif job.paced and self._pace.is_limited:
@@ -341,7 +288,7 @@ class CommunicationThread:
                 return True
         return False
 
-    def _has_room(self, job: _Job) -> bool:
+    def _has_room(self, job: Job) -> bool:
         ordered = [other for other in self._live if other.order is not None]
         return (
             len(ordered) < MOST_LIVE
@@ -349,7 +296,7 @@ class CommunicationThread:
             or (job.nbytes <= URGENT_BYTES and all(job < other for other in ordered))
         )
 
-    def _start(self, job: _Job) -> None:
+    def _start(self, job: Job) -> None:
         self._live.append(job)
         if job.order is not None:
             job.started = time.perf_counter()
@@ -358,12 +305,13 @@ class CommunicationThread:
             self._ordered += 1
         self._resume(job, time.monotonic())
 
-    def _advance(self, job: _Job, now: float) -> bool:
+    def _advance(self, job: Job, now: float) -> bool:
         """Resume a task whose step is complete; tell whether it was."""
         try:
             complete = self._test_all(job.step.requests) and not job.late()
         except Exception as error:
-            self._end(job, error=error)
+            if not self._breaks(error):
+                self._end(job, error=error)
             return True
         if complete:
             if job.paced and not self._may_send():
@@ -373,7 +321,7 @@ class CommunicationThread:
             self._inspect(job, now)
         return complete
 
-    def _inspect(self, job: _Job, now: float) -> None:
+    def _inspect(self, job: Job, now: float) -> None:
         """Report a task that has waited for long; fail it after too long a wait."""
         waited = now - job.since
         if waited > self.stall_seconds and not self._has_reported():
@@ -388,7 +336,7 @@ class CommunicationThread:
                 )
             )
 
-    def _resume(self, job: _Job, now: float) -> None:
+    def _resume(self, job: Job, now: float) -> None:
         try:
             job.step = next(job.task)
             job.since, job.reported = now, False
@@ -397,9 +345,10 @@ class CommunicationThread:
         except StopIteration as end:
             self._end(job, result=end.value)
         except Exception as error:
-            self._end(job, error=error)
+            if not self._breaks(error):
+                self._end(job, error=error)
 
-    def _end(self, job: _Job, result: Any = None, error: BaseException | None = None) -> None:
+    def _end(self, job: Job, result: Any = None, error: BaseException | None = None) -> None:
         self._live.remove(job)
         if job.order is not None:
             heapq.heappush(self._ended, job.order)
@@ -409,7 +358,7 @@ class CommunicationThread:
             self._note_end(job)
         job.handle._finish(result, error)
 
-    def _note_end(self, job: _Job) -> None:
+    def _note_end(self, job: Job) -> None:
         ended = time.perf_counter()
         self._ordered -= 1
         if not self._ordered:
@@ -427,7 +376,7 @@ class CommunicationThread:
         """Whether a stuck task has been reported, for which the others wait, too."""
         return any(job.reported for job in self._live)
 
-    def _report(self, job: _Job, now: float) -> None:
+    def _report(self, job: Job, now: float) -> None:
         """Report once the ranks that a task is waiting for."""
         missing = self._missing(job)
         if self.inquiry is not None:
@@ -439,7 +388,7 @@ class CommunicationThread:
             flush=True,
         )
 
-    def _missing(self, job: _Job) -> list[int]:
+    def _missing(self, job: Job) -> list[int]:
         """Return the ranks that a task is waiting for; none if it does not know."""
         requests = zip(job.step.requests, job.step.ranks)
         incomplete = {rank for request, rank in requests if not request.Get_status()}

@@ -63,7 +63,8 @@ class Shard:
 class Place:
     """A rank's place in its stream: its next batch has the number ``batch``.
 
-    ``next_record`` is the first record of that batch.
+    ``next_record`` is the first record that no rank has read, as far as this rank knows: all ranks
+    read the same number of batches, except of a stream that is shared batch by batch.
     """
 
     origin: int
@@ -74,7 +75,8 @@ class Place:
     @classmethod
     def of(cls, shard: Shard, batch: int, batch_size: int) -> Place:
         """Return the place of a rank that has read ``batch`` batches of ``shard``."""
-        return cls(shard.origin, batch, batch_size, shard.first_record(batch, batch_size))
+        first = replace(shard, rank=0) if shard.unit == "record" else shard
+        return cls(shard.origin, batch, batch_size, first.first_record(batch, batch_size))
 
 
 def continued(shard: Shard, batch_size: int, places: Sequence[Place]) -> tuple[Shard, int]:

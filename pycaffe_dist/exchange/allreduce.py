@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from pycaffe_dist.comm.thread import Task
+from pycaffe_dist.comm.tasks import Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.device import xp
 from pycaffe_dist.exchange.base import (

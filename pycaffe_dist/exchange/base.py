@@ -15,7 +15,7 @@ from pycaffe_dist.calibration.link import link_of
 from pycaffe_dist.calibration.products import product_rate
 from pycaffe_dist.comm.arrival import wait_for
 from pycaffe_dist.comm.measured import Link
-from pycaffe_dist.comm.thread import Step
+from pycaffe_dist.comm.tasks import Step
 from pycaffe_dist.config import ExchangeSettings, Wire
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.registry import Registry
@@ -23,7 +23,7 @@ from pycaffe_dist.registry import Registry
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.comm.mpi import MPICluster
-    from pycaffe_dist.comm.thread import Handle, Task
+    from pycaffe_dist.comm.tasks import Handle, Task
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.solvers.engine import Factors
     from pycaffe_dist.solvers.update.updater import Updater
@@ -135,7 +135,8 @@ class Exchange(abc.ABC):
     host (else nobody measures how fast), whether it is a choice of ``--exchange=auto``, whether it
     ``compresses`` what travels (``--wire``), whether it works ``on_device``, where GPUs have made
     the gradients, and whether it is ``deterministic``: the same bits on all ranks and in all runs;
-    it defines ``supports``, ``cost`` and ``steps``.
+    ``needs_all_ranks`` says why it cannot go on when a rank is lost, empty if it can.  It defines
+    ``supports``, ``cost`` and ``steps``.
     """
 
     type: ClassVar[str]
@@ -148,6 +149,7 @@ class Exchange(abc.ABC):
     compresses: ClassVar[bool] = False
     on_device: ClassVar[bool] = False
     deterministic: ClassVar[bool] = True
+    needs_all_ranks: ClassVar[str] = ""
 
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):
         self.cluster = cluster

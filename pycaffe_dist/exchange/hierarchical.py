@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from pycaffe_dist.comm.thread import Step, Task
+from pycaffe_dist.comm.tasks import Step, Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.exchange.allreduce import DirectMean, Values
 from pycaffe_dist.exchange.base import (
@@ -71,6 +71,7 @@ class Hierarchical(FusingExchange):
     local ranks, then of hosts: the same bits on all ranks and in all runs.
     """
 
+    needs_all_ranks = "ranks of a host wait for each other in shared memory"
     copies = True
 
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):

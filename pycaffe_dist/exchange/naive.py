@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from pycaffe_dist.comm.thread import Step, Task
+from pycaffe_dist.comm.tasks import Step, Task
 from pycaffe_dist.exchange.base import (
     Bucket,
     Cost,

@@ -11,7 +11,7 @@ import numpy as np
 from pycaffe_dist.calibration.gpu_link import gpu_link
 from pycaffe_dist.comm.arrival import in_stream, wait_for
 from pycaffe_dist.comm.gpu_paths import MPI, NCCL, Peers
-from pycaffe_dist.comm.thread import Step, Task
+from pycaffe_dist.comm.tasks import Step, Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.device import use
 from pycaffe_dist.exchange.allreduce import Allreduce, DirectMean

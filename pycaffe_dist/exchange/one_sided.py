@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from pycaffe_dist.comm.thread import Step, Task
+from pycaffe_dist.comm.tasks import Step, Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.allreduce import Values
@@ -84,6 +84,7 @@ class OneSided(FusingExchange):
     result has the same bits on all ranks and in all runs.
     """
 
+    needs_all_ranks = "MPI cannot take memory back to which a lost rank may write"
     automatic = False  # every put is two messages, one after the other
 
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):

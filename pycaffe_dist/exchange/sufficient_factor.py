@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from pycaffe_dist.comm.arrival import Copies, wait_for
-from pycaffe_dist.comm.thread import Task
+from pycaffe_dist.comm.tasks import Task
 from pycaffe_dist.config import ExchangeSettings
 from pycaffe_dist.device import from_numpy, use
 from pycaffe_dist.errors import ClusterError
@@ -33,7 +33,7 @@ from pycaffe_dist.solvers.engine import Factors
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.comm.mpi import MPICluster
-    from pycaffe_dist.comm.thread import Handle
+    from pycaffe_dist.comm.tasks import Handle
     from pycaffe_dist.net.parameter import Parameter
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Collection, Iterable
@@ -16,7 +17,10 @@ _SIZE_VARIABLES = {
     "MV2_COMM_WORLD_SIZE": "MVAPICH's mpirun",
     "SLURM_STEP_NUM_TASKS": "Slurm's srun",
 }
+# Ours, for processes whose rank is not the launcher's, since ranks were lost.
+CHANGED_RANK = "PCAFFE_RANK"
 _RANK_VARIABLES = (
+    CHANGED_RANK,
     "OMPI_COMM_WORLD_RANK",
     "PMIX_RANK",
     "PMI_RANK",
@@ -39,6 +43,9 @@ _EMBEDDED_OPEN_MPI = {
     # With the default, large messages over TCP go in one direction at a time.
     "btl_tcp_flags": "send",
 }
+
+# Variables for ranks on other hosts; mpirun passes on its own.
+_PASSED_ON = re.compile(r"PYTHON|PCAFFE_|GLOG_|NUMBA_|OMP_|OPENBLAS_|LD_LIBRARY_PATH$")
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,16 @@ def rank() -> int:
         if os.environ.get(variable, "").isdigit():
             return int(os.environ[variable])
     return 0
+
+
+def set_rank(rank: int) -> None:
+    """Change what `rank` returns, after other ranks were lost."""
+    os.environ[CHANGED_RANK] = str(rank)
+
+
+def passed_on() -> dict[str, str]:
+    """Return the variables of this process's environment that all ranks need."""
+    return {name: value for name, value in os.environ.items() if _PASSED_ON.match(name)}
 
 
 def prepare_mpi() -> None:

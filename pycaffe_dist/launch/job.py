@@ -43,6 +43,7 @@ class Job:
     def __init__(self, line: Sequence[str], name: str):
         self._line, self._name = line, name
         self._is_hydra = is_hydra(line[0])
+        self._is_elastic = any(word.startswith("--elastic=") for word in line)
         self._previous: dict[signal.Signals, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: list[signal.Signals] = []
@@ -104,9 +105,10 @@ class Job:
     def has_succeeded(self, status: int) -> bool:
         """Tell whether mpirun's exit status is 0 and rank 0 has reported that its work is done.
 
-        The status alone is not enough: it is also 0 after Open MPI's mpirun has lost a host.
+        The status alone is not enough: it is also 0 after Open MPI's mpirun has lost a host.  A job
+        that goes on when ranks are lost may have their status.
         """
-        return status == 0 and self._done
+        return self._done and (status == 0 or self._is_elastic)
 
     def ended_by_what_was_passed(self, status: int) -> bool:
         """Tell by mpirun's exit status whether a signal came before anybody handled it.

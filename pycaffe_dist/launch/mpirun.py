@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pycaffe_dist.errors import ClusterError, UsageError
-from pycaffe_dist.launch import messages
+from pycaffe_dist.launch import environment, messages
 from pycaffe_dist.schema.reading import read_lines
 
 ENVIRONMENT = {
@@ -25,8 +24,6 @@ ENVIRONMENT = {
     "PRTE_MCA_oob_tcp_keepalive_intvl": "10",
     "PRTE_MCA_oob_tcp_keepalive_probes": "4",
 }
-# Variables of this process's environment for ranks on other hosts; mpirun passes on its own.
-_PASSED_ON = re.compile(r"PYTHON|PCAFFE_|GLOG_|NUMBA_|OMP_|OPENBLAS_|LD_LIBRARY_PATH$")
 # Open MPI's flags, of versions 5 and 4, and MPICH's.
 _ELSEWHERE = re.compile(
     r"(?:^| )--?(?:output[ =]\S*(?:file|dir|xml)|output-filename|xml|outfile|errfile)\S*"
@@ -76,9 +73,27 @@ def command(ranks: int, hostfile: str, extra: Sequence[str], program: Sequence[s
     else:
         if hosts:
             line += ["--hostfile", hostfile]
-        for name in sorted({*filter(_PASSED_ON.match, os.environ), messages.VARIABLE}):
+        for name in sorted({*environment.passed_on(), messages.VARIABLE}):
             line += ["-x", name]
     return [*line, *extra, sys.executable, "-m", "pycaffe_dist", *program]
+
+
+def fault_tolerance() -> list[str]:
+    """Return the flags that let a job go on without a rank; raises ClusterError if there are none.
+
+    Open MPI has them since version 5.
+    """
+    mpirun = find()
+    shown = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
+    version = re.search(r"Open MPI\D*(\d+)", shown.stdout)
+    if version is None or int(version[1]) < 5:
+        found = shown.stdout.strip().splitlines()[:1]
+        raise ClusterError(
+            f"--elastic needs mpirun of Open MPI 5 or newer, and {mpirun} is "
+            f"{found[0] if found else 'another one'}: pip install 'pycaffe-dist[mpi]' brings one; "
+            "--restarts works with any MPI"
+        )
+    return ["--with-ft", "ulfm"]
 
 
 def is_hydra(mpirun: str) -> bool:

@@ -40,30 +40,39 @@ _KINDS_BY_RANK: dict[str, type | tuple[type, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Companion:
-    """The state of a run at a snapshot, except Caffe's solver state.
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """The state of a run, except Caffe's solver state.
 
-    ``written`` orders the snapshots of a prefix: the time in seconds since 1970, but always more
-    than the earlier snapshots' times, even if clocks differ.  ``launch`` names the `pcaffe launch`
-    of the run, empty without one.  ``weights`` and ``state`` are the checksums of the two files
-    that this one belongs to.  ``batch`` is the number of samples in an iteration on all ``ranks``
-    together, ``tested`` the number of batches that each test net has read.  ``learning_rate`` is
-    the policy's state; ``by_rank`` has each rank's losses and the states of its nets' layers.
-    ``plan`` is the exchange plan, in JSON, if a resumed run might make another one.
+    ``batch`` is the number of samples in an iteration on all ``ranks`` together, ``tested`` the
+    number of batches that each test net has read.  ``learning_rate`` is the policy's state;
+    ``by_rank`` has each rank's losses and the states of its nets' layers.  ``plan`` is the exchange
+    plan, in JSON, if a resumed run might make another one.
     """
 
     iteration: int
-    written: float
-    weights: Checksum
-    state: Checksum
-    seed: int
     ranks: int
     batch: int
     tested: list[int]
     learning_rate: dict[str, Any]
     by_rank: list[dict[str, Any]]
     plan: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Companion(RunRecord):
+    """The record of a run at a snapshot.
+
+    ``written`` orders the snapshots of a prefix: the time in seconds since 1970, but always more
+    than the earlier snapshots' times, even if clocks differ.  ``launch`` names the `pcaffe launch`
+    of the run, empty without one.  ``weights`` and ``state`` are the checksums of the two files
+    that this one belongs to.
+    """
+
+    written: float
+    weights: Checksum
+    state: Checksum
+    seed: int
     launch: str = ""
 
     def encode(self) -> bytes:

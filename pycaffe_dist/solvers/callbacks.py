@@ -19,14 +19,15 @@ class Callbacks:
     ``before_gradients``, ``after_gradients`` (the mean over ranks, before the update) and
     ``after_iteration`` find all parameters updated.  The others must not look at parameters, unless
     they call `finish_updates` first.  ``before_start`` and ``after_start``: the engine gets the
-    parameters; ``before_start`` is called also when loops by hand begin or end.
-    ``end_of_iteration`` comes after ``after_iteration``.
+    parameters; ``before_start`` is called also when loops by hand begin or end.  ``after_update``
+    comes before any message of the next iteration, ``end_of_iteration`` after ``after_iteration``.
     """
 
     before_start: list[Callback] = field(default_factory=list)
     after_start: list[Callback] = field(default_factory=list)
     before_gradients: list[Callback] = field(default_factory=list)
     after_gradients: list[Callback] = field(default_factory=list)
+    after_update: list[Callback] = field(default_factory=list)
     after_iteration: list[Callback] = field(default_factory=list)
     end_of_iteration: list[Callback] = field(default_factory=list)
     before_snapshot: list[Callback] = field(default_factory=list)

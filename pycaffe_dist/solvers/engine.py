@@ -76,6 +76,12 @@ class Engine(abc.ABC):
         ``rebuild`` it may return the factors instead, which hold until the next iteration.
         """
 
+    def commit(self) -> None:  # noqa: B027 (optional)
+        """Let the update that follows be made by all ranks or, if one of them is lost, by none.
+
+        Where ranks may be lost without ending the run: wait for all gradients, and agree.
+        """
+
     def has_arrived(self, parameter: Parameter) -> bool:
         """Tell whether :meth:`wait` would find all messages of a parameter there."""
         return True

@@ -14,7 +14,7 @@ from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import Net
-from pycaffe_dist.snapshot.companion import Companion
+from pycaffe_dist.snapshot.companion import RunRecord
 from pycaffe_dist.solvers.state import LayerStates, TrainState
 
 
@@ -45,9 +45,7 @@ def restore_statistics(net: Net, cluster: Cluster, statistics: Sequence[str]) ->
             mine[...] = np.frombuffer(data, mine.dtype).reshape(mine.shape)
 
 
-def record(
-    state: TrainState, net: Net, test_nets: Sequence[Net], cluster: Cluster
-) -> dict[str, Any]:
+def note(state: TrainState, net: Net, test_nets: Sequence[Net], cluster: Cluster) -> dict[str, Any]:
     """Return this rank's own state: its losses, its nets' layers' states, its statistics.
 
     A test that is under way counts as not begun: the resumed run repeats it with the same batches.
@@ -55,16 +53,21 @@ def record(
     return {
         "losses": list(state.losses.recent),
         "loss_scale": state.loss_scale.state() if state.loss_scale else [],
-        "statistics": [_encoded(array) for array in own_statistics(net, cluster)],
+        "statistics": [array.copy() for array in own_statistics(net, cluster)],
         "train": layer_states(net),
         "test": state.before_test.states
         if state.before_test
-        else [layer_states(net) for net in test_nets],
+        else [layer_states(test_net) for test_net in test_nets],
     }
 
 
+def record(noted: dict[str, Any]) -> dict[str, Any]:
+    """Return what `note` has returned as plain values, for a companion."""
+    return {**noted, "statistics": [_encoded(array) for array in noted["statistics"]]}
+
+
 def go_on(
-    about: Companion, state: TrainState, net: Net, test_nets: Sequence[Net], cluster: Cluster
+    about: RunRecord, state: TrainState, net: Net, test_nets: Sequence[Net], cluster: Cluster
 ) -> None:
     """Take over what Caffe's files lack, as far as this run is like the one that wrote it.
 
@@ -89,7 +92,7 @@ def _explaining(what: str) -> Iterator[None]:
         ) from error
 
 
-def _restore_state(about: Companion, state: TrainState, cluster: Cluster) -> None:
+def _restore_state(about: RunRecord, state: TrainState, cluster: Cluster) -> None:
     state.learning_rate.set_state(about.learning_rate)
     state.losses.recent.clear()
     if about.ranks == cluster.size:
@@ -115,7 +118,7 @@ def _restore(net: Net, saved: Sequence[LayerStates]) -> None:
                 node.layer.restore(of_layer)
 
 
-def log_changes(about: Companion, ranks: int, batch: int) -> None:
+def log_changes(about: RunRecord, ranks: int, batch: int) -> None:
     """Log what has changed since the snapshot was written."""
     if about.ranks != ranks:
         logger.warning(
@@ -125,10 +128,13 @@ def log_changes(about: Companion, ranks: int, batch: int) -> None:
             about.ranks,
         )
     if about.batch != batch:
-        logger.warning(
-            "The effective batch size is %d now and was %d; mind the learning rate",
-            batch,
-            about.batch,
-        )
+        log_batch(about, batch)
     if about.ranks == ranks and about.batch == batch:
         logger.info("Resuming exactly where iteration %d ended", about.iteration)
+
+
+def log_batch(about: RunRecord, batch: int) -> None:
+    """Log that an iteration has another number of samples than before."""
+    logger.warning(
+        "The effective batch size is %d now and was %d; mind the learning rate", batch, about.batch
+    )

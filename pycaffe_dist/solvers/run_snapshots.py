@@ -13,9 +13,13 @@ from pycaffe_dist.net import Net, Parameter
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot import companion
 from pycaffe_dist.solvers import resuming, snapshots
+from pycaffe_dist.solvers.checkpoint import Checkpoint, filled_up
 from pycaffe_dist.solvers.engine import Engine
 from pycaffe_dist.solvers.state import TrainState
 from pycaffe_dist.solvers.update.updater import Updater
+
+# What a checkpoint of rank 0 says of all ranks.
+_SHARED = ("iteration", "ranks", "batch", "tested", "learning_rate", "plan")
 
 
 class RunSnapshots:
@@ -64,7 +68,8 @@ class RunSnapshots:
         cluster = self._cluster
         plan = engine.fix_plan()  # a resumed run goes on with the same plan
         engine.synchronize()
-        record = resuming.record(self._state, self._net, self._test_nets, cluster)
+        noted = resuming.note(self._state, self._net, self._test_nets, cluster)
+        record = resuming.record(noted)
         by_rank = cluster.gather_bytes(json.dumps(record).encode())
         engine.mean_statistics()
         history = engine.collect_history(self._updater)
@@ -109,6 +114,31 @@ class RunSnapshots:
             resuming.go_on(about, state, self._net, self._test_nets, cluster)
             if about.ranks == cluster.size:
                 engine.resume_plan(about.plan.encode())
+        state.before_test = None
+        state.forget_rate()
+
+    def take_over(self, checkpoint: Checkpoint | None, batch: int, engine: Engine) -> None:
+        """Take over a checkpoint of rank 0, and of the other ranks that have one."""
+        state, cluster = self._state, self._cluster
+        own = checkpoint.own if checkpoint else None
+        records = [json.loads(data) for data in cluster.gather_bytes(json.dumps(own).encode())]
+        survivors = [record for record in records if record is not None]
+        shared = b""
+        if cluster.rank == 0:
+            assert checkpoint is not None
+            checkpoint.restore(self._net, self._updater.method)
+            shared = json.dumps({name: getattr(checkpoint, name) for name in _SHARED}).encode()
+        shared_values = json.loads(cluster.broadcast_bytes(shared))
+        by_rank = filled_up(survivors, shared_values["ranks"])
+        about = companion.RunRecord(**shared_values, by_rank=by_rank)
+        if cluster.rank == 0 and about.batch != batch:
+            resuming.log_batch(about, batch)
+        resuming.go_on(about, state, self._net, self._test_nets, cluster)
+        state.iteration = about.iteration
+        if cluster.rank < len(survivors):
+            state.resumed_statistics = survivors[cluster.rank]["statistics"]
+        if about.ranks == cluster.size:
+            engine.resume_plan(about.plan.encode())
         state.before_test = None
         state.forget_rate()
 

@@ -19,6 +19,7 @@ from pycaffe_dist.profiling import Profiler, Record
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import gradients, nets, resuming, sharing, snapshots
 from pycaffe_dist.solvers.callbacks import Callback, Callbacks
+from pycaffe_dist.solvers.checkpoint import Checkpoint
 from pycaffe_dist.solvers.display import Display
 from pycaffe_dist.solvers.engine import Engine
 from pycaffe_dist.solvers.fields import check_fields
@@ -318,15 +319,20 @@ class Solver:
         if display:
             logger.info("Iteration %d, lr = %s", self.iteration, fmt(rate))
         clipping = gradients.factor(self.param, self.state, self.net, self.engine)
+        self.engine.commit()
         if clipping is None:
-            self.state.iteration += 1
+            self._end_update()
             return
         self._updates.run(rate, self.iteration, clipping)
         if self.net.debug_info:
             self.finish_updates()
             known = [p for p in self.net.parameters if not self.engine.updates(p)]
             debug.log_update(known)
+        self._end_update()
+
+    def _end_update(self) -> None:
         self.state.iteration += 1
+        self._call(self.callbacks.after_update, updated=False)
 
     def test_all(self) -> None:
         """Run every test net for its test_iter batches and log the mean outputs."""
@@ -365,6 +371,11 @@ class Solver:
         self.engine.finish()
         self._has_restored = True
         self._started = False  # weights and history must reach the other ranks
+
+    def take_over(self, checkpoint: Checkpoint | None) -> None:
+        """Continue from a checkpoint that rank 0 has kept in memory; new ranks have None."""
+        self._snapshots.take_over(checkpoint, self.effective_batch, self.engine)
+        self._has_restored = True
 
     def close(self) -> None:
         """Wait for the last snapshot; stop the nets' threads and the engine."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from pycaffe_dist.comm.mpi import MPICluster
 from pycaffe_dist.config import Action, ExchangeSettings, Overlap
-from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.errors import ClusterError, UsageError
 from pycaffe_dist.exchange.base import (
     AUTO,
     Bucket,
@@ -40,7 +40,7 @@ from pycaffe_dist.training.tuning import TunableEngine
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
-    from pycaffe_dist.comm.thread import Handle
+    from pycaffe_dist.comm.tasks import Handle
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.planning.layer_times import Times
     from pycaffe_dist.planning.simulation import Iteration
@@ -115,7 +115,7 @@ class ExchangeEngine(TunableEngine):
             self._take_back(updater)
         self.finish()
         cluster, wanted = self._cluster, self._exchange
-        kinds = candidates(wanted, self._settings.wire)
+        kinds = self._kinds(wanted)
         if by_hand:
             # Nobody knows the factors of the passes before the last.
             kinds = [kind for kind in kinds if kind.moves is not Moves.FACTORS]
@@ -131,6 +131,10 @@ class ExchangeEngine(TunableEngine):
         logger.info("Exchange plan%s for %s:\n%s", origin, measured, plan.table())
         self._adopt(plan, parameters, exchanges)
         self._hand_over(plan, updater)
+
+    def _kinds(self, wanted: str) -> list[type[Exchange]]:
+        kinds = candidates(wanted, self._settings.wire)
+        return [kind for kind in kinds if not (self._cluster.is_elastic and kind.needs_all_ranks)]
 
     def _gather(
         self, kinds: Sequence[type[Exchange]], parameters: Sequence[Parameter]
@@ -178,7 +182,7 @@ class ExchangeEngine(TunableEngine):
     def revise(self, parameters: Sequence[Parameter], times: Times) -> int:
         """Make plans by the simulated iteration; return how many :meth:`use_plan` may be given."""
         cluster, workload = self._cluster, self._workload(times)
-        kinds = candidates(self._exchange, self._settings.wire)
+        kinds = self._kinds(self._exchange)
         exchanges = self._gather(kinds, parameters)
         self._plans = make_plans(parameters, exchanges, cluster, self._exchange, workload)
         self._candidates = exchanges
@@ -287,6 +291,9 @@ class ExchangeEngine(TunableEngine):
     def _possible_overlap(self, plan: Plan) -> Overlap:
         """Return the wanted overlap if all exchanges allow it; else log why not."""
         wanted = self._settings.overlap
+        if wanted is Overlap.FORWARD and self._cluster.is_elastic:
+            logger.info("Gradients do not travel during forward: --elastic needs them all before")
+            return Overlap.BACKWARD
         used = {row.exchange for row in plan.rows}
         late = [e.type for e in self._exchanges if e.type in used and not e.during_backward]
         if wanted is Overlap.FORWARD and late:
@@ -298,6 +305,16 @@ class ExchangeEngine(TunableEngine):
     def spans_forward(self) -> bool:
         """Whether gradients may arrive as late as the next forward of their layer."""
         return self._overlap is Overlap.FORWARD and not self._apart
+
+    def commit(self) -> None:
+        """Let the update that follows be made by all ranks or, if one of them is lost, by none."""
+        if not self._cluster.is_elastic:
+            return
+        self._release()
+        for transfer in self._transfers:
+            if transfer.handle is not None:
+                self._wait(transfer.handle, transfer.bucket.slices[0].parameter.key)
+        self._cluster.commit()
 
     def has_arrived(self, parameter: Parameter) -> bool:
         """Tell whether all messages of a parameter have arrived."""
@@ -452,7 +469,8 @@ def make_engine(
 ) -> Engine:
     """Return the engine for ``cluster``: one rank needs no exchange.
 
-    Raises ClusterError when there is no ``exchange`` of that name, or not with these settings.
+    Raises ClusterError when there is no ``exchange`` of that name, or not with these settings, and
+    UsageError for one that cannot go on without a rank on a cluster that can.
     """
     settings = settings or ExchangeSettings()
     kind, *_ = candidates(exchange, settings.wire)
@@ -460,6 +478,11 @@ def make_engine(
         raise ClusterError(
             f"staleness {settings.staleness} with exchange {exchange}: it must be 0, or more with "
             "parameter_server"
+        )
+    if cluster.is_elastic and kind.needs_all_ranks:
+        raise UsageError(
+            f"--elastic does not work with --exchange={exchange}: {kind.needs_all_ranks}; take "
+            "allreduce, sufficient_factor or naive, or let auto choose"
         )
     if not isinstance(cluster, MPICluster) or (cluster.size == 1 and not cluster.has_servers):
         return LocalEngine()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
+from pycaffe_dist import log
 from pycaffe_dist.comm import cluster as clusters
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.config import Action, ExchangeSettings, TrainOptions
@@ -20,7 +21,9 @@ from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.callbacks import Callback
 from pycaffe_dist.solvers.snapshots import holding_prefix, resolve
 from pycaffe_dist.threads import set_threads, thread_count
+from pycaffe_dist.training import elastic
 from pycaffe_dist.training.consistency import WeightCheck, check_nets, check_options, check_solvers
+from pycaffe_dist.training.elastic import Attempt
 from pycaffe_dist.training.engine import make_engine
 from pycaffe_dist.training.timeline import Timeline
 from pycaffe_dist.training.tuning import Tuning
@@ -38,11 +41,14 @@ def train(
     parameters.  Raises PcaffeError; an exception ends the run on all ranks.
     """
     with clusters.detect(options.cluster) as cluster:
-        set_threads(options.threads or cluster.threads)
         if cluster.serves:
+            set_threads(options.threads or cluster.threads)
             serve(cluster)
         else:
-            _train(options, cluster, action_source, callbacks)
+            elastic.train(
+                cluster,
+                lambda attempt: _train(options, cluster, action_source, callbacks, attempt),
+            )
     return 0
 
 
@@ -51,8 +57,10 @@ def _train(
     cluster: Cluster,
     action_source: ActionSource,
     callbacks: Sequence[Callback],
+    attempt: Attempt,
 ) -> None:
     """Make the solver and run it."""
+    set_threads(options.threads or cluster.threads)
     check_options(cluster, options)
     param = _solver_param(options)
     chosen = choose_device(
@@ -63,9 +71,13 @@ def _train(
         local_size=cluster.local_size,
     )
     with holding_prefix(param) if cluster.rank == 0 else nullcontext():
-        snapshot = _find_snapshot(options, param, cluster)
-        solver = _solver_for(options, param, cluster, chosen, snapshot)
+        goes_on = bool(cluster.max(int(attempt.checkpoint is not None)))
+        snapshot = "" if goes_on else _find_snapshot(options, param, cluster)
+        with log.silent() if goes_on else nullcontext():
+            solver = _solver_for(options, param, cluster, chosen, snapshot)
         try:
+            if cluster.is_elastic:
+                attempt.begin(solver, goes_on, options.cluster.elastic)
             _run(solver, options, cluster, snapshot, action_source, callbacks)
         finally:
             solver.close()

@@ -5,7 +5,7 @@ import pytest
 from pycaffe_dist.cli import launch
 from pycaffe_dist.cli.flags import FlagParser
 from pycaffe_dist.errors import ClusterError, UsageError
-from pycaffe_dist.launch import mpirun
+from pycaffe_dist.launch import environment, mpirun
 
 
 def parse(*args: str):
@@ -68,12 +68,23 @@ def test_the_command_line_for_mpirun(monkeypatch, tmp_path, version, between):
     hosts = tmp_path / "hosts"
     hosts.write_text("a slots=2\nb slots=1\n")
     monkeypatch.setattr(mpirun, "find", lambda: str(program))
-    monkeypatch.setattr(mpirun.os, "environ", {"PCAFFE_SIMD": "avx2", "HOME": "/", "GLOG_v": ""})
+    variables = {"PCAFFE_SIMD": "avx2", "HOME": "/", "GLOG_v": ""}
+    monkeypatch.setattr(environment.os, "environ", variables)
     line = mpirun.command(3, str(hosts), ["--bind-to", "none"], ["train", "--solver=s"])
     assert line[:3] == [str(program), "-n", "3"]
     assert line[3:-7] == [str(hosts) if word == "HOSTS" else word for word in between]
     assert line[-7:-5] == ["--bind-to", "none"]
     assert line[-4:] == ["-m", "pycaffe_dist", "train", "--solver=s"]
+
+
+@pytest.mark.parametrize("shown", ["mpirun (Open MPI) 4.1.6", "HYDRA build details:"])
+def test_elastic_jobs_need_open_mpi_5(monkeypatch, tmp_path, shown):
+    program = tmp_path / "mpirun"
+    program.write_text(f"#!/bin/sh\necho '{shown}'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(mpirun, "find", lambda: str(program))
+    with pytest.raises(ClusterError, match=r"Open MPI 5 or newer.*--restarts works with any"):
+        mpirun.fault_tolerance()
 
 
 def test_without_mpirun_the_error_says_where_to_get_it(monkeypatch, tmp_path):

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from pycaffe_dist.comm import thread as communication
-from pycaffe_dist.comm.thread import CommunicationThread, Step
+from pycaffe_dist.comm.tasks import Step
+from pycaffe_dist.comm.thread import CommunicationThread
 from pycaffe_dist.errors import ClusterError
 
 

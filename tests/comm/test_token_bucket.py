@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from pycaffe_dist.comm.thread import CommunicationThread, Step
+from pycaffe_dist.comm.tasks import Step
+from pycaffe_dist.comm.thread import CommunicationThread
 from pycaffe_dist.comm.token_bucket import Pace
 
 

@@ -7,7 +7,8 @@ import pytest
 from fake_parameters import parameters
 
 from pycaffe_dist.comm.cluster import LocalCluster
-from pycaffe_dist.comm.thread import CommunicationThread, Step
+from pycaffe_dist.comm.tasks import Step
+from pycaffe_dist.comm.thread import CommunicationThread
 from pycaffe_dist.config import Action, ExchangeSettings
 from pycaffe_dist.errors import ClusterError, UsageError
 from pycaffe_dist.exchange.base import Cost, Exchange

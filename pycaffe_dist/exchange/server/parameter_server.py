@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pycaffe_dist.comm.thread import Step, Task
+from pycaffe_dist.comm.tasks import Step, Task
 from pycaffe_dist.config import ExchangeSettings, UpdatePriority
 from pycaffe_dist.exchange.base import (
     Bucket,
@@ -24,7 +24,7 @@ from pycaffe_dist.exchange.server.serving import Header, Kind, Layout, Part, Ser
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.comm.mpi import MPICluster
-    from pycaffe_dist.comm.thread import Handle
+    from pycaffe_dist.comm.tasks import Handle
     from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.schema.caffe_pb2 import SolverParameter
     from pycaffe_dist.solvers.update.updater import Updater
@@ -45,6 +45,7 @@ class ParameterServer(UpdateExchange):
     allreduce, which has no owner to wait for and lets the solver see mean gradients.
     """
 
+    needs_all_ranks = "a lost rank takes its part of the history with it"
     automatic = False
 
     def __init__(self, cluster: Cluster, settings: ExchangeSettings):

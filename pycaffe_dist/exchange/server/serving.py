@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from pycaffe_dist.comm.thread import Task
+from pycaffe_dist.comm.tasks import Task
 from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.base import Message, mean_in_rank_order, start_messages
 from pycaffe_dist.solvers.update.target import ArrayTarget

@@ -1,0 +1,196 @@
+"""Goes on without ranks that died, by MPI's fault tolerance (ULFM: Bland et al., 2013).
+
+Weights may change on all living ranks or on none: `Recovery.agreement` tells all of them the same,
+whenever a rank dies.  After a death, every rank revokes the communicators, so that no other waits
+for messages that never come, ends the agreement that is under way, and takes part in a smaller
+communicator.  All of this happens in the thread that talks to MPI, while layers compute.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from pycaffe_dist.comm.tasks import Step, Task
+from pycaffe_dist.errors import ClusterError, RankLost
+from pycaffe_dist.launch import environment
+
+# Set by Open MPI's mpirun --with-ft ulfm.
+_ENABLED = "OMPI_MCA_mpi_ft_enable"
+# How often a rank looks whether another one has died, and polls an agreement (seconds).
+_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 1e-4
+_DEATH_TAG = 1
+
+
+class _Agreement:
+    """One round of MPI's fault-tolerant agreement: 1 if all ranks are alive and gave 1, else 0."""
+
+    def __init__(self, mpi: Any, world: Any, mine: int):
+        self._mpi, self._flag = mpi, np.array([mine], np.int32)
+        self._request = world.Iagree(self._flag)
+        self.result: int | None = None
+
+    def test(self) -> bool:
+        """Tell whether it has ended."""
+        if self.result is None:
+            try:
+                if self._request.Test():
+                    self.result = int(self._flag[0])
+            except self._mpi.Exception:
+                self.result = 0
+        return self.result is not None
+
+
+class Recovery:
+    """The deaths of ranks of a ``world``, seen from one of them; see the module.
+
+    ``hosts`` has every rank's host as soon as it is known.
+    """
+
+    def __init__(self, mpi: Any):
+        """Raise ClusterError if this MPI is not fault-tolerant."""
+        if os.environ.get(_ENABLED) != "1":
+            version = mpi.Get_library_version().split(",")[0]
+            raise ClusterError(
+                f"--elastic needs an MPI with fault tolerance (ULFM), and {version} was started "
+                "without: use pcaffe launch --elastic, or mpirun --with-ft ulfm of Open MPI 5; or "
+                "pcaffe launch --restarts, which starts again from the last snapshot"
+            )
+        self._mpi = mpi
+        self._world: Any = None
+        self._others: list[Any] = []
+        self._agreement: _Agreement | None = None
+        self._survivors: Any = None
+        self._alarm: Any = None
+        self._next_look = 0.0
+        self.hosts: Sequence[str] = ()
+        self._former_hosts: Sequence[str] = ()
+        self.has_agreed = False  # whether the last agreement that this rank asked for succeeded
+
+    def start(self, world: Any, others: Iterable[Any]) -> None:
+        """Guard ``others`` by a communicator of the same ranks for this alone; in MPI's thread."""
+        self._world, self._others = world, list(others)
+        for communicator in (world, *self._others):
+            communicator.Set_errhandler(self._mpi.ERRORS_RETURN)
+        self._agreement = self._survivors = None
+        self.has_agreed = False
+        # It never arrives, but ends with an error when any rank dies.
+        self._alarm = world.Irecv(np.empty(1, np.uint8), self._mpi.ANY_SOURCE, _DEATH_TAG)
+
+    def look(self, now: float) -> bool:
+        """Raise MPI's exception if a rank has died."""
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            self._alarm.Test()
+        return False
+
+    def stop(self) -> None:
+        """End the watch before MPI ends; in MPI's thread."""
+        self._alarm.Cancel()
+        self._alarm.Free()
+
+    def agreement(self) -> Task:
+        """Return a task that ends once all ranks have come here; it fails on all or on none.
+
+        After an error `has_agreed` tells whether it had succeeded before.
+        """
+        self.has_agreed = False
+        self._agreement = agreement = _Agreement(self._mpi, self._world, 1)
+        everybody = tuple(range(self._world.Get_size()))
+        yield Step([], late=lambda: () if agreement.test() else everybody)
+        self._agreement = None
+        if not agreement.result:
+            raise RankLost("the ranks did not agree")
+        self.has_agreed = True
+
+    def lost(self, error: Exception) -> RankLost | None:
+        """Return the error for all tasks after an exception of MPI; None unless a rank has died.
+
+        Then the survivors, who all come here, have a communicator of their own.
+        """
+        ended = isinstance(error, RankLost)
+        if not ended and not self._is_death(error):
+            return None
+        for communicator in (self._world, *self._others):
+            with suppress(self._mpi.Exception):
+                communicator.Revoke()
+        while not ended:
+            ended = not self._end_agreement()
+        self._survivors, self._former_hosts = self._world.Shrink(), self.hosts
+        return RankLost(self._names(self._world.Get_group(), self._survivors))
+
+    def _is_death(self, error: Exception) -> bool:
+        mpi = self._mpi
+        if not isinstance(error, mpi.Exception):
+            return False
+        kind = error.Get_error_class()
+        if kind in (mpi.ERR_PROC_FAILED, mpi.ERR_PROC_FAILED_PENDING, mpi.ERR_REVOKED):
+            return True
+        revoked = any(each.Is_revoked() for each in (self._world, *self._others))
+        return kind == mpi.ERR_IN_STATUS and (revoked or self._world.Get_failed().Get_size() > 0)
+
+    def _end_agreement(self) -> bool:
+        """Take part in agreements until all ranks know of the death; return the last result.
+
+        A rank may have begun one that this rank has not: all must take part in each.
+        """
+        mine, self._agreement = self._agreement, None
+        if mine is None:
+            return self._agree(self._world, 0)
+        while not mine.test():
+            time.sleep(_POLL_SECONDS)
+        self.has_agreed |= bool(mine.result)
+        return bool(mine.result)
+
+    def rejoin(self, replacements: int | None, join: Callable[[Any], None]) -> str:
+        """Call ``join`` with the communicator of the ranks that live on; return who was lost.
+
+        In MPI's thread, on all living ranks.  New processes take the places of lost ranks, as many
+        as ``replacements`` at most (None: all).  Begins again if more ranks die meanwhile.
+        """
+        group, living = self._world.Get_group(), self._survivors
+        while True:
+            lost = group.Get_size() - living.Get_size()
+            number = lost if replacements is None else min(lost, replacements)
+            living.Set_errhandler(self._mpi.ERRORS_RETURN)
+            # MPI_Comm_spawn would wait for a dead rank for ever.
+            succeeded = self._agree(living, 1)
+            try:
+                if succeeded:
+                    join(_with_new_ranks(living, number) if number else living)
+            except self._mpi.Exception:
+                succeeded = False
+            if self._agree(living, int(succeeded)):
+                return self._names(group, living)
+            living = living.Shrink()
+
+    def _agree(self, communicator: Any, mine: int) -> bool:
+        agreement = _Agreement(self._mpi, communicator, mine)
+        while not agreement.test():
+            time.sleep(_POLL_SECONDS)
+        return bool(agreement.result)
+
+    def _names(self, group: Any, living: Any) -> str:
+        dead = group.Difference(group, living.Get_group())
+        ranks = dead.Translate_ranks(range(dead.Get_size()), group) if dead.Get_size() else []
+        hosts = self._former_hosts
+        named = [f"rank {rank} on {hosts[rank]}" if hosts else f"rank {rank}" for rank in ranks]
+        return f"{' and '.join(named)} {'is' if len(named) < 2 else 'are'} lost"
+
+
+def _with_new_ranks(living: Any, number: int) -> Any:
+    """Return a communicator of the living ranks, then of new processes with this one's command."""
+    variables = environment.passed_on() | {environment.CHANGED_RANK: str(living.Get_size())}
+    variables[_ENABLED] = "1"
+    # `env` sets variables for them, which MPI_Comm_spawn has no portable way to do.
+    command = [f"{name}={value}" for name, value in variables.items()]
+    command += [sys.executable, "-m", "pycaffe_dist", *sys.argv[1:]]
+    children = living.Spawn("env", command, maxprocs=number)
+    return children.Merge(high=False)

@@ -1,0 +1,95 @@
+"""Training that goes on when ranks are lost, with the others and with new ones in their place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pycaffe_dist.errors import ClusterError, RankLost
+from pycaffe_dist.log import logger
+from pycaffe_dist.solvers.checkpoint import Checkpoint, CheckpointKeeper
+
+if TYPE_CHECKING:
+    from pycaffe_dist.comm.cluster import Cluster
+    from pycaffe_dist.solvers import Solver
+
+# An iteration in which ranks are lost as often as this would lose them for ever.
+_MOST_LOSSES = 3
+
+
+class Attempt:
+    """Training from a ``checkpoint``, None at the start of the run, until a rank is lost.
+
+    ``since`` is the time of the last loss (`time.monotonic`), and ``lost`` what was lost.
+    """
+
+    def __init__(self, checkpoint: Checkpoint | None = None, lost: str = "", since: float = 0.0):
+        self.checkpoint, self._lost, self._since = checkpoint, lost, since
+        self._keeper: CheckpointKeeper | None = None
+
+    def begin(self, solver: Solver, goes_on: bool, least: int) -> None:
+        """Let a new solver go on from the checkpoint of some rank, if there is one, and follow it.
+
+        Raises ClusterError, after a snapshot, when fewer than ``least`` ranks are left.
+        """
+        if goes_on:
+            solver.take_over(self.checkpoint)
+        if solver.cluster.size < least:
+            if goes_on:
+                solver.snapshot()
+            raise ClusterError(
+                f"{self._lost}; {solver.cluster.size} ranks are left, fewer than --elastic={least};"
+                f" the last update was that of iteration {solver.iteration}"
+            )
+        solver.cluster.may_leave = True
+        solver.callbacks.after_start.append(self._report)
+        self._keeper = CheckpointKeeper(solver)
+
+    def _report(self, solver: Solver) -> None:
+        if self._lost and solver.cluster.rank == 0:
+            logger.warning(
+                "%s: %d rank(s) go on with iteration %d, %.2f s later",
+                self._lost,
+                solver.cluster.size,
+                solver.iteration,
+                time.monotonic() - self._since,
+            )
+        self._lost = ""
+
+    def last(self) -> Checkpoint | None:
+        """Return the state after the last update that was made."""
+        kept = self._keeper.checkpoint() if self._keeper is not None else None
+        return kept or self.checkpoint
+
+
+def train(cluster: Cluster, run: Callable[[Attempt], None]) -> None:
+    """Call ``run`` until it ends, each time with the ranks that are left.
+
+    Raises ClusterError when too few are left, or when ranks are lost in one iteration again and
+    again.
+    """
+    attempt, losses, place = Attempt(), 0, -1
+    while True:
+        try:
+            return run(attempt)
+        except RankLost as error:
+            since, lost = time.monotonic(), str(error)
+        checkpoint = attempt.last()
+        before, place = place, checkpoint.iteration if checkpoint else 0
+        losses = losses + 1 if place == before else 1
+        if losses > _MOST_LOSSES:
+            raise ClusterError(f"{lost}, the {losses}th time in iteration {place}")
+        attempt = Attempt(checkpoint, _recover(cluster), since)
+
+
+def _recover(cluster: Cluster) -> str:
+    """Become a cluster without the lost ranks; return in words who was lost."""
+    lost = []
+    while True:
+        try:
+            lost.append(cluster.recover())
+        except RankLost as error:
+            lost.append(str(error))
+        else:
+            return ", ".join(lost)

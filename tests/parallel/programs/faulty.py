@@ -1,0 +1,74 @@
+"""Usage: faulty.py pcaffe's arguments: pcaffe, of which chosen ranks die at chosen moments.
+
+FAULTS in the environment lists them as RANK:PHASE:ITERATION, separated by blanks.  A phase is a
+key of PHASES below; ranks are those that the launcher gave.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pycaffe_dist.cli.main import main
+from pycaffe_dist.comm.mpi import MPICluster
+from pycaffe_dist.comm.recovery import Recovery
+from pycaffe_dist.net import Net
+from pycaffe_dist.solvers import Solver
+from pycaffe_dist.solvers.run_snapshots import RunSnapshots
+from pycaffe_dist.solvers.testing import Testing
+from pycaffe_dist.solvers.update.updates import Updates
+from pycaffe_dist.training import engine
+
+RANK = os.environ["OMPI_COMM_WORLD_RANK"]
+PHASES: dict[str, tuple[Any, str]] = {
+    "start": (Solver, "__init__"),
+    "plan": (engine, "make_plan"),
+    "forward": (Net, "start_forward"),
+    "backward": (Net, "backward"),
+    "exchange": (engine.ExchangeEngine, "gradient_ready"),
+    "agreement": (Recovery, "agreement"),
+    "update": (Updates, "run"),
+    "test": (Testing, "run"),
+    "snapshot": (RunSnapshots, "write"),
+    "recovery": (MPICluster, "recover"),
+    "error": (Net, "backward"),
+}
+iteration = 0
+
+
+def faulty(function: Callable[..., Any], phase: str, at: int) -> Callable[..., Any]:
+    """Return a function that ends this process if it is called in that iteration or later."""
+
+    def die_or_call(*arguments: Any, **options: Any) -> Any:
+        if iteration >= at:
+            if phase == "error":
+                raise OSError("a broken disk")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+
+    return die_or_call
+
+
+def count(solver: Solver) -> None:
+    global iteration
+    iteration = solver.iteration
+
+
+follow = Solver.__init__
+
+
+def init(self: Solver, *arguments: Any, **options: Any) -> None:
+    follow(self, *arguments, **options)
+    self.callbacks.after_update.append(count)
+
+
+Solver.__init__ = init  # type: ignore[method-assign]
+for fault in os.environ["FAULTS"].split():
+    rank, phase, at = fault.split(":")
+    if rank == RANK:
+        owner, name = PHASES[phase]
+        setattr(owner, name, faulty(getattr(owner, name), phase, int(at)))
+sys.exit(main())

@@ -1,0 +1,190 @@
+"""Ranks die, and the others go on as if the run had begun without them, or with new ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from running import Job, find_mpirun
+
+from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.snapshot.caffemodel import load_weights
+from pycaffe_dist.snapshot.solverstate import load_state
+
+pytestmark = pytest.mark.slow
+
+NET = """
+layer { name: 'data' type: 'Data' top: 'data' top: 'label' transform_param { scale: 0.00390625 }
+  data_param { source: 'digits_lmdb' batch_size: 5 backend: LMDB } }
+layer { name: 'conv' type: 'Convolution' bottom: 'data' top: 'conv'
+  convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: 'xavier' } } }
+layer { name: 'relu' type: 'ReLU' bottom: 'conv' top: 'conv' }
+layer { name: 'ip' type: 'InnerProduct' bottom: 'conv' top: 'ip'
+  inner_product_param { num_output: 10 weight_filler { type: 'xavier' } } }
+layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'ip' bottom: 'label' top: 'loss' }
+"""
+SOLVER = """
+net: 'net.prototxt' base_lr: 0.05 momentum: 0.9 weight_decay: 0.001 lr_policy: 'step' gamma: 0.5
+stepsize: 5 display: 1 max_iter: 12 snapshot: 6 solver_mode: CPU random_seed: 3
+test_iter: 3 test_interval: 4 snapshot_prefix: '%s'
+"""
+LAST = 12
+PROGRAM = Path(__file__).with_name("programs") / "faulty.py"
+# The dead write nothing, and MPI's own words are not ours.
+LOST = re.compile(r"(rank \d.*) lost: (\d) rank\(s\) go on with iteration (\d+)")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Return a folder with a net, 83 images in an LMDB, and undisturbed runs.
+
+    "whole" is by 3 ranks; "fewer" goes on with 2 of them from iteration 6.
+    """
+    made = tmp_path_factory.mktemp("elastic")
+    rng = np.random.default_rng(0)
+    path = str(made / "digits_lmdb")
+    with lmdb.open(path, map_size=1 << 24) as database, database.begin(write=True) as transaction:
+        for number in range(83):
+            pixels = rng.integers(0, 256, (1, 12, 12), np.uint8)
+            datum = caffe_pb2.Datum(channels=1, height=12, width=12, data=pixels.tobytes())
+            datum.label = number % 10
+            transaction.put(b"%08d" % number, datum.SerializeToString())
+    (made / "net.prototxt").write_text(NET)
+    train(made, "whole", 3)
+    train(made, "fewer", 2, "", "--snapshot=whole_iter_6.solverstate")
+    return made
+
+
+def train(
+    folder: Path, prefix: str, ranks: int, faults: str = "", *flags: str, status: int = 0
+) -> str:
+    """Train on ranks of which some die; return what was printed."""
+    (folder / f"{prefix}.solver").write_text(SOLVER % prefix)
+    under = [find_mpirun(), "--with-ft", "ulfm", "-n", ranks, sys.executable, PROGRAM]
+    words = ["train", f"--solver={prefix}.solver", "--elastic", "--exchange=allreduce", *flags]
+    finished = Job([*under, *words], folder, FAULTS=faults).finish()
+    assert finished.status == status, finished.output[-4000:]
+    return finished.output
+
+
+def assert_same(folder: Path, one: str, other: str, at: int = LAST) -> None:
+    """Check that two runs have the same weights and history, bit for bit."""
+    first, second = (load_weights(folder / f"{p}_iter_{at}.caffemodel") for p in (one, other))
+    for mine, theirs in zip(first, second, strict=True):
+        for a, b in zip(mine.blobs, theirs.blobs, strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=mine.name)
+    first, second = (load_state(folder / f"{p}_iter_{at}.solverstate") for p in (one, other))
+    for a, b in zip(first.history, second.history, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_others_go_on_as_a_run_that_was_resumed_with_them(folder):
+    """Also without rank 0, which logs and writes the snapshots."""
+    output = train(folder, "lost", 3, "0:exchange:6", "--norespawn")
+    assert [found[1:] for found in LOST.findall(output)] == [("2", "6")], output[-3000:]
+    assert_same(folder, "fewer", "lost")
+
+
+def test_a_new_rank_takes_the_place_of_a_lost_one(folder):
+    output = train(folder, "healed", 3, "1:agreement:7")
+    assert [found[1:] for found in LOST.findall(output)] == [("3", "7")], output[-3000:]
+    assert_same(folder, "whole", "healed")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", ["0:{0}:{1}", "1:{0}:{1} 2:{0}:{1}"], ids=["first", "others"])
+@pytest.mark.parametrize("exchange", ["allreduce", "sufficient_factor", "naive"])
+@pytest.mark.parametrize(
+    "phase", ["plan", "forward", "backward", "exchange", "agreement", "update", "test", "snapshot"]
+)
+def test_it_does_not_matter_when_or_who(folder, phase, exchange, ranks):
+    at = {"plan": 0, "snapshot": 6}.get(phase, 7)
+    use = f"--exchange={exchange}"
+    if not (folder / f"{exchange}_iter_12.caffemodel").exists():
+        train(folder, exchange, 3, "", use)
+    output = train(folder, "healed", 3, ranks.format(phase, at), use)
+    assert LOST.search(output), output[-3000:]
+    assert_same(folder, exchange, "healed")
+
+
+@pytest.mark.long
+def test_ranks_may_be_lost_one_after_another(folder):
+    output = train(folder, "healed", 3, "1:forward:3 0:backward:5 2:exchange:9")
+    assert len(LOST.findall(output)) == 3, output[-3000:]
+    assert_same(folder, "whole", "healed")
+
+
+@pytest.mark.long
+def test_a_rank_may_be_lost_while_others_recover(folder):
+    output = train(folder, "healed", 3, "1:backward:5 2:recovery:5")
+    assert LOST.search(output), output[-3000:]
+    assert_same(folder, "whole", "healed")
+
+
+@pytest.mark.long
+def test_with_too_few_ranks_it_writes_a_snapshot_and_ends(folder):
+    train(folder, "few", 3, "2:backward:6", "--norespawn", "--elastic=3", status=1)
+    assert_same(folder, "whole", "few", at=6)
+
+
+@pytest.mark.long
+def test_an_error_of_one_rank_ends_that_rank(folder):
+    output = train(folder, "healed", 3, "1:error:5")
+    assert "rank 1 of 3" in output and "OSError: a broken disk" in output
+    assert_same(folder, "whole", "healed")
+
+
+def test_an_exchange_that_needs_all_ranks_is_refused(folder):
+    output = train(folder, "x", 2, "", "--exchange=one_sided", status=2)
+    assert "--elastic does not work with --exchange=one_sided" in output
+
+
+def test_a_mpi_without_fault_tolerance_is_named(folder):
+    (folder / "x.solver").write_text(SOLVER % "x")
+    words = ["-m", "pycaffe_dist", "train", "--solver=x.solver", "--elastic"]
+    finished = Job([sys.executable, *words], folder, ranks=2).finish()
+    assert finished.status and "pcaffe launch --elastic" in finished.output
+    assert not list(folder.glob("x_iter*"))
+
+
+@pytest.mark.long
+def test_training_under_constant_losses_ends_with_the_same_weights(folder):
+    """A rank chosen at random is killed every few seconds, rank 0 included."""
+    solver = SOLVER.replace("max_iter: 12", "max_iter: 4000").replace(
+        "display: 1 ", "display: 500 "
+    )
+    solver = solver.replace("test_interval: 4", "test_interval: 1000")
+    outputs = {}
+    for prefix, kills in (("quiet", 0), ("losses", 6)):
+        (folder / f"{prefix}.solver").write_text(solver % prefix)
+        words = ["train", f"--solver={prefix}.solver", "--exchange=allreduce"]
+        launch = ["-m", "pycaffe_dist", "launch", "-n", 3, "--elastic", *words]
+        job = Job([sys.executable, *launch], folder, PCAFFE_TEST=prefix)
+        rng = np.random.default_rng(5)
+        for _ in range(kills):
+            time.sleep(rng.uniform(4, 7))
+            kill_one(prefix, rng)
+        outputs[prefix] = job.finish().output
+    assert len(LOST.findall(outputs["losses"])) >= 3, outputs["losses"][-3000:]
+    assert_same(folder, "quiet", "losses", at=4000)
+
+
+def kill_one(mark: str, rng: np.random.Generator) -> None:
+    """Kill one of a job's ranks, chosen at random; ``mark`` is in their environment."""
+    ranks = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            marked = f"PCAFFE_TEST={mark}".encode() in (process / "environ").read_bytes()
+            if marked and words[1:4] == [b"-m", b"pycaffe_dist", b"train"]:
+                ranks.append(int(process.name))
+    if ranks:
+        os.kill(int(rng.choice(ranks)), signal.SIGKILL)
