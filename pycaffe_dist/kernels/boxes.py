@@ -13,13 +13,15 @@ import math
 import numpy as np
 
 from pycaffe_dist.kernels import kernel
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import indices, jit
 from pycaffe_dist.threads import parallel_for
 
 Box = tuple[float, float, float, float]
 # The numbers of PriorBoxParameter.CodeType: what a prediction says of its prior's box.
 CORNER, CENTER_SIZE, CORNER_SIZE = 1, 2, 3
 BOXES_PER_CHUNK = 1 << 10
+_NEGATIVE = np.uint32(1 << 31)
+_HALF = np.uint64(32)
 
 
 @jit
@@ -107,16 +109,72 @@ def decode_box(prior: Box, variance: Box, numbers: Box, code: int, variance_in_t
 
 
 @jit
-def by_score(scores: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Return ``indices`` (any integers) in descending order of ``scores[indices]``.
+def _keys(scores):
+    """Return numbers (uint64), the smallest for the largest score, and of equals for the first."""
+    values = np.empty(scores.size, np.float32)
+    for i in range(scores.size):
+        # There is only one zero.
+        values[i] = scores[i] + np.float32(0) if scores[i] == scores[i] else np.inf
+    bits, keys = values.view(np.uint32), np.empty(scores.size, np.uint64)
+    for i in range(scores.size):
+        falling = bits[i] if bits[i] >= _NEGATIVE else ~(bits[i] | _NEGATIVE)
+        keys[i] = np.uint64(falling) << _HALF | np.uint64(i)
+    return keys
 
-    Equal scores keep their order; NaN counts as the largest score.
+
+@jit
+def _select(keys, count):
+    """Move the ``count`` smallest keys, at least one, to the front; all keys differ."""
+    low, high = 0, keys.size - 1
+    while low < high:
+        pivot = keys[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while keys[i] < pivot:
+                i += 1
+            while keys[j] > pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                i += 1
+                j -= 1
+        if count - 1 <= j:
+            high = j
+        elif count - 1 >= i:
+            low = i
+        else:
+            return
+
+
+@jit
+def best_scores(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return the places of the ``count`` best scores, the best first; -1 stands for all.
+
+    Scores are compared in single precision.  Equal ones keep their order; NaN counts as infinity.
     """
-    keys = np.empty(indices.size, scores.dtype)
-    for k in range(indices.size):
-        score = scores[indices[k]]
-        keys[k] = -score if score == score else -np.inf
-    return indices[np.argsort(keys, kind="mergesort")]
+    keys = _keys(scores)
+    if 0 <= count < keys.size:
+        if count:
+            _select(keys, count)
+        keys = keys[:count]
+    keys.sort()
+    places = np.empty(keys.size, np.int64)
+    for i in range(keys.size):
+        places[i] = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
+    return places
+
+
+@jit
+def _raise_overlaps(i, x1, y1, x2, y2, area, largest):
+    """Raise ``largest``, a number of each box, to the overlap with box i for the boxes after it."""
+    zero = area.dtype.type(0)
+    left, top, right, bottom, own = x1[i], y1[i], x2[i], y2[i], area[i]
+    for j in indices(i + 1, area.size):
+        width = (right if right < x2[j] else x2[j]) - (left if left > x1[j] else x1[j])
+        height = (bottom if bottom < y2[j] else y2[j]) - (top if top > y1[j] else y1[j])
+        shared = (width if width > zero else zero) * (height if height > zero else zero)
+        share = shared / (own + area[j] - shared)
+        largest[j] = share if share > largest[j] else largest[j]
 
 
 @jit
@@ -136,19 +194,20 @@ def suppress(
     by it while that is above 0.5.  Boxes with an area below ``smallest`` are dropped.
     """
     limit, factor = boxes.dtype.type(threshold), boxes.dtype.type(eta)
-    count = 0
-    for index in order:
+    # Rows of corners and of areas, so that several overlaps are computed at once.
+    sides, areas = np.empty((4, order.size), boxes.dtype), np.empty(order.size, boxes.dtype)
+    for i in range(order.size):
+        box = box_at(boxes, order[i])
+        sides[0, i], sides[1, i], sides[2, i], sides[3, i] = box
+        areas[i] = area(box)
+    largest, count = np.zeros(order.size, boxes.dtype), 0
+    for i in range(order.size):
         if count == kept.size:
             break
-        box = box_at(boxes, index)
-        stays = not area(box) < smallest
-        k = 0
-        while stays and k < count:
-            stays = overlap(box, box_at(boxes, kept[k])) <= limit
-            k += 1
-        if stays:
-            kept[count] = index
+        if largest[i] <= limit and not areas[i] < smallest:
+            kept[count] = order[i]
             count += 1
+            _raise_overlaps(i, sides[0], sides[1], sides[2], sides[3], areas, largest)
             if factor < 1 and limit > 0.5:
                 limit *= factor
     return count

@@ -10,65 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pycaffe_dist.kernels import kernel
-from pycaffe_dist.kernels.boxes import area, box_at, decode_box, overlap
-from pycaffe_dist.kernels.compiling import indices, jit
+from pycaffe_dist.kernels.boxes import best_scores, box_at, decode_box, overlap, suppress
+from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.threads import parallel_for
 
 PRIORS_PER_BLOCK = 1 << 10
-_NEGATIVE = np.uint32(1 << 31)
-_HALF = np.uint64(32)
-
-
-@jit
-def _keys(scores):
-    """Return numbers (uint64), the smallest for the largest score, and of equals for the first."""
-    values = np.empty(scores.size, np.float32)
-    for i in range(scores.size):
-        values[i] = scores[i] + np.float32(0)  # there is only one zero
-    bits, keys = values.view(np.uint32), np.empty(scores.size, np.uint64)
-    for i in range(scores.size):
-        falling = bits[i] if bits[i] >= _NEGATIVE else ~(bits[i] | _NEGATIVE)
-        keys[i] = np.uint64(falling) << _HALF | np.uint64(i)
-    return keys
-
-
-@jit
-def _select(keys, count):
-    """Move the ``count`` smallest keys, at least one, to the front; all keys differ."""
-    low, high = 0, keys.size - 1
-    while low < high:
-        pivot = keys[(low + high) // 2]
-        i, j = low, high
-        while i <= j:
-            while keys[i] < pivot:
-                i += 1
-            while keys[j] > pivot:
-                j -= 1
-            if i <= j:
-                keys[i], keys[j] = keys[j], keys[i]
-                i += 1
-                j -= 1
-        if count - 1 <= j:
-            high = j
-        elif count - 1 >= i:
-            low = i
-        else:
-            return
-
-
-@jit
-def _best(scores, count):
-    """Return the places of the ``count`` best scores, the best first; -1 stands for all."""
-    keys = _keys(scores)
-    if 0 <= count < keys.size:
-        if count:
-            _select(keys, count)
-        keys = keys[:count]
-    keys.sort()
-    places = np.empty(keys.size, np.int64)
-    for i in range(keys.size):
-        places[i] = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
-    return places
 
 
 @jit
@@ -90,41 +36,6 @@ def _candidates(begin, end, scores, threshold, background, found, counts):
                 if not row[c] <= threshold and c != background:
                     found[n, c, first + own[c]] = p
                     own[c] += 1
-
-
-@jit
-def _raise_overlaps(i, x1, y1, x2, y2, area, largest):
-    """Raise ``largest`` of the boxes after box i to their overlaps with it."""
-    zero = area.dtype.type(0)
-    left, top, right, bottom, own = x1[i], y1[i], x2[i], y2[i], area[i]
-    for j in indices(i + 1, area.size):
-        width = (right if right < x2[j] else x2[j]) - (left if left > x1[j] else x1[j])
-        height = (bottom if bottom < y2[j] else y2[j]) - (top if top > y1[j] else y1[j])
-        shared = (width if width > zero else zero) * (height if height > zero else zero)
-        share = shared / (own + area[j] - shared)
-        largest[j] = share if share > largest[j] else largest[j]
-
-
-@jit
-def _suppress(boxes, threshold, eta, kept):
-    """Set kept to the boxes (4, n), the best first, that suppression keeps; return how many.
-
-    Equal to `suppress` of `kernels.boxes`, but several overlaps are computed at once.
-    """
-    x1, y1, x2, y2 = boxes[0], boxes[1], boxes[2], boxes[3]
-    number, n = boxes.dtype.type, boxes.shape[1]
-    areas, largest = np.empty(n, boxes.dtype), np.zeros(n, boxes.dtype)
-    for i in range(n):
-        areas[i] = area((x1[i], y1[i], x2[i], y2[i]))
-    limit, factor, count = number(threshold), number(eta), 0
-    for i in range(n):
-        if largest[i] <= limit:
-            kept[count] = i
-            count += 1
-            _raise_overlaps(i, x1, y1, x2, y2, areas, largest)
-            if factor < 1 and limit > 0.5:
-                limit *= factor
-    return count
 
 
 @jit
@@ -157,17 +68,17 @@ def _choose(
             own[k] = scores[n, places[k], c]
             if own[k] != own[k]:
                 kept[n, c] = -1 - places[k]
-        best = _best(own, top_k)
-        boxes = np.empty((4, best.size), predictions.dtype)
+        best = best_scores(own, top_k)
+        boxes = np.empty((best.size, 4), predictions.dtype)
         for k in range(best.size):
             best[k] = p = places[best[k]]
             box = _decoded(predictions, priors, n, c, p, code, in_target)
-            boxes[0, k], boxes[1, k], boxes[2, k], boxes[3, k] = box
+            boxes[k, 0], boxes[k, 1], boxes[k, 2], boxes[k, 3] = box
             if box[0] + box[1] != box[0] + box[1] or box[2] + box[3] != box[2] + box[3]:
                 kept[n, c] = -1 - p
         if kept[n, c] == 0:
-            stay = np.empty(best.size, np.int64)
-            kept[n, c] = _suppress(boxes, limits[0], limits[1], stay)
+            order, stay = np.arange(best.size), np.empty(best.size, np.int64)
+            kept[n, c] = suppress(boxes, order, limits[0], limits[1], -np.inf, stay)
             for k in range(kept[n, c]):
                 places[k] = best[stay[k]]
 
@@ -185,7 +96,7 @@ def _cut(begin, end, scores, most, found, kept):
                 own[k] = scores[n, found[n, c, i], c]
                 k += 1
         stays = np.zeros(total, np.bool_)
-        for place in _best(own, most):
+        for place in best_scores(own, most):
             stays[place] = True
         k = 0
         for c in range(kept.shape[1]):

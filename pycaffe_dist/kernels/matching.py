@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pycaffe_dist.kernels import kernel
-from pycaffe_dist.kernels.boxes import box_at, by_score, crosses_border, overlap, suppress
+from pycaffe_dist.kernels.boxes import best_scores, box_at, crosses_border, overlap, suppress
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.labels import NOTHING_WRONG
 from pycaffe_dist.threads import parallel_for
@@ -264,37 +264,6 @@ def match_boxes(
 
 
 @jit
-def _at_least(bits, least):
-    count = 0
-    for k in range(bits.size):
-        count += bits[k] >= least
-    return count
-
-
-@jit
-def _choose_largest(scores, indices, number, chosen):
-    """Mark the ``number`` of ``indices`` with the largest scores; of equal ones the first.
-
-    Scores are float32, and negative ones count as 0.
-    """
-    keys = np.empty(indices.size, np.float32)
-    for k in range(indices.size):
-        score = scores[indices[k]]
-        keys[k] = max(score, np.float32(0)) if score == score else np.inf
-    # The bits of such floats have their order.  Find those of the last one chosen.
-    bits, last = keys.view(np.int32), np.int32(0)
-    for place in range(30, -1, -1):
-        trial = last | np.int32(1 << place)
-        if _at_least(bits, trial) >= number:
-            last = trial
-    equals = number - _at_least(bits, last + 1)
-    for k in range(indices.size):
-        if bits[k] >= last and (bits[k] > last or equals > 0):
-            chosen[indices[k]] = True
-            equals -= bits[k] == last
-
-
-@jit
 def _eligible(match, overlaps, hard, most_overlap):
     """Return the priors that mining may choose, and the number of matches."""
     found, count, positives = np.empty(match.size, np.int64), 0, 0
@@ -338,21 +307,18 @@ def _mine(
         chosen[:] = False
         if _label_count(owner, n) == 0:
             continue
-        # In float32, as in the fork, whatever the type of the net.
-        losses = np.empty(priors, np.float32)
-        for p in range(priors):
-            losses[p] = class_losses[n, p] + location_losses[n, p]
         eligible, positives = _eligible(match, overlaps[n, 0], hard, most_overlap)
         number = min(sample if hard else int(np.float32(positives) * ratio), eligible.size)
+        losses = np.empty(eligible.size, class_losses.dtype)
+        for k in range(eligible.size):
+            loss = class_losses[n, eligible[k]] + location_losses[n, eligible[k]]
+            losses[k] = 0 if loss < 0 else loss
+        best = eligible[best_scores(losses, top_k if suppression > 0 else number)]
         if suppression > 0:
-            order = by_score(losses, eligible)
             kept = np.empty(number, np.int64)
             candidates = boxes[n if boxes.shape[0] > 1 else 0, 0]
-            best = order[:top_k] if top_k >= 0 else order
-            for k in range(suppress(candidates, best, suppression, 1.0, LEAST_AREA, kept)):
-                chosen[kept[k]] = True
-        elif number > 0:
-            _choose_largest(losses, eligible, number, chosen)
+            best = kept[: suppress(candidates, best, suppression, 1.0, LEAST_AREA, kept)]
+        chosen[best] = True
         for p in range(priors):
             if match[p] >= 0:
                 if hard and not chosen[p]:

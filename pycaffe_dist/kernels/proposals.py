@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from pycaffe_dist.kernels import kernel
-from pycaffe_dist.kernels.boxes import by_score, suppress
+from pycaffe_dist.kernels.boxes import best_scores, suppress
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.threads import parallel_for
 
@@ -76,7 +76,7 @@ def propose(
 def _best(begin, end, edges, chances, most, threshold, kept, counts):
     for n in range(begin, end):
         candidates = np.flatnonzero(chances[n] > -np.inf)
-        order = by_score(chances[n], candidates)[:most]
+        order = candidates[best_scores(chances[n][candidates], most)]
         counts[n] = suppress(edges[n], order, threshold, 1.0, -np.inf, kept[n])
 
 

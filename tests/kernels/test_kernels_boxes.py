@@ -135,11 +135,18 @@ def test_the_arithmetic_of_float32_boxes_is_in_float32():
         )
 
 
-def test_order_by_score():
-    scores = np.array([0.5, 0.9, 0.5, math.nan, 0.1, 0.9], np.float32)
-    indices = np.array([5, 4, 2, 1, 0, 3])
-    assert kernels.by_score(scores, indices).tolist() == [3, 5, 1, 2, 0, 4]
-    assert kernels.by_score(scores, indices[:0]).tolist() == []
+@pytest.mark.parametrize("count", [-1, 0, 1, 5, 299, 300, 1000])
+def test_the_best_scores_come_first_and_equal_ones_keep_their_order(count):
+    rng = np.random.default_rng(0)
+    for scores in (rng.standard_normal(300), rng.integers(-3, 3, 300) * 0.5, -np.zeros(300)):
+        scores = scores.astype(np.float32)
+        expected = np.argsort(-scores, kind="stable")[: None if count < 0 else count]
+        np.testing.assert_array_equal(kernels.best_scores(scores, count), expected)
+
+
+def test_no_number_is_the_best_score():
+    scores = np.array([0.5, math.nan, math.inf, -math.nan, -math.inf], np.float32)
+    assert kernels.best_scores(scores, -1).tolist() == [1, 2, 3, 0, 4]
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.8])

@@ -13,8 +13,6 @@ from pycaffe_dist.kernels.detection import (
     WRONG,
     Choice,
     NotANumber,
-    _best,
-    _suppress,
     detections,
     verdicts,
 )
@@ -132,26 +130,6 @@ def test_what_is_not_a_number_is_found(where):
     image, label, number = raised.value.place
     assert (image, number) == (1, 30)
     assert label == 2 or where == "box"
-
-
-@pytest.mark.parametrize("count", [-1, 0, 1, 5, 299, 300, 1000])
-def test_the_best_scores_come_first_and_equal_ones_keep_their_order(count):
-    rng = np.random.default_rng(0)
-    for scores in (rng.standard_normal(300), rng.integers(-3, 3, 300) * 0.5, -np.zeros(300)):
-        scores = scores.astype(np.float32)
-        expected = np.argsort(-scores, kind="stable")[: None if count < 0 else count]
-        np.testing.assert_array_equal(_best(scores, count), expected)
-
-
-@pytest.mark.parametrize(("threshold", "eta"), [(0.3, 1.0), (0.45, 1.0), (0.8, 0.9)])
-def test_suppression_of_many_equals_suppression_one_by_one(threshold, eta):
-    rng = np.random.default_rng(6)
-    boxes = priors(rng, 500, np.float32)[0]
-    one, many = np.empty(500, np.int64), np.empty(500, np.int64)
-    count = box_kernels.suppress(boxes, np.arange(500), threshold, eta, 0.0, one)
-    assert _suppress(np.ascontiguousarray(boxes.T), threshold, eta, many) == count
-    assert 20 < count < 480
-    np.testing.assert_array_equal(many[:count], one[:count])
 
 
 def plain_verdicts(found, boxes, least, difficult_too):
