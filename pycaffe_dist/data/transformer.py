@@ -29,7 +29,13 @@ class Transformer:
     other or the mean file is missing.
     """
 
-    def __init__(self, param: Any, phase: int, dtype: Any = np.float32, key: int = 0):
+    def __init__(
+        self,
+        param: caffe_pb2.TransformationParameter,
+        phase: int,
+        dtype: Any = np.float32,
+        key: int = 0,
+    ):
         self.dtype = np.dtype(dtype)
         self.key = key
         self.crop = _crop(param)

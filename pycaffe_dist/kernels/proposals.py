@@ -82,17 +82,15 @@ def _best(begin, end, edges, chances, most, threshold, kept, counts):
 
 @kernel
 def best_boxes(
-    edges: np.ndarray,
-    chances: np.ndarray,
-    most: int,
-    threshold: float,
-    kept: np.ndarray,
-    counts: np.ndarray,
-) -> None:
-    """Set counts (N,) and the front of each row of kept (N, K) to the boxes to keep, best first.
+    edges: np.ndarray, chances: np.ndarray, most: int, room: int, threshold: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images (R,) and the places (R,) of the boxes to keep, by image, the best first.
 
-    edges are (N, M, 4), the borders of boxes, of which the ``most`` with the largest chances (N, M)
-    are considered, without those of -inf.  A box stays if its overlap with every better one that
-    stays is at most ``threshold``.
+    edges are (N, M, 4), the borders of boxes; of each image the ``most`` with the largest chances
+    (N, M) are considered, without those of -inf, and ``room`` are kept.  A box stays if its overlap
+    with every better one that stays is at most ``threshold``.
     """
+    # A dry run leaves the first box of each image.
+    kept, counts = np.zeros((len(edges), room), np.int64), np.ones(len(edges), np.int64)
     parallel_for(_best, len(edges), edges, chances, most, threshold, kept, counts)
+    return np.repeat(np.arange(len(edges)), counts), kept[np.arange(room) < counts[:, None]]

@@ -57,10 +57,6 @@ class Accuracy(Layer):
             class_counts(labels, counted, seen)
             top[1].data[...] = hits / np.maximum(seen, 1)
 
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("has no gradient; set propagate_down: false")
-
 
 @register("ArgMax")
 class ArgMax(Layer):
@@ -109,10 +105,6 @@ class ArgMax(Layer):
             top[0].data[...] = values
         else:
             top[0].data[...] = np.stack([best, values], axis=1).reshape(top[0].shape)
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("has no gradient; set propagate_down: false")
 
 
 def _largest(x: np.ndarray, count: int, axis: int) -> np.ndarray:

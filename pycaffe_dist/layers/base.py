@@ -21,7 +21,7 @@ from pycaffe_dist.schema import caffe_pb2
 if TYPE_CHECKING:
     from pycaffe_dist.layers.joined import Joined
 
-LayerParameter = Any  # caffe_pb2.LayerParameter, a class made at run time
+LayerParameter = caffe_pb2.LayerParameter
 
 
 class Arity(NamedTuple):
@@ -120,6 +120,8 @@ class Layer:
     keeps_sign: ClassVar[bool] = False
     backward_needs_bottom: ClassVar[Need] = Need.VALUE
     backward_needs_top: ClassVar[Need] = Need.NONE
+    # Do all tops need more than 16 bits?
+    exact: ClassVar[bool] = False
     # A loss layer's first top is part of the loss, and its tops may have no names.
     is_loss: ClassVar[bool] = False
     # The weight of a loss layer's first top without loss_weight.
@@ -176,8 +178,12 @@ class Layer:
         return None
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        """Compute the bottoms' diffs and add to the parameters' diffs."""
-        raise self.error("has no backward computation")
+        """Compute the bottoms' diffs and add to the parameters' diffs.
+
+        This one is for layers without a gradient.
+        """
+        if any(propagate_down):
+            raise self.error("has no gradient; set propagate_down: false")
 
     def first_loss_weights(self, tops: int) -> list[float]:
         """Return the loss weights of the tops: the prototxt's, or this type's."""
@@ -243,6 +249,8 @@ class Layer:
 
     def is_exact(self, top_index: int) -> bool:
         """Tell whether a top needs more than 16 bits: a loss, or a data layer's labels."""
+        if self.exact:
+            return True
         return top_index == 0 if self.is_loss else top_index > 0 and not self.param.bottom
 
     def rng(self, purpose: str = "") -> np.random.Generator:

@@ -8,7 +8,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.proposals import best_boxes
 from pycaffe_dist.layers.base import Arity, Constant, register
 from pycaffe_dist.layers.box_regression import mean_and_std
-from pycaffe_dist.layers.checking import describe, require_axes
+from pycaffe_dist.layers.checking import describe, require_axes, require_finite
 from pycaffe_dist.schema import caffe_pb2
 
 # The only row if there is no box at all: image, x1, y1, x2, y2.
@@ -63,10 +63,7 @@ class FieldOutput(Constant):
         raise NotImplementedError
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        for index, blob in enumerate(bottom):
-            if not np.isfinite(blob.data).all():
-                where = describe(self, bottom, index)
-                raise self.error(f"needs finite numbers, found others in bottom {where}")
+        require_finite(self, bottom)
         maps = self.candidates(bottom)
         edges = np.concatenate([each[0] for each in maps], axis=2).transpose(0, 2, 1).copy()
         scores = np.concatenate([each[1] for each in maps], axis=1)
@@ -74,14 +71,8 @@ class FieldOutput(Constant):
         scores[scores < self.options.fg_thr] = -np.inf
         scores[(size < self.options.min_size).any(axis=2)] = -np.inf
         number, cells = scores.shape
-        # A dry run leaves the first box of each image.
-        kept = np.zeros((number, self.options.max_post_nms_num or cells), np.int64)
-        counts = np.ones(number, np.int64)
-        best_boxes(
-            *(edges, scores, self.options.max_nms_num or cells, self.options.iou_thr, kept, counts)
-        )
-        image = np.repeat(np.arange(number), counts)
-        chosen = kept[np.arange(kept.shape[1]) < counts[:, None]]
+        limits = self.options.max_nms_num or cells, self.options.max_post_nms_num or cells
+        image, chosen = best_boxes(edges, scores, *limits, self.options.iou_thr)
         rows = np.zeros((max(min(1, number), len(chosen)), 6), edges.dtype)
         if len(chosen):
             rows[:, 0], rows[:, 5] = image, scores[image, chosen]

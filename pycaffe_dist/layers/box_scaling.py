@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ def read_image_sizes(path: str, fail: Callable[[str], PcaffeError]) -> tuple[lis
     return names, np.array(sizes, float)
 
 
-def check_resize(resize: Any, error: Callable[[str], PcaffeError]) -> None:
+def check_resize(resize: caffe_pb2.ResizeParameter, error: Callable[[str], PcaffeError]) -> None:
     """Raise ``error`` unless a ResizeParameter has the size of the net's input."""
     if not resize.height or not resize.width:
         raise error(
@@ -43,7 +42,9 @@ def check_resize(resize: Any, error: Callable[[str], PcaffeError]) -> None:
         )
 
 
-def _without_padding(boxes: np.ndarray, sizes: np.ndarray, resize: Any) -> np.ndarray:
+def _without_padding(
+    boxes: np.ndarray, sizes: np.ndarray, resize: caffe_pb2.ResizeParameter
+) -> np.ndarray:
     """Undo FIT_LARGE_SIZE_AND_PAD: the image was scaled to fit, then padded on two sides.
 
     As in the fork, boxes in the padding alone are left as they are.
@@ -64,7 +65,9 @@ def _without_padding(boxes: np.ndarray, sizes: np.ndarray, resize: Any) -> np.nd
     return np.where(outside.reshape(-1, 1), boxes, (boxes - low) / (high - low))
 
 
-def in_pixels(boxes: np.ndarray, sizes: np.ndarray, resize: Any = None) -> np.ndarray:
+def in_pixels(
+    boxes: np.ndarray, sizes: np.ndarray, resize: caffe_pb2.ResizeParameter | None = None
+) -> np.ndarray:
     """Return boxes (n, 4: x1, y1, x2, y2) in pixels of their images, clipped to them.
 
     ``boxes`` are relative to the net's input, ``sizes`` (n, 2) the images' heights and widths.

@@ -56,6 +56,14 @@ def require_same_batch(layer: Layer, bottom: list[Blob], first: int, second: int
         raise mismatch(layer, bottom, first, second, "need the same first dimension")
 
 
+def require_finite(layer: Layer, bottom: list[Blob]) -> None:
+    """Raise LayerError unless all numbers of the bottoms, on the host, are finite."""
+    for index, blob in enumerate(bottom):
+        if not np.isfinite(blob.data).all():
+            where = describe(layer, bottom, index)
+            raise layer.error(f"needs finite numbers, found others in bottom {where}")
+
+
 def require_boxes(layer: Layer, bottom: list[Blob], index: int) -> None:
     """Raise LayerError unless the bottom has rows of image, x1, y1, x2, y2."""
     if bottom[index].ndim < 2 or bottom[index].count_of(1) != 5:

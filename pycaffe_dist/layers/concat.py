@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 
@@ -12,9 +11,15 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.columns import put_columns, take_columns
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe, mismatch
+from pycaffe_dist.schema import caffe_pb2
 
 
-def _named_axis(layer: Layer, bottom: list[Blob], param: Any, old_field: str) -> int:
+def _named_axis(
+    layer: Layer,
+    bottom: list[Blob],
+    param: caffe_pb2.ConcatParameter | caffe_pb2.SliceParameter,
+    old_field: str,
+) -> int:
     """Return ``axis``, or the value of the field in old prototxts."""
     if not param.HasField(old_field):
         return axis_of(layer, bottom, param.axis)

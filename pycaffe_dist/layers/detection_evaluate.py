@@ -38,10 +38,7 @@ class DetectionEvaluate(Layer):
     bottoms = Arity(2, 2)
     has_backward = False
     backward_needs_bottom = Need.NONE
-
-    def is_exact(self, top_index: int) -> bool:
-        """Numbers of boxes need more than 16 bits."""
-        return True
+    exact = True  # numbers of boxes
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.detection_evaluate_param
@@ -137,7 +134,3 @@ class DetectionEvaluate(Layer):
     def restore(self, states: Sequence[dict[str, Any]]) -> None:
         """Continue after the images that the ranks of an earlier run have had."""
         self._numbers.restore(states)
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("has no gradient; set propagate_down: false")

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -46,7 +45,7 @@ class DetectionFiles:
     replaced.  Raises ``error`` for unusable fields and files.
     """
 
-    def __init__(self, param: Any, classes: Sequence[int], error: Error):
+    def __init__(self, param: caffe_pb2.SaveOutputParameter, classes: Sequence[int], error: Error):
         self._param, self._classes, self._error = param, classes, error
         if param.output_format not in FORMATS:
             raise error(f"needs output_format {', '.join(FORMATS)}, found '{param.output_format}'")

@@ -17,6 +17,7 @@ from pycaffe_dist.layers.checking import describe, require_same_batch
 from pycaffe_dist.layers.detection_files import DetectionFiles
 from pycaffe_dist.layers.image_numbers import ImageNumbers
 from pycaffe_dist.log import logger
+from pycaffe_dist.schema import caffe_pb2
 
 
 @register("DetectionOutput")
@@ -38,10 +39,7 @@ class DetectionOutput(Layer):
     bottoms = Arity(3, 4)
     has_backward = False
     backward_needs_bottom = Need.NONE
-
-    def is_exact(self, top_index: int) -> bool:
-        """Numbers of images and corners need more than 16 bits."""
-        return True
+    exact = True  # numbers of images, corners
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.detection_output_param
@@ -68,7 +66,7 @@ class DetectionOutput(Layer):
         self._numbers = ImageNumbers(self.context.shard)
         self._locations = 1 if param.share_location else param.num_classes
 
-    def _make_files(self, param: Any) -> DetectionFiles | None:
+    def _make_files(self, param: caffe_pb2.DetectionOutputParameter) -> DetectionFiles | None:
         """Return the files that the detections shall go to, if any."""
         save = param.save_output_param
         if not save.output_directory:
@@ -168,7 +166,3 @@ class DetectionOutput(Layer):
     def restore(self, states: Sequence[dict[str, Any]]) -> None:
         """Continue after the images that the ranks of an earlier run have had."""
         self._numbers.restore(states)
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("has no gradient; set propagate_down: false")

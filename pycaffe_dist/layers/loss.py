@@ -69,7 +69,7 @@ class Loss(Layer):
         return bottom_index == 0
 
 
-def normalization_of(param: Any, default: int = VALID) -> int:
+def normalization_of(param: caffe_pb2.LossParameter, default: int = VALID) -> int:
     """Return the mode of a ``LossParameter``; the old ``normalize`` applies if it is alone."""
     if param.HasField("normalization"):
         return param.normalization

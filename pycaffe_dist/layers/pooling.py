@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import numpy as np
 
@@ -102,7 +101,7 @@ class Pooling(Layer):
         if param.pool == STOCHASTIC:
             self.random = self.rng("windows")
 
-    def _rounds_up(self, param: Any) -> bool:
+    def _rounds_up(self, param: caffe_pb2.PoolingParameter) -> bool:
         up = param.round_mode == caffe_pb2.PoolingParameter.CEIL
         if not param.HasField("ceil_mode"):
             return up
@@ -112,7 +111,7 @@ class Pooling(Layer):
             )
         return param.ceil_mode
 
-    def _size_of_window(self, param: Any) -> tuple[int, int]:
+    def _size_of_window(self, param: caffe_pb2.PoolingParameter) -> tuple[int, int]:
         square = param.HasField("kernel_size")
         sides = [param.HasField("kernel_h"), param.HasField("kernel_w")]
         if self._global:
@@ -127,7 +126,7 @@ class Pooling(Layer):
             raise self.error(f"needs a kernel of at least 1, found {kernel}")
         return kernel
 
-    def _pair(self, param: Any, field: str, stem: str) -> tuple[int, int]:
+    def _pair(self, param: caffe_pb2.PoolingParameter, field: str, stem: str) -> tuple[int, int]:
         both = [param.HasField(f"{stem}_h"), param.HasField(f"{stem}_w")]
         if not any(both):
             return (getattr(param, field),) * 2

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
-from pycaffe_dist.layers.base import Arity, Layer, Need, register
+from pycaffe_dist.layers.base import Arity, Constant, register
 from pycaffe_dist.layers.checking import require_axes
+from pycaffe_dist.schema import caffe_pb2
 
 DEFAULT_VARIANCE = 0.1
 # Aspect ratios that differ by less are one.
@@ -25,7 +25,7 @@ def _all_positive(values: Sequence[float]) -> bool:
 
 
 @register("PriorBox")
-class PriorBox(Layer):
+class PriorBox(Constant):
     """Boxes around the positions of the first bottom's map, relative to the image, with variances.
 
     The top is (1, 2, 4·H·W·A): corners (x1, y1, x2, y2) of A boxes per position, then their
@@ -36,7 +36,6 @@ class PriorBox(Layer):
     """
 
     bottoms = Arity(1, 2)
-    backward_needs_bottom = Need.NONE
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.prior_box_param
@@ -50,7 +49,7 @@ class PriorBox(Layer):
             )
         self._made_for: tuple[Pair, Pair] | None = None
 
-    def _box_sizes(self, param: Any) -> list[Pair]:
+    def _box_sizes(self, param: caffe_pb2.PriorBoxParameter) -> list[Pair]:
         """Return height and width of the boxes of one position, in pixels."""
         least, most = list(param.min_size), list(param.max_size)
         if not least or not _all_positive(least):
@@ -73,7 +72,7 @@ class PriorBox(Layer):
             sizes += [(side / root, side * root) for root in np.sqrt(self._ratios(param)).tolist()]
         return sizes
 
-    def _ratios(self, param: Any) -> list[float]:
+    def _ratios(self, param: caffe_pb2.PriorBoxParameter) -> list[float]:
         """Return the aspect ratios other than 1."""
         ratios = [1.0]
         for ratio in param.aspect_ratio:
@@ -83,13 +82,15 @@ class PriorBox(Layer):
                 ratios += [ratio, 1 / ratio] if param.flip else [ratio]
         return [ratio for ratio in ratios if abs(ratio - 1) >= SAME_RATIO]
 
-    def _variances(self, param: Any) -> list[float]:
+    def _variances(self, param: caffe_pb2.PriorBoxParameter) -> list[float]:
         found = list(param.variance) or [DEFAULT_VARIANCE]
         if len(found) not in (1, 4) or not _all_positive(found):
             raise self.error(f"needs variance once or four times, all above 0, found {found}")
         return found * (4 // len(found))
 
-    def _pair(self, param: Any, both: str, height: str, width: str) -> Pair | None:
+    def _pair(
+        self, param: caffe_pb2.PriorBoxParameter, both: str, height: str, width: str
+    ) -> Pair | None:
         """Return the value for height and width that one field or two fields give, or None."""
         if param.HasField(both) and (param.HasField(height) or param.HasField(width)):
             raise self.error(f"takes {both}, or {height} and {width}, not both")
@@ -133,8 +134,3 @@ class PriorBox(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         # A later layer may work in place on the top.
         top[0].data[...] = self._values
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        for blob, wanted in zip(bottom, propagate_down):
-            if wanted:
-                blob.diff.fill(0)

@@ -7,7 +7,7 @@ import numpy as np
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.proposals import best_boxes, propose
 from pycaffe_dist.layers.base import Arity, Constant, register
-from pycaffe_dist.layers.checking import describe, require_axes, require_same_batch
+from pycaffe_dist.layers.checking import describe, require_axes, require_finite, require_same_batch
 
 
 def make_anchors(base: int, ratios: np.ndarray, scales: np.ndarray) -> np.ndarray:
@@ -78,24 +78,17 @@ class Proposal(Constant):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         param, count = self.param.proposal_param, len(self._anchors)
         images = bottom[2].data.reshape(bottom[2].shape[0], bottom[2].count_of(1))
-        for index, blob in enumerate(bottom):
-            if not np.isfinite(blob.data).all():
-                where = describe(self, bottom, index)
-                raise self.error(f"needs finite numbers, found others in bottom {where}")
+        require_finite(self, bottom)
         number, _, height, width = bottom[0].shape
         boxes = np.empty((number, height * width * count, 4), self.context.dtype)
         chances = np.empty(boxes.shape[:2], boxes.dtype)
         smallest = param.min_size * images[:, [2, -1]]
         inputs = bottom[0].data[:, count:], bottom[1].data, self._anchors
         propose(*inputs, param.feat_stride, images[:, :2], smallest, boxes, chances)
-        # A dry run leaves the first box of each image.
-        kept = np.zeros((number, param.post_nms_topn), np.int64)
-        counts = np.ones(number, np.int64)
         # Boxes include the pixels of both borders.
         edges = boxes + np.array([0, 0, 1, 1], boxes.dtype)
-        best_boxes(edges, chances, param.pre_nms_topn, param.nms_thresh, kept, counts)
-        image = np.repeat(np.arange(number), counts)
-        chosen = kept[np.arange(kept.shape[1]) < counts[:, None]]
+        limits = param.pre_nms_topn, param.post_nms_topn
+        image, chosen = best_boxes(edges, chances, *limits, param.nms_thresh)
         self._shape_tops(len(chosen), top)
         top[0].data[:, 0], top[0].data[:, 1:] = image, boxes[image, chosen]
         if len(top) > 1:

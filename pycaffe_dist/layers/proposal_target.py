@@ -147,8 +147,8 @@ class ProposalTarget(Constant):
             )
         for _ in range(TRIES):
             x, y = draw(param.img_width - LEAST), draw(param.img_height - LEAST)
-            width = max(LEAST, draw(param.img_width - x))
-            height = max(LEAST, draw(param.img_height - y))
+            width = max(LEAST, int(draw(param.img_width - x)))
+            height = max(LEAST, int(draw(param.img_height - y)))
             corners = [draw(param.num_img_per_batch), x, y, x + width - 1, y + height - 1]
             box = np.array([corners], objects.dtype)
             if self._match(box, objects)[1][0] < param.fg_thr:

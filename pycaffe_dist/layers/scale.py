@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from pycaffe_dist.blob import Blob
@@ -13,6 +11,7 @@ from pycaffe_dist.kernels.normalization import add_affine_gradients
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe
 from pycaffe_dist.layers.parameters import constant, make_parameters
+from pycaffe_dist.schema import caffe_pb2
 
 
 class Broadcast(Layer):
@@ -25,7 +24,9 @@ class Broadcast(Layer):
     bottoms = Arity(1, 2)
     in_place = True
 
-    def _operand_shape(self, bottom: list[Blob], param: Any) -> tuple[int, ...]:
+    def _operand_shape(
+        self, bottom: list[Blob], param: caffe_pb2.ScaleParameter | caffe_pb2.BiasParameter
+    ) -> tuple[int, ...]:
         axis = axis_of(self, bottom, param.axis)
         shape = bottom[0].shape[axis:]
         if param.num_axes == -1:

@@ -25,10 +25,7 @@ class SegAccuracy(Layer):
     bottoms = Arity(2, 2)
     has_backward = False
     backward_needs_bottom = Need.NONE
-
-    def is_exact(self, top_index: int) -> bool:
-        """Shares need more than 16 bits."""
-        return True
+    exact = True  # shares
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self._counts: Any = None
@@ -58,7 +55,3 @@ class SegAccuracy(Layer):
         result[0] = right.sum() / total
         result[1] = recall.sum() / np.maximum(np.count_nonzero(labelled), 1)
         result[2] = shares.mean()
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("has no gradient; set propagate_down: false")
