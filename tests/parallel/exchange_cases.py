@@ -38,6 +38,7 @@ HOSTS = {
     2: ("a", "a"),
     3: ("a", "a", "b"),
     4: ("a", "b", "a", "b"),
+    7: (*"aab", *"bca", "c"),
     16: (*"aaaaa", *"bbbb", *"ccaba", *"cc"),
 }
 
@@ -116,8 +117,8 @@ CASES = {
     "nothing": Case([(0,)], weights=((0, 4), (4, 0))),
     "different orders": Case([(2000 + 3 * number,) for number in range(12)], shuffled=True),
 }
-# With this number of ranks on few cores some cases are enough.
-MANY = 16
+# With so many ranks on few cores some cases are enough; the most take half a minute.
+MANY, MOST = 7, 16
 
 
 def cases(ranks: int) -> dict[str, Case]:

@@ -18,6 +18,7 @@ from exchange_cases import (
     HOSTS,
     ITERATIONS,
     MANY,
+    MOST,
     ON_DEVICE,
     TRAINING,
     WIRE_CASE,
@@ -31,8 +32,8 @@ from pycaffe_dist.config import Wire
 from pycaffe_dist.exchange import AUTO, exchange_class
 from pycaffe_dist.exchange.base import Moves
 
-RANKS = tuple(HOSTS)
-FEW_RANKS = tuple(ranks for ranks in RANKS if ranks < MANY)
+RANKS = [pytest.param(ranks, marks=[pytest.mark.long] * (ranks == MOST)) for ranks in HOSTS]
+FEW_RANKS = [ranks for ranks in HOSTS if ranks < MANY]
 SPECIFICATION = "naive"
 # auto's choice depends on the speed of links and cores at the start of the run.
 SAME_EVERY_TIME = [n for n in EXCHANGES if n != AUTO and exchange_class(n).deterministic]
@@ -169,7 +170,7 @@ def test_rounding_errors_of_gradients_are_sent_later(results, ranks, wire, excha
 
 
 @pytest.mark.parametrize("exchange", [name for name in TRAINING if name != SPECIFICATION])
-@pytest.mark.parametrize("ranks", [*FEW_RANKS[1:], pytest.param(MANY, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [*FEW_RANKS[1:], pytest.param(MOST, marks=pytest.mark.long)])
 def test_training_agrees_with_the_specification(trained, ranks, exchange):
     """Every solver method, iter_size, clipping, shared weights and BatchNorm; see solving.py."""
     found = trained(ranks)

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from exchange_cases import MANY, cases
+from exchange_cases import MANY, MOST, cases
 
 from pycaffe_dist.solvers import method_types
 
@@ -22,7 +22,7 @@ def run(kept_mpirun, folder, ranks: int, servers: int) -> list[dict]:
     "ranks, servers",
     [
         *[(1, 0), (2, 0), (3, 0), (4, 0), (2, 1), (4, 1), (5, 3)],
-        pytest.param(MANY, 0, marks=pytest.mark.long),
+        pytest.param(MOST, 0, marks=pytest.mark.long),
     ],
 )
 def test_synchronous_training_gives_the_bits_of_allreduce(kept_mpirun, tmp_path, ranks, servers):
@@ -30,7 +30,7 @@ def test_synchronous_training_gives_the_bits_of_allreduce(kept_mpirun, tmp_path,
     for rank, found in enumerate(run(kept_mpirun, tmp_path, ranks, servers)):
         ours = {name: array for name, array in found.items() if name.startswith("ours/")}
         assert {name.split("/")[1] for name in ours} == set(cases(ranks - servers))
-        assert ranks == MANY or {name.split("/")[2] for name in ours} == set(method_types())
+        assert ranks >= MANY or {name.split("/")[2] for name in ours} == set(method_types())
         assert any("history" in name for name in ours) == (rank == 0)
         for name, array in ours.items():
             expected = found[name.replace("ours", "theirs", 1)]
