@@ -54,7 +54,7 @@ class Normalize(Layer):
     def _scale(self) -> Any:
         """Return a scale for each channel."""
         scale = self.blobs[0].data.reshape(-1)
-        return xp().ascontiguousarray(xp().broadcast_to(scale, (self._channels,)))
+        return xp().broadcast_to(scale, (self._channels,)).copy()
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         eps = self.param.norm_param.eps

@@ -64,11 +64,11 @@ def test_matches(own, per_prediction, inside, each_gpu):
 MININGS = {
     "negatives": Mining(False, 0, 2.5, 0.4, 0.0, -1),
     "more than there are": Mining(False, 0, 900, 0.4, 0.0, -1),
-    "hard": Mining(True, 150, 0, 0, 0.0, -1),
-    "all": Mining(True, PRIORS, 0, 0, 0.0, -1),
-    "hard and apart": Mining(True, 40, 0, 0, 0.3, 200),
+    "hard": Mining(True, 150, 0.0, 0.0, 0.0, -1),
+    "all": Mining(True, PRIORS, 0.0, 0.0, 0.0, -1),
+    "hard and apart": Mining(True, 40, 0.0, 0.0, 0.3, 200),
     "negatives apart": Mining(False, 0, 0.3, 0.4, 0.2, -1),
-    "none before suppression": Mining(True, 40, 0, 0, 0.3, 0),
+    "none before suppression": Mining(True, 40, 0.0, 0.0, 0.3, 0),
 }
 
 
