@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from pycaffe_dist.data.image import opencv, with_channels
-from pycaffe_dist.errors import DataError
+from pycaffe_dist.errors import DataError, PcaffeError
 from pycaffe_dist.log import logger
 from pycaffe_dist.schema import caffe_pb2
 
@@ -19,6 +20,14 @@ _PADDINGS = {
     _Param.MIRRORED: "BORDER_REFLECT_101",
     _Param.REPEAT_NEAREST: "BORDER_REPLICATE",
 }
+
+
+def check_resize(param: caffe_pb2.ResizeParameter, error: Callable[[str], PcaffeError]) -> None:
+    """Raise ``error`` unless a ``resize_param`` has the size of the net's input."""
+    if not param.height or not param.width:
+        raise error(
+            f"resize_param needs height and width above 0, found {param.height} and {param.width}"
+        )
 
 
 class Resizing:
@@ -33,11 +42,7 @@ class Resizing:
     def __init__(self, param: caffe_pb2.ResizeParameter):
         self.mode: int = param.resize_mode
         self.wanted: Size = (param.height, param.width)
-        if not all(self.wanted):
-            raise DataError(
-                "resize_param needs height and width above 0, found "
-                f"{param.height} and {param.width}"
-            )
+        check_resize(param, DataError)
         if param.prob != 1:
             logger.warning("resize_param.prob has no effect: all images are resized")
         names = [_Param.Interp_mode.Name(mode) for mode in param.interp_mode] or ["LINEAR"]

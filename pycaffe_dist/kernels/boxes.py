@@ -111,7 +111,7 @@ def decode_box(prior: Box, variance: Box, numbers: Box, code: int, variance_in_t
 @jit
 def _keys(scores):
     """Return numbers (uint64), the smallest for the largest score, and of equals for the first."""
-    values = np.empty(scores.size, np.float32)
+    values = np.empty_like(scores)
     for i in range(scores.size):
         # There is only one zero.
         values[i] = scores[i] + np.float32(0) if scores[i] == scores[i] else np.inf
@@ -148,9 +148,9 @@ def _select(keys, count):
 
 @jit
 def best_scores(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return the places of the ``count`` best scores, the best first; -1 stands for all.
+    """Return the places of the ``count`` best scores (float32), the best first; -1 stands for all.
 
-    Scores are compared in single precision.  Equal ones keep their order; NaN counts as infinity.
+    Equal scores keep their order; NaN counts as infinity.
     """
     keys = _keys(scores)
     if 0 <= count < keys.size:

@@ -309,7 +309,7 @@ def _mine(
             continue
         eligible, positives = _eligible(match, overlaps[n, 0], hard, most_overlap)
         number = min(sample if hard else int(np.float32(positives) * ratio), eligible.size)
-        losses = np.empty(eligible.size, class_losses.dtype)
+        losses = np.empty(eligible.size, np.float32)
         for k in range(eligible.size):
             loss = class_losses[n, eligible[k]] + location_losses[n, eligible[k]]
             losses[k] = 0 if loss < 0 else loss

@@ -76,7 +76,8 @@ def propose(
 def _best(begin, end, edges, chances, most, threshold, kept, counts):
     for n in range(begin, end):
         candidates = np.flatnonzero(chances[n] > -np.inf)
-        order = candidates[best_scores(chances[n][candidates], most)]
+        scores = chances[n][candidates].astype(np.float32)
+        order = candidates[best_scores(scores, most)]
         counts[n] = suppress(edges[n], order, threshold, 1.0, -np.inf, kept[n])
 
 

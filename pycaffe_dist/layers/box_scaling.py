@@ -2,44 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from pycaffe_dist.errors import PcaffeError
 from pycaffe_dist.schema import caffe_pb2
-from pycaffe_dist.schema.reading import read_lines
 
 _MODES = caffe_pb2.ResizeParameter
-
-
-def read_image_sizes(path: str, fail: Callable[[str], PcaffeError]) -> tuple[list[str], np.ndarray]:
-    """Return names and sizes (n, 2: height, width) from a file of lines ``name height width``.
-
-    ``fail`` makes the error for a file that cannot be read or has another line.
-    """
-    names, sizes = [], []
-    lines = read_lines(path, lambda message: fail(f"name_size_file '{path}' {message}"))
-    for number, line in enumerate(lines, 1):
-        words = line.split()
-        if not words:
-            continue
-        if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words[1:]):
-            raise fail(f"{path}:{number}: expected a name, a height and a width, found '{line}'")
-        names.append(words[0])
-        sizes.append((int(words[1]), int(words[2])))
-    if not names:
-        raise fail(f"name_size_file '{path}' names no images")
-    return names, np.array(sizes, float)
-
-
-def check_resize(resize: caffe_pb2.ResizeParameter, error: Callable[[str], PcaffeError]) -> None:
-    """Raise ``error`` unless a ResizeParameter has the size of the net's input."""
-    if not resize.height or not resize.width:
-        raise error(
-            f"needs resize_param with height and width above 0, found {resize.height} and "
-            f"{resize.width}"
-        )
 
 
 def _without_padding(

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.data.image_sizes import read_image_sizes
+from pycaffe_dist.data.resizing import check_resize
 from pycaffe_dist.kernels import dry_run
 from pycaffe_dist.kernels.detection import NOT_DECIDED, RIGHT, verdicts
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
-from pycaffe_dist.layers.box_scaling import check_resize, in_pixels, read_image_sizes
+from pycaffe_dist.layers.box_scaling import in_pixels
 from pycaffe_dist.layers.checking import describe
 from pycaffe_dist.layers.image_numbers import ImageNumbers
 

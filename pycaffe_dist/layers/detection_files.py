@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from pycaffe_dist import atomic
+from pycaffe_dist.data.image_sizes import read_image_sizes
+from pycaffe_dist.data.resizing import check_resize
 from pycaffe_dist.errors import PcaffeError
-from pycaffe_dist.layers.box_scaling import check_resize, in_pixels, read_image_sizes
+from pycaffe_dist.layers.box_scaling import in_pixels
 from pycaffe_dist.schema import caffe_pb2, text
 
 FORMATS = ("VOC", "COCO", "ILSVRC")
