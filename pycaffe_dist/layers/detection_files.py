@@ -11,10 +11,11 @@ import numpy as np
 
 from pycaffe_dist import atomic
 from pycaffe_dist.data.image_sizes import read_image_sizes
+from pycaffe_dist.data.label_map import read_label_map
 from pycaffe_dist.data.resizing import check_resize
-from pycaffe_dist.errors import PcaffeError
+from pycaffe_dist.errors import DataError, PcaffeError
 from pycaffe_dist.layers.box_scaling import in_pixels
-from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.schema import caffe_pb2
 
 FORMATS = ("VOC", "COCO", "ILSVRC")
 _COLUMNS = 7  # number of the image, class, score, x1, y1, x2, y2
@@ -25,13 +26,12 @@ Error = Callable[[str], PcaffeError]
 def read_label_names(path: str, classes: Sequence[int], error: Error) -> dict[int, str]:
     """Return the names of the labels from a LabelMap's prototxt.
 
-    Raises ``error`` for a label that occurs twice, or is missing in ``classes``.
+    Raises ``error`` for a label or name that occurs twice, and if one of ``classes`` is missing.
     """
-    names: dict[int, str] = {}
-    for item in text.parse(text.read_text(path), caffe_pb2.LabelMap(), path).item:
-        if item.label in names:
-            raise error(f"label_map_file '{path}' has label {item.label} twice")
-        names[item.label] = item.name
+    try:
+        names = {label: name for name, label in read_label_map(path, check=True).items()}
+    except DataError as failure:
+        raise error(f"label_map_file {failure}") from failure
     missing = [str(label) for label in classes if label not in names]
     if missing:
         raise error(f"label_map_file '{path}' has no item for label {', '.join(missing)}")

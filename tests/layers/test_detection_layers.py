@@ -335,7 +335,7 @@ def test_files_that_cannot_be_written(tmp_path, form, fields, message):
     ("labels", "message"),
     [
         ("item { name: 'a' label: 1 }", "labels.txt' has no item for label 2"),
-        (LABELS + "item { name: 'b' label: 1 }", "labels.txt' has label 1 twice"),
+        (LABELS + "item { name: 'b' label: 1 }", "labels.txt: 'b' and 'cat' have the same label 1"),
     ],
 )
 def test_label_maps_that_do_not_fit(tmp_path, monkeypatch, labels, message):
