@@ -51,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
         shard = Shard(cluster.rank, cluster.size, "batch")
         net = open_net(options, caffe_pb2.TEST, shard, device=chosen)
         try:
+            net.open_files()
             compile_kernels([net])
             for path in split_list(options.weights):
                 net.load_weights(path)

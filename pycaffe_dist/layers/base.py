@@ -157,6 +157,12 @@ class Layer:
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Read the layer's parameters and create its blobs, unless it has them already."""
 
+    def open_files(self) -> None:
+        """Read the files that forward needs, once; runs do so before they begin.
+
+        Not for files that the tops' shapes depend on: a net can be built without the others.
+        """
+
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Set the tops' shapes, and prepare everything that depends on the bottoms' shapes."""
         raise NotImplementedError(f"{type(self).__name__}.reshape")

@@ -52,10 +52,13 @@ class DetectionEvaluate(Layer):
         self._resize = param.resize_param if param.HasField("resize_param") else None
         if self._resize is not None:
             check_resize(self._resize, self.error)
-        self._sizes = None
-        if param.name_size_file:
-            self._sizes = read_image_sizes(param.name_size_file, self.error)[1]
+        self._sizes: np.ndarray | None = None
         self._numbers = ImageNumbers(self.context.shard)
+
+    def open_files(self) -> None:
+        file = self.param.detection_evaluate_param.name_size_file
+        if file and self._sizes is None:
+            self._sizes = read_image_sizes(file, self.error)[1]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for index, columns in enumerate((7, 8)):
@@ -67,6 +70,7 @@ class DetectionEvaluate(Layer):
         top[0].reshape(1, 1, len(self.classes) + bottom[0].shape[2], COLUMNS)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.open_files()
         found, boxes = (
             blob.read_data().reshape(blob.shape[2:]).astype(self.context.dtype, copy=False)
             for blob in bottom
@@ -131,7 +135,8 @@ class DetectionEvaluate(Layer):
 
     def state(self) -> dict[str, Any]:
         """The place in the file of images' sizes."""
-        return {} if self._sizes is None else self._numbers.state()
+        file = self.param.detection_evaluate_param.name_size_file
+        return self._numbers.state() if file else {}
 
     def restore(self, states: Sequence[dict[str, Any]]) -> None:
         """Continue after the images that the ranks of an earlier run have had."""

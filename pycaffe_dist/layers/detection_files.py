@@ -51,7 +51,19 @@ class DetectionFiles:
         self._param, self._classes, self._error = param, classes, error
         if param.output_format not in FORMATS:
             raise error(f"needs output_format {', '.join(FORMATS)}, found '{param.output_format}'")
-        self._labels = read_label_names(param.label_map_file, classes, error)
+        self._resize = param.resize_param if param.HasField("resize_param") else None
+        if self._resize is not None:
+            check_resize(self._resize, error)
+        self._rows: list[np.ndarray] = []
+        self._end = self._next_end = 0
+        self._is_open = False
+
+    def open(self) -> None:
+        """Read the names of labels and images, and make the folder, unless this is done."""
+        if self._is_open:
+            return
+        param, error = self._param, self._error
+        self._labels = read_label_names(param.label_map_file, self._classes, error)
         self._names, self._sizes = read_image_sizes(param.name_size_file, error)
         self._images = param.num_test_image or len(self._names)
         if self._images > len(self._names):
@@ -59,17 +71,13 @@ class DetectionFiles:
                 f"num_test_image {self._images} is more than the {len(self._names)} images of "
                 f"name_size_file '{param.name_size_file}'"
             )
-        self._resize = param.resize_param if param.HasField("resize_param") else None
-        if self._resize is not None:
-            check_resize(self._resize, error)
         try:
             os.makedirs(param.output_directory, exist_ok=True)
         except OSError as failure:
             raise error(
                 f"cannot make output_directory '{param.output_directory}': {failure.strerror}"
             ) from None
-        self._rows: list[np.ndarray] = []
-        self._end = self._next_end = 0
+        self._is_open = True
 
     def add(self, rows: np.ndarray, numbers: np.ndarray) -> None:
         """Take over detections (K, 7), whose first column is an index of ``numbers``.
@@ -81,6 +89,7 @@ class DetectionFiles:
         self._take(numbered, int(numbers[0]), int(numbers[-1]) + 1)
 
     def _take(self, rows: np.ndarray, first: int, end: int) -> None:
+        self.open()
         if not self._next_end:
             self._next_end = (first // self._images + 1) * self._images
         self._rows.append(rows)

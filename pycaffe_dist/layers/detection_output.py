@@ -83,6 +83,10 @@ class DetectionOutput(Layer):
         classes = [c for c in range(param.num_classes) if c != param.background_label_id]
         return DetectionFiles(save, classes, self.error)
 
+    def open_files(self) -> None:
+        if self.files is not None:
+            self.files.open()
+
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         require_same_batch(self, bottom, 0, 1)
         count = bottom[2].count // 8

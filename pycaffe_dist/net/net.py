@@ -124,6 +124,11 @@ class Net:
                 return index
         raise NetError(f"net '{self.name}' has no layer '{name}'")
 
+    def open_files(self) -> None:
+        """Read the files that layers need in forward, so that a missing one ends a run early."""
+        for layer in self.layers:
+            layer.open_files()
+
     def forward(
         self,
         start: int = 0,

@@ -101,6 +101,8 @@ class Solver:
             keep,
             seed,
         )
+        for net in (self.net, *self.test_nets):
+            net.open_files()
         compile_kernels([self.net, *self.test_nets], also=self._dry_update, also_is=param.type)
         for paths in param.weights:
             self.load_weights(path.strip() for path in paths.split(","))

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from layer_harness import LayerHarness
 
 from pycaffe_dist.data.partition import Shard
-from pycaffe_dist.errors import LayerError, NetError
+from pycaffe_dist.errors import LayerError, NetError, PrototxtError
 from pycaffe_dist.layers.box_scaling import in_pixels
 from pycaffe_dist.layers.image_numbers import ImageNumbers
 from pycaffe_dist.schema import caffe_pb2
@@ -123,7 +123,6 @@ def evaluate(options="", det=DET, gt=GT, **rest):
         ("", {"det": np.zeros((1, 1, 2, 8))}, r"\(1, 1, rows, 7\), found 'det' \(1, 1, 2, 8\)"),
         ("", {"gt": np.zeros((1, 2, 2, 8))}, r"\(1, 1, rows, 8\), found 'gt' \(1, 2, 2, 8\)"),
         ("resize_param { height: 3 }", {}, "height and width above 0, found 3 and 0"),
-        ("name_size_file: 'none'", {}, "name_size_file 'none' cannot be read: No such file"),
     ],
 )
 def test_detections_that_cannot_be_rated(options, bottoms, message):
@@ -153,7 +152,7 @@ def test_lines_that_are_no_sizes_are_named(tmp_path, line):
     path = tmp_path / "sizes.txt"
     path.write_text(f"a 3 4\n\n{line}\n")
     with pytest.raises(LayerError, match=r"sizes\.txt:3: expected a name, a height"):
-        evaluate(f"name_size_file: '{path}'")
+        evaluate(f"name_size_file: '{path}'").forward()
 
 
 def resize(text):
@@ -328,7 +327,7 @@ def test_several_ranks_write_the_file_of_one(tmp_path):
 )
 def test_files_that_cannot_be_written(tmp_path, form, fields, message):
     with pytest.raises(LayerError, match=message):
-        saving(tmp_path, form, fields=fields)
+        saving(tmp_path, form, fields=fields).layer.open_files()
 
 
 @pytest.mark.parametrize(
@@ -341,7 +340,19 @@ def test_files_that_cannot_be_written(tmp_path, form, fields, message):
 def test_label_maps_that_do_not_fit(tmp_path, monkeypatch, labels, message):
     monkeypatch.setitem(globals(), "LABELS", labels)
     with pytest.raises(NetError, match=message):
-        saving(tmp_path, "VOC")
+        saving(tmp_path, "VOC").layer.open_files()
+
+
+def test_nets_are_built_without_the_files_that_forward_reads(tmp_path):
+    harness = saving(tmp_path, "VOC")
+    (tmp_path / "labels.txt").unlink()
+    for use in (harness.layer.open_files, harness.forward):
+        with pytest.raises(PrototxtError, match="labels.txt: no such file"):
+            use()
+    harness = evaluate("name_size_file: 'none'")
+    for use in (harness.layer.open_files, harness.forward):
+        with pytest.raises(LayerError, match="name_size_file 'none' cannot be read: No such file"):
+            use()
 
 
 @pytest.mark.parametrize("missing", ["label_map_file", "name_size_file"])
