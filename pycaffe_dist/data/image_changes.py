@@ -10,6 +10,7 @@ import numpy as np
 
 from pycaffe_dist.data.colors import Distortion, Noise
 from pycaffe_dist.data.image import opencv
+from pycaffe_dist.data.random_sizes import RandomArea, RandomSize
 from pycaffe_dist.data.resizing import Expansion, Resizing
 from pycaffe_dist.data.scale_crops import ScaleCrops
 from pycaffe_dist.errors import DataError
@@ -19,6 +20,8 @@ from pycaffe_dist.schema import caffe_pb2
 
 class ImageChanges:
     """Distorts, expands, resizes, degrades and crops images, in this order.
+
+    Resizing is ``resize_param``'s; random sizes and areas come after the degradation.
 
     A ``transform_param`` says how.  The random choices for an image depend on ``key`` and its index
     only.  ``mean_values`` fills what an expanded image adds; ``crop`` is the transformer's.
@@ -43,13 +46,17 @@ class ImageChanges:
         self.expansion: Expansion | None = made("expand_param", Expansion, mean_values)
         self.resizing: Resizing | None = made("resize_param", Resizing)
         self.noise: Noise | None = made("noise_param", Noise)
+        self.areas: RandomSize | RandomArea | None = made("random_resize_param", RandomSize)
+        if self.areas is None:
+            self.areas = made("random_aspect_ratio_param", RandomArea, crop)
         special = param.fix_crop or param.multi_scale or param.is_flow
         self.crops = ScaleCrops(param, crop, train) if special else None
         if self.expansion is not None and param.HasField("mean_file"):
             raise DataError("expand_param fills with mean_value; it cannot be used with mean_file")
 
     def __bool__(self) -> bool:
-        return any((self.distortion, self.expansion, self.resizing, self.noise, self.crops))
+        own = self.distortion, self.expansion, self.resizing, self.noise, self.areas, self.crops
+        return any(own)
 
     def rng(self, index: int) -> np.random.Generator:
         """Return the random numbers for the image with this stream index."""
@@ -66,6 +73,8 @@ class ImageChanges:
                 canvas = self.expansion.draw(pixels.shape[:2], rng)
                 pixels = pixels if canvas is None else self.expansion.image(pixels, canvas)
             pixels = self.finished(pixels, rng)
+            if self.areas is not None:
+                pixels = self.areas.image(pixels, rng)
             if self.crops is not None:
                 pixels = self.crops.image(pixels, is_mirrored(self._key, index, self._mirror), rng)
         return pixels.transpose(2, 0, 1)

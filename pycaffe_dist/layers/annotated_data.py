@@ -51,7 +51,7 @@ class AnnotatedData(Data):
         )
 
         param = self.param.annotated_data_param
-        if transformer.changes.crops is not None:
+        if transformer.changes.crops is not None or transformer.changes.areas is not None:
             raise self.error("fix_crop, multi_scale and is_flow are not for images with boxes")
         emission = Emission.of(self.param.transform_param)
         samplers = sampler_table(param.batch_sampler)

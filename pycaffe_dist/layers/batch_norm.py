@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pycaffe_dist.blob import Blob
@@ -13,6 +15,7 @@ from pycaffe_dist.kernels.normalization import (
 from pycaffe_dist.layers.base import Layer, is_test, register
 from pycaffe_dist.layers.channel_norm import ChannelNorm, Normalization
 from pycaffe_dist.layers.checking import describe
+from pycaffe_dist.layers.joined import Joined
 from pycaffe_dist.layers.parameters import constant, make_parameters
 
 # The blobs with statistics: means, variances, and the sum of their weights.
@@ -27,7 +30,8 @@ class BatchNorm(ChannelNorm):
     use_global_stats (the default in the TEST phase) they replace the batch's statistics.  (Ioffe
     and Szegedy, 2015; without scale and bias, as in Caffe.)  With scale_bias, scale_filler or
     bias_filler two more blobs, a factor and a bias of each channel, are learnt, as in NVIDIA/caffe;
-    the statistics stay sums (that fork keeps means, and 1 as their weight).
+    the statistics stay sums (that fork keeps means, and 1 as their weight).  With stats_batch_size
+    so many samples at a time have statistics of their own, as in intel/caffe.
     """
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -43,6 +47,54 @@ class BatchNorm(ChannelNorm):
             specs += [(channels, factor), (channels, param.bias_filler)]
         make_parameters(self, *specs)
         self._freeze_statistics()
+        self._parts: list[Normalization] = []
+        if param.stats_batch_size and self.own_scale is not None:
+            raise self.error("takes no stats_batch_size together with a scale of its own")
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        outer, channels, inner = self.normalization.shape
+        size = self.param.batch_norm_param.stats_batch_size
+        if self.fixed or size in (0, outer):
+            self._parts = []
+            return
+        if outer % size:
+            raise self.error(
+                f"needs a batch that stats_batch_size {size} divides, found bottom "
+                f"{describe(self, bottom, 0)}"
+            )
+        shape = size, channels, inner
+        if len(self._parts) != outer // size or self._parts[0].shape != shape:
+            dtype = self.context.parameter_dtype
+            self._parts = [Normalization(shape, dtype) for _ in range(outer // size)]
+
+    def joined(self, following: Sequence[Layer]) -> Joined | None:
+        """Join others unless parts of the batch are normalized one by one."""
+        splits = self.param.batch_norm_param.stats_batch_size and not self.fixed
+        return None if splits else super().joined(following)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if not self._parts:
+            super().forward(bottom, top)
+            return
+        kept = None if self.copy is None else self._split(self.copy.data)
+        arrays = zip(self._parts, self._split(bottom[0].data), self._split(top[0].data))
+        for index, (part, x, y) in enumerate(arrays):
+            self._measure(part, x)
+            part.forward(x, x if bottom[0] is top[0] else y, None if kept is None else kept[index])
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if not self._parts:
+            super().backward(top, propagate_down, bottom)
+        elif propagate_down[0]:
+            kept = bottom[0].data if self.copy is None else self.copy.data
+            arrays = (self._split(array) for array in (kept, top[0].diff, bottom[0].diff))
+            for part, x, dy, dx in zip(self._parts, *arrays):
+                part.backward(x, dy, dy if bottom[0] is top[0] else dx)
+
+    def _split(self, array: np.ndarray) -> np.ndarray:
+        """Return an array as one of parts of the batch."""
+        return array.reshape(len(self._parts), -1)
 
     def _freeze_statistics(self) -> None:
         """Keep the solver from updating the statistics."""
@@ -62,13 +114,15 @@ class BatchNorm(ChannelNorm):
 
     def measure(self, bottom: Blob) -> Normalization:
         """Return the normalization with the statistics of ``bottom``, or with the running ones."""
-        normalization = self.normalization
+        return self._measure(self.normalization, bottom.data)
+
+    def _measure(self, normalization: Normalization, x: np.ndarray) -> Normalization:
         statistics = normalization.mean, normalization.variance
         means, variances, weight = (blob.data for blob in self.statistics_blobs())
         if self.fixed:
             running_statistics(means, variances, weight, *statistics)
         else:
-            normalization.measure(bottom.data)
+            normalization.measure(x)
             keep = self.param.batch_norm_param.moving_average_fraction
             outer, _, inner = normalization.shape
             count = outer * inner

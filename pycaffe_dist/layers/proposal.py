@@ -69,9 +69,9 @@ class Proposal(Constant):
                     f"needs {each} channels for each of {len(self._anchors)} anchors (ratio · "
                     f"scale) and one map size, found bottom {describe(self, bottom, index)}"
                 )
-        if bottom[2].count_of(1) not in (3, 4):
+        if bottom[2].count_of(1) < 3:
             raise self.error(
-                "needs height, width and one or two scales of each image, found bottom "
+                "needs height, width and one or more scales of each image, found bottom "
                 f"{describe(self, bottom, 2)}"
             )
 

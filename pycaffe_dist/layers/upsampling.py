@@ -113,8 +113,10 @@ class Interp(Layer):
 
     The size is that of shrink_factor or zoom_factor if one of them is given alone, else height and
     width, else of both factors.  pad_beg and pad_end, of at most 0, first cut off pixels.
-    (hszhao/PSPNet.)
+    (hszhao/PSPNet.)  With use_blob_size it is that of a second bottom (soeaver/caffe-model).
     """
+
+    bottoms = Arity(1, 2)
 
     backward_needs_bottom = Need.NONE
 
@@ -128,6 +130,10 @@ class Interp(Layer):
             )
         if min(param.shrink_factor, param.zoom_factor) < 1:
             raise self.error("needs a shrink_factor and a zoom_factor of at least 1")
+        if param.use_blob_size != (len(bottom) == 2):
+            raise self.error(
+                f"takes a second bottom, and only then use_blob_size; found {len(bottom)} bottom(s)"
+            )
 
     def _output(self, size: tuple[int, int]) -> tuple[int, int]:
         param = self.param.interp_param
@@ -149,7 +155,12 @@ class Interp(Layer):
         window = Window((height, width), -param.pad_beg, (height + rest, width + rest))
         if min(window.size) < 1:
             raise self.error(f"leaves no pixels of bottom {describe(self, bottom, 0)}")
-        output = self._output(window.size)
+        if param.use_blob_size:
+            require_axes(self, bottom, 1, 4)
+            height, width = bottom[1].shape[2:]
+            output = height, width
+        else:
+            output = self._output(window.size)
         if min(output) < 1:
             raise self.error(f"needs a height and a width of at least 1, found {output}")
         top[0].reshape(num, channels, *output)
@@ -163,3 +174,5 @@ class Interp(Layer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
             self._bilinear.gradient(_planes(top[0].diff), _planes(bottom[0].diff))
+        if len(bottom) > 1 and propagate_down[1]:
+            bottom[1].diff.fill(0)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pycaffe_dist.data.transformer import Transformer
 
 _PATTERNS = {False: "image_%04d.jpg", True: "flow_%c_%04d.jpg"}
+# Fields of the other layer of this name, which reads a camera or a film.
+_STREAM = ("video_type", "device_id", "video_file", "skip_frames")
 
 
 @register("VideoData")
@@ -43,6 +45,11 @@ class VideoData(PrefetchingLayer):
         from pycaffe_dist.data.video import read_videos
 
         param = self.param.video_data_param
+        if any(param.HasField(name) for name in _STREAM):
+            raise self.error(
+                "reads folders of frames; cameras and films (weiliu89/caffe's video_type, device_id "
+                "and video_file) are not supported: extract the frames"
+            )
         if min(param.batch_size, param.num_segments, param.new_length) < 1:
             raise self.error("needs a batch_size, num_segments and new_length of at least 1")
         if bool(param.new_height) != bool(param.new_width):

@@ -257,7 +257,7 @@ class Builder:
         for index, spec in enumerate(specs):
             owner = self._named.get(spec.name) if spec.name else None
             if owner is None:
-                parameter = Parameter(layer, len(self.nodes) - 1, index, spec)
+                parameter = self._new_parameter(layer, index, spec)
                 self.parameters.append(parameter)
                 if spec.name:
                     self._named[spec.name] = parameter

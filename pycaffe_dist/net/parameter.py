@@ -24,6 +24,12 @@ class Parameter:
         self.name: str = spec.name
         self.lr_mult: float = spec.lr_mult
         self.decay_mult: float = spec.decay_mult
+        self.regularization: str = spec.regularization_type
+        if self.regularization not in ("", "L1", "L2"):
+            raise NetError(
+                f"param {index} has regularization_type '{self.regularization}', which is none of "
+                "L1, L2"
+            )
         self._has_lr = spec.HasField("lr_mult")
         self._has_decay = spec.HasField("decay_mult")
         self.sharers: list[tuple[int, int]] = [(layer_index, index)]
@@ -118,6 +124,13 @@ class Parameter:
             setattr(self, field, theirs)
         self._has_lr = self._has_lr or spec.HasField("lr_mult")
         self._has_decay = self._has_decay or spec.HasField("decay_mult")
+        theirs = spec.regularization_type
+        if theirs and theirs != (self.regularization or theirs):
+            raise NetError(
+                f"shared param '{self.name}' has mismatched regularization_type: "
+                f"{self.regularization} in layer '{self.layer_name}', {theirs} in layer '{sharer}'"
+            )
+        self.regularization = self.regularization or theirs
 
     def __repr__(self) -> str:
         return f"Parameter({self.key}, shape={self.shape}, lr_mult={self.lr_mult:g})"

@@ -67,7 +67,7 @@ class Datum(_message.Message):
     def __init__(self, channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., data: _Optional[bytes] = ..., label: _Optional[int] = ..., float_data: _Optional[_Iterable[float]] = ..., encoded: _Optional[bool] = ...) -> None: ...
 
 class NetParameter(_message.Message):
-    __slots__ = ("name", "layers", "input", "input_dim", "force_backward", "state", "debug_info", "input_shape", "layer")
+    __slots__ = ("name", "layers", "input", "input_dim", "force_backward", "state", "debug_info", "input_shape", "layer", "bn_stats_batch_size")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class NetParameter(_message.Message):
     DEBUG_INFO_FIELD_NUMBER: _ClassVar[int]
     INPUT_SHAPE_FIELD_NUMBER: _ClassVar[int]
     LAYER_FIELD_NUMBER: _ClassVar[int]
+    BN_STATS_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     name: str
     layers: _containers.RepeatedCompositeFieldContainer[V1LayerParameter]
     input: _containers.RepeatedScalarFieldContainer[str]
@@ -86,7 +87,8 @@ class NetParameter(_message.Message):
     debug_info: bool
     input_shape: _containers.RepeatedCompositeFieldContainer[BlobShape]
     layer: _containers.RepeatedCompositeFieldContainer[LayerParameter]
-    def __init__(self, name: _Optional[str] = ..., layers: _Optional[_Iterable[_Union[V1LayerParameter, _Mapping]]] = ..., input: _Optional[_Iterable[str]] = ..., input_dim: _Optional[_Iterable[int]] = ..., force_backward: _Optional[bool] = ..., state: _Optional[_Union[NetState, _Mapping]] = ..., debug_info: _Optional[bool] = ..., input_shape: _Optional[_Iterable[_Union[BlobShape, _Mapping]]] = ..., layer: _Optional[_Iterable[_Union[LayerParameter, _Mapping]]] = ...) -> None: ...
+    bn_stats_batch_size: int
+    def __init__(self, name: _Optional[str] = ..., layers: _Optional[_Iterable[_Union[V1LayerParameter, _Mapping]]] = ..., input: _Optional[_Iterable[str]] = ..., input_dim: _Optional[_Iterable[int]] = ..., force_backward: _Optional[bool] = ..., state: _Optional[_Union[NetState, _Mapping]] = ..., debug_info: _Optional[bool] = ..., input_shape: _Optional[_Iterable[_Union[BlobShape, _Mapping]]] = ..., layer: _Optional[_Iterable[_Union[LayerParameter, _Mapping]]] = ..., bn_stats_batch_size: _Optional[int] = ...) -> None: ...
 
 class NetState(_message.Message):
     __slots__ = ("phase", "level", "stage")
@@ -113,7 +115,7 @@ class NetStateRule(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., min_level: _Optional[int] = ..., max_level: _Optional[int] = ..., stage: _Optional[_Iterable[str]] = ..., not_stage: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LayerParameter(_message.Message):
-    __slots__ = ("name", "type", "bottom", "top", "loss_weight", "param", "blobs", "include", "exclude", "phase", "propagate_down", "transform_param", "loss_param", "accuracy_param", "argmax_param", "concat_param", "contrastive_loss_param", "convolution_param", "data_param", "dropout_param", "dummy_data_param", "eltwise_param", "exp_param", "hdf5_data_param", "hdf5_output_param", "hinge_loss_param", "image_data_param", "infogain_loss_param", "inner_product_param", "lrn_param", "memory_data_param", "mvn_param", "pooling_param", "power_param", "relu_param", "sigmoid_param", "softmax_param", "slice_param", "tanh_param", "threshold_param", "window_data_param", "python_param", "prelu_param", "spp_param", "reshape_param", "log_param", "flatten_param", "reduction_param", "embed_param", "tile_param", "batch_norm_param", "elu_param", "bias_param", "scale_param", "input_param", "crop_param", "parameter_param", "recurrent_param", "swish_param", "clip_param", "seg_accuracy_param", "dense_image_data_param", "relu6_param", "lstm_param", "upsample_param", "bn_param", "box_output_param", "bbox_reg_param", "decode_bbox_param", "box_group_output_param", "proposal_target_param", "reorg_param", "shuffle_channel_param", "interp_param", "annotated_data_param", "multibox_loss_param", "permute_param", "prior_box_param", "detection_output_param", "detection_evaluate_param", "norm_param", "video_data_param", "center_loss_param", "flip_param", "transpose_param", "reverse_param", "box_annotator_ohem_param", "psroi_pooling_param", "roi_pooling_param", "smooth_l1_loss_param", "proposal_param")
+    __slots__ = ("name", "type", "bottom", "top", "loss_weight", "param", "blobs", "include", "exclude", "phase", "propagate_down", "transform_param", "loss_param", "accuracy_param", "argmax_param", "concat_param", "contrastive_loss_param", "convolution_param", "data_param", "dropout_param", "dummy_data_param", "eltwise_param", "exp_param", "hdf5_data_param", "hdf5_output_param", "hinge_loss_param", "image_data_param", "infogain_loss_param", "inner_product_param", "lrn_param", "memory_data_param", "mvn_param", "pooling_param", "power_param", "relu_param", "sigmoid_param", "softmax_param", "slice_param", "tanh_param", "threshold_param", "window_data_param", "python_param", "prelu_param", "spp_param", "reshape_param", "log_param", "flatten_param", "reduction_param", "embed_param", "tile_param", "batch_norm_param", "elu_param", "bias_param", "scale_param", "input_param", "crop_param", "parameter_param", "recurrent_param", "swish_param", "clip_param", "seg_accuracy_param", "dense_image_data_param", "relu6_param", "lstm_param", "detection_loss_param", "detection_accuracy_param", "image_gt_data_param", "detection_data_param", "eval_data_param", "detection_group_loss_param", "detection_group_accuracy_param", "frcnn_output_param", "scale_route_param", "upsample_param", "bn_param", "box_output_param", "bbox_reg_param", "decode_bbox_param", "box_group_output_param", "proposal_target_param", "reorg_param", "shuffle_channel_param", "interp_param", "annotated_data_param", "multibox_loss_param", "permute_param", "prior_box_param", "detection_output_param", "detection_evaluate_param", "norm_param", "video_data_param", "center_loss_param", "flip_param", "transpose_param", "reverse_param", "box_annotator_ohem_param", "psroi_pooling_param", "roi_pooling_param", "smooth_l1_loss_param", "proposal_param")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     BOTTOM_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +180,15 @@ class LayerParameter(_message.Message):
     DENSE_IMAGE_DATA_PARAM_FIELD_NUMBER: _ClassVar[int]
     RELU6_PARAM_FIELD_NUMBER: _ClassVar[int]
     LSTM_PARAM_FIELD_NUMBER: _ClassVar[int]
+    DETECTION_LOSS_PARAM_FIELD_NUMBER: _ClassVar[int]
+    DETECTION_ACCURACY_PARAM_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_GT_DATA_PARAM_FIELD_NUMBER: _ClassVar[int]
+    DETECTION_DATA_PARAM_FIELD_NUMBER: _ClassVar[int]
+    EVAL_DATA_PARAM_FIELD_NUMBER: _ClassVar[int]
+    DETECTION_GROUP_LOSS_PARAM_FIELD_NUMBER: _ClassVar[int]
+    DETECTION_GROUP_ACCURACY_PARAM_FIELD_NUMBER: _ClassVar[int]
+    FRCNN_OUTPUT_PARAM_FIELD_NUMBER: _ClassVar[int]
+    SCALE_ROUTE_PARAM_FIELD_NUMBER: _ClassVar[int]
     UPSAMPLE_PARAM_FIELD_NUMBER: _ClassVar[int]
     BN_PARAM_FIELD_NUMBER: _ClassVar[int]
     BOX_OUTPUT_PARAM_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +280,15 @@ class LayerParameter(_message.Message):
     dense_image_data_param: DenseImageDataParameter
     relu6_param: ReLUParameter
     lstm_param: LSTMParameter
+    detection_loss_param: DetectionLossParameter
+    detection_accuracy_param: DetectionAccuracyParameter
+    image_gt_data_param: ImageGtDataParameter
+    detection_data_param: DetectionDataParameter
+    eval_data_param: EvalDataParameter
+    detection_group_loss_param: DetectionGroupLossParameter
+    detection_group_accuracy_param: DetectionGroupAccuracyParameter
+    frcnn_output_param: FrcnnOutputParameter
+    scale_route_param: ScaleRouteParameter
     upsample_param: UpsampleParameter
     bn_param: BNParameter
     box_output_param: BoxOutputParameter
@@ -296,10 +316,10 @@ class LayerParameter(_message.Message):
     roi_pooling_param: ROIPoolingParameter
     smooth_l1_loss_param: SmoothL1LossParameter
     proposal_param: ProposalParameter
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., bottom: _Optional[_Iterable[str]] = ..., top: _Optional[_Iterable[str]] = ..., loss_weight: _Optional[_Iterable[float]] = ..., param: _Optional[_Iterable[_Union[ParamSpec, _Mapping]]] = ..., blobs: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., include: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., exclude: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., phase: _Optional[_Union[Phase, str]] = ..., propagate_down: _Optional[_Iterable[bool]] = ..., transform_param: _Optional[_Union[TransformationParameter, _Mapping]] = ..., loss_param: _Optional[_Union[LossParameter, _Mapping]] = ..., accuracy_param: _Optional[_Union[AccuracyParameter, _Mapping]] = ..., argmax_param: _Optional[_Union[ArgMaxParameter, _Mapping]] = ..., concat_param: _Optional[_Union[ConcatParameter, _Mapping]] = ..., contrastive_loss_param: _Optional[_Union[ContrastiveLossParameter, _Mapping]] = ..., convolution_param: _Optional[_Union[ConvolutionParameter, _Mapping]] = ..., data_param: _Optional[_Union[DataParameter, _Mapping]] = ..., dropout_param: _Optional[_Union[DropoutParameter, _Mapping]] = ..., dummy_data_param: _Optional[_Union[DummyDataParameter, _Mapping]] = ..., eltwise_param: _Optional[_Union[EltwiseParameter, _Mapping]] = ..., exp_param: _Optional[_Union[ExpParameter, _Mapping]] = ..., hdf5_data_param: _Optional[_Union[HDF5DataParameter, _Mapping]] = ..., hdf5_output_param: _Optional[_Union[HDF5OutputParameter, _Mapping]] = ..., hinge_loss_param: _Optional[_Union[HingeLossParameter, _Mapping]] = ..., image_data_param: _Optional[_Union[ImageDataParameter, _Mapping]] = ..., infogain_loss_param: _Optional[_Union[InfogainLossParameter, _Mapping]] = ..., inner_product_param: _Optional[_Union[InnerProductParameter, _Mapping]] = ..., lrn_param: _Optional[_Union[LRNParameter, _Mapping]] = ..., memory_data_param: _Optional[_Union[MemoryDataParameter, _Mapping]] = ..., mvn_param: _Optional[_Union[MVNParameter, _Mapping]] = ..., pooling_param: _Optional[_Union[PoolingParameter, _Mapping]] = ..., power_param: _Optional[_Union[PowerParameter, _Mapping]] = ..., relu_param: _Optional[_Union[ReLUParameter, _Mapping]] = ..., sigmoid_param: _Optional[_Union[SigmoidParameter, _Mapping]] = ..., softmax_param: _Optional[_Union[SoftmaxParameter, _Mapping]] = ..., slice_param: _Optional[_Union[SliceParameter, _Mapping]] = ..., tanh_param: _Optional[_Union[TanHParameter, _Mapping]] = ..., threshold_param: _Optional[_Union[ThresholdParameter, _Mapping]] = ..., window_data_param: _Optional[_Union[WindowDataParameter, _Mapping]] = ..., python_param: _Optional[_Union[PythonParameter, _Mapping]] = ..., prelu_param: _Optional[_Union[PReLUParameter, _Mapping]] = ..., spp_param: _Optional[_Union[SPPParameter, _Mapping]] = ..., reshape_param: _Optional[_Union[ReshapeParameter, _Mapping]] = ..., log_param: _Optional[_Union[LogParameter, _Mapping]] = ..., flatten_param: _Optional[_Union[FlattenParameter, _Mapping]] = ..., reduction_param: _Optional[_Union[ReductionParameter, _Mapping]] = ..., embed_param: _Optional[_Union[EmbedParameter, _Mapping]] = ..., tile_param: _Optional[_Union[TileParameter, _Mapping]] = ..., batch_norm_param: _Optional[_Union[BatchNormParameter, _Mapping]] = ..., elu_param: _Optional[_Union[ELUParameter, _Mapping]] = ..., bias_param: _Optional[_Union[BiasParameter, _Mapping]] = ..., scale_param: _Optional[_Union[ScaleParameter, _Mapping]] = ..., input_param: _Optional[_Union[InputParameter, _Mapping]] = ..., crop_param: _Optional[_Union[CropParameter, _Mapping]] = ..., parameter_param: _Optional[_Union[ParameterParameter, _Mapping]] = ..., recurrent_param: _Optional[_Union[RecurrentParameter, _Mapping]] = ..., swish_param: _Optional[_Union[SwishParameter, _Mapping]] = ..., clip_param: _Optional[_Union[ClipParameter, _Mapping]] = ..., seg_accuracy_param: _Optional[_Union[SegAccuracyParameter, _Mapping]] = ..., dense_image_data_param: _Optional[_Union[DenseImageDataParameter, _Mapping]] = ..., relu6_param: _Optional[_Union[ReLUParameter, _Mapping]] = ..., lstm_param: _Optional[_Union[LSTMParameter, _Mapping]] = ..., upsample_param: _Optional[_Union[UpsampleParameter, _Mapping]] = ..., bn_param: _Optional[_Union[BNParameter, _Mapping]] = ..., box_output_param: _Optional[_Union[BoxOutputParameter, _Mapping]] = ..., bbox_reg_param: _Optional[_Union[BBoxRegParameter, _Mapping]] = ..., decode_bbox_param: _Optional[_Union[DecodeBBoxParameter, _Mapping]] = ..., box_group_output_param: _Optional[_Union[BoxGroupOutputParameter, _Mapping]] = ..., proposal_target_param: _Optional[_Union[ProposalTargetParameter, _Mapping]] = ..., reorg_param: _Optional[_Union[ReorgParameter, _Mapping]] = ..., shuffle_channel_param: _Optional[_Union[ShuffleChannelParameter, _Mapping]] = ..., interp_param: _Optional[_Union[InterpParameter, _Mapping]] = ..., annotated_data_param: _Optional[_Union[AnnotatedDataParameter, _Mapping]] = ..., multibox_loss_param: _Optional[_Union[MultiBoxLossParameter, _Mapping]] = ..., permute_param: _Optional[_Union[PermuteParameter, _Mapping]] = ..., prior_box_param: _Optional[_Union[PriorBoxParameter, _Mapping]] = ..., detection_output_param: _Optional[_Union[DetectionOutputParameter, _Mapping]] = ..., detection_evaluate_param: _Optional[_Union[DetectionEvaluateParameter, _Mapping]] = ..., norm_param: _Optional[_Union[NormalizeParameter, _Mapping]] = ..., video_data_param: _Optional[_Union[VideoDataParameter, _Mapping]] = ..., center_loss_param: _Optional[_Union[CenterLossParameter, _Mapping]] = ..., flip_param: _Optional[_Union[FlipParameter, _Mapping]] = ..., transpose_param: _Optional[_Union[TransposeParameter, _Mapping]] = ..., reverse_param: _Optional[_Union[ReverseParameter, _Mapping]] = ..., box_annotator_ohem_param: _Optional[_Union[BoxAnnotatorOHEMParameter, _Mapping]] = ..., psroi_pooling_param: _Optional[_Union[PSROIPoolingParameter, _Mapping]] = ..., roi_pooling_param: _Optional[_Union[ROIPoolingParameter, _Mapping]] = ..., smooth_l1_loss_param: _Optional[_Union[SmoothL1LossParameter, _Mapping]] = ..., proposal_param: _Optional[_Union[ProposalParameter, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., bottom: _Optional[_Iterable[str]] = ..., top: _Optional[_Iterable[str]] = ..., loss_weight: _Optional[_Iterable[float]] = ..., param: _Optional[_Iterable[_Union[ParamSpec, _Mapping]]] = ..., blobs: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., include: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., exclude: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., phase: _Optional[_Union[Phase, str]] = ..., propagate_down: _Optional[_Iterable[bool]] = ..., transform_param: _Optional[_Union[TransformationParameter, _Mapping]] = ..., loss_param: _Optional[_Union[LossParameter, _Mapping]] = ..., accuracy_param: _Optional[_Union[AccuracyParameter, _Mapping]] = ..., argmax_param: _Optional[_Union[ArgMaxParameter, _Mapping]] = ..., concat_param: _Optional[_Union[ConcatParameter, _Mapping]] = ..., contrastive_loss_param: _Optional[_Union[ContrastiveLossParameter, _Mapping]] = ..., convolution_param: _Optional[_Union[ConvolutionParameter, _Mapping]] = ..., data_param: _Optional[_Union[DataParameter, _Mapping]] = ..., dropout_param: _Optional[_Union[DropoutParameter, _Mapping]] = ..., dummy_data_param: _Optional[_Union[DummyDataParameter, _Mapping]] = ..., eltwise_param: _Optional[_Union[EltwiseParameter, _Mapping]] = ..., exp_param: _Optional[_Union[ExpParameter, _Mapping]] = ..., hdf5_data_param: _Optional[_Union[HDF5DataParameter, _Mapping]] = ..., hdf5_output_param: _Optional[_Union[HDF5OutputParameter, _Mapping]] = ..., hinge_loss_param: _Optional[_Union[HingeLossParameter, _Mapping]] = ..., image_data_param: _Optional[_Union[ImageDataParameter, _Mapping]] = ..., infogain_loss_param: _Optional[_Union[InfogainLossParameter, _Mapping]] = ..., inner_product_param: _Optional[_Union[InnerProductParameter, _Mapping]] = ..., lrn_param: _Optional[_Union[LRNParameter, _Mapping]] = ..., memory_data_param: _Optional[_Union[MemoryDataParameter, _Mapping]] = ..., mvn_param: _Optional[_Union[MVNParameter, _Mapping]] = ..., pooling_param: _Optional[_Union[PoolingParameter, _Mapping]] = ..., power_param: _Optional[_Union[PowerParameter, _Mapping]] = ..., relu_param: _Optional[_Union[ReLUParameter, _Mapping]] = ..., sigmoid_param: _Optional[_Union[SigmoidParameter, _Mapping]] = ..., softmax_param: _Optional[_Union[SoftmaxParameter, _Mapping]] = ..., slice_param: _Optional[_Union[SliceParameter, _Mapping]] = ..., tanh_param: _Optional[_Union[TanHParameter, _Mapping]] = ..., threshold_param: _Optional[_Union[ThresholdParameter, _Mapping]] = ..., window_data_param: _Optional[_Union[WindowDataParameter, _Mapping]] = ..., python_param: _Optional[_Union[PythonParameter, _Mapping]] = ..., prelu_param: _Optional[_Union[PReLUParameter, _Mapping]] = ..., spp_param: _Optional[_Union[SPPParameter, _Mapping]] = ..., reshape_param: _Optional[_Union[ReshapeParameter, _Mapping]] = ..., log_param: _Optional[_Union[LogParameter, _Mapping]] = ..., flatten_param: _Optional[_Union[FlattenParameter, _Mapping]] = ..., reduction_param: _Optional[_Union[ReductionParameter, _Mapping]] = ..., embed_param: _Optional[_Union[EmbedParameter, _Mapping]] = ..., tile_param: _Optional[_Union[TileParameter, _Mapping]] = ..., batch_norm_param: _Optional[_Union[BatchNormParameter, _Mapping]] = ..., elu_param: _Optional[_Union[ELUParameter, _Mapping]] = ..., bias_param: _Optional[_Union[BiasParameter, _Mapping]] = ..., scale_param: _Optional[_Union[ScaleParameter, _Mapping]] = ..., input_param: _Optional[_Union[InputParameter, _Mapping]] = ..., crop_param: _Optional[_Union[CropParameter, _Mapping]] = ..., parameter_param: _Optional[_Union[ParameterParameter, _Mapping]] = ..., recurrent_param: _Optional[_Union[RecurrentParameter, _Mapping]] = ..., swish_param: _Optional[_Union[SwishParameter, _Mapping]] = ..., clip_param: _Optional[_Union[ClipParameter, _Mapping]] = ..., seg_accuracy_param: _Optional[_Union[SegAccuracyParameter, _Mapping]] = ..., dense_image_data_param: _Optional[_Union[DenseImageDataParameter, _Mapping]] = ..., relu6_param: _Optional[_Union[ReLUParameter, _Mapping]] = ..., lstm_param: _Optional[_Union[LSTMParameter, _Mapping]] = ..., detection_loss_param: _Optional[_Union[DetectionLossParameter, _Mapping]] = ..., detection_accuracy_param: _Optional[_Union[DetectionAccuracyParameter, _Mapping]] = ..., image_gt_data_param: _Optional[_Union[ImageGtDataParameter, _Mapping]] = ..., detection_data_param: _Optional[_Union[DetectionDataParameter, _Mapping]] = ..., eval_data_param: _Optional[_Union[EvalDataParameter, _Mapping]] = ..., detection_group_loss_param: _Optional[_Union[DetectionGroupLossParameter, _Mapping]] = ..., detection_group_accuracy_param: _Optional[_Union[DetectionGroupAccuracyParameter, _Mapping]] = ..., frcnn_output_param: _Optional[_Union[FrcnnOutputParameter, _Mapping]] = ..., scale_route_param: _Optional[_Union[ScaleRouteParameter, _Mapping]] = ..., upsample_param: _Optional[_Union[UpsampleParameter, _Mapping]] = ..., bn_param: _Optional[_Union[BNParameter, _Mapping]] = ..., box_output_param: _Optional[_Union[BoxOutputParameter, _Mapping]] = ..., bbox_reg_param: _Optional[_Union[BBoxRegParameter, _Mapping]] = ..., decode_bbox_param: _Optional[_Union[DecodeBBoxParameter, _Mapping]] = ..., box_group_output_param: _Optional[_Union[BoxGroupOutputParameter, _Mapping]] = ..., proposal_target_param: _Optional[_Union[ProposalTargetParameter, _Mapping]] = ..., reorg_param: _Optional[_Union[ReorgParameter, _Mapping]] = ..., shuffle_channel_param: _Optional[_Union[ShuffleChannelParameter, _Mapping]] = ..., interp_param: _Optional[_Union[InterpParameter, _Mapping]] = ..., annotated_data_param: _Optional[_Union[AnnotatedDataParameter, _Mapping]] = ..., multibox_loss_param: _Optional[_Union[MultiBoxLossParameter, _Mapping]] = ..., permute_param: _Optional[_Union[PermuteParameter, _Mapping]] = ..., prior_box_param: _Optional[_Union[PriorBoxParameter, _Mapping]] = ..., detection_output_param: _Optional[_Union[DetectionOutputParameter, _Mapping]] = ..., detection_evaluate_param: _Optional[_Union[DetectionEvaluateParameter, _Mapping]] = ..., norm_param: _Optional[_Union[NormalizeParameter, _Mapping]] = ..., video_data_param: _Optional[_Union[VideoDataParameter, _Mapping]] = ..., center_loss_param: _Optional[_Union[CenterLossParameter, _Mapping]] = ..., flip_param: _Optional[_Union[FlipParameter, _Mapping]] = ..., transpose_param: _Optional[_Union[TransposeParameter, _Mapping]] = ..., reverse_param: _Optional[_Union[ReverseParameter, _Mapping]] = ..., box_annotator_ohem_param: _Optional[_Union[BoxAnnotatorOHEMParameter, _Mapping]] = ..., psroi_pooling_param: _Optional[_Union[PSROIPoolingParameter, _Mapping]] = ..., roi_pooling_param: _Optional[_Union[ROIPoolingParameter, _Mapping]] = ..., smooth_l1_loss_param: _Optional[_Union[SmoothL1LossParameter, _Mapping]] = ..., proposal_param: _Optional[_Union[ProposalParameter, _Mapping]] = ...) -> None: ...
 
 class ParamSpec(_message.Message):
-    __slots__ = ("name", "share_mode", "lr_mult", "decay_mult")
+    __slots__ = ("name", "share_mode", "lr_mult", "decay_mult", "regularization_type")
     class DimCheckMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STRICT: _ClassVar[ParamSpec.DimCheckMode]
@@ -310,11 +330,13 @@ class ParamSpec(_message.Message):
     SHARE_MODE_FIELD_NUMBER: _ClassVar[int]
     LR_MULT_FIELD_NUMBER: _ClassVar[int]
     DECAY_MULT_FIELD_NUMBER: _ClassVar[int]
+    REGULARIZATION_TYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     share_mode: ParamSpec.DimCheckMode
     lr_mult: float
     decay_mult: float
-    def __init__(self, name: _Optional[str] = ..., share_mode: _Optional[_Union[ParamSpec.DimCheckMode, str]] = ..., lr_mult: _Optional[float] = ..., decay_mult: _Optional[float] = ...) -> None: ...
+    regularization_type: str
+    def __init__(self, name: _Optional[str] = ..., share_mode: _Optional[_Union[ParamSpec.DimCheckMode, str]] = ..., lr_mult: _Optional[float] = ..., decay_mult: _Optional[float] = ..., regularization_type: _Optional[str] = ...) -> None: ...
 
 class FillerParameter(_message.Message):
     __slots__ = ("type", "value", "min", "max", "mean", "std", "sparse", "variance_norm")
@@ -505,7 +527,7 @@ class SolverState(_message.Message):
     def __init__(self, iter: _Optional[int] = ..., learned_net: _Optional[str] = ..., history: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., current_step: _Optional[int] = ..., minimum_loss: _Optional[float] = ..., iter_last_event: _Optional[int] = ...) -> None: ...
 
 class TransformationParameter(_message.Message):
-    __slots__ = ("scale", "mirror", "crop_size", "mean_file", "mean_value", "force_color", "force_gray", "resize_param", "noise_param", "emit_constraint", "crop_h", "crop_w", "distort_param", "expand_param", "scale_factors", "crop_height", "crop_width", "fix_crop", "more_fix_crop", "multi_scale", "scale_ratios", "max_distort", "is_flow")
+    __slots__ = ("scale", "mirror", "crop_size", "mean_file", "mean_value", "force_color", "force_gray", "resize_param", "noise_param", "emit_constraint", "crop_h", "crop_w", "distort_param", "expand_param", "scale_factors", "crop_height", "crop_width", "fix_crop", "more_fix_crop", "multi_scale", "scale_ratios", "max_distort", "is_flow", "random_resize_param", "random_aspect_ratio_param")
     SCALE_FIELD_NUMBER: _ClassVar[int]
     MIRROR_FIELD_NUMBER: _ClassVar[int]
     CROP_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -529,6 +551,8 @@ class TransformationParameter(_message.Message):
     SCALE_RATIOS_FIELD_NUMBER: _ClassVar[int]
     MAX_DISTORT_FIELD_NUMBER: _ClassVar[int]
     IS_FLOW_FIELD_NUMBER: _ClassVar[int]
+    RANDOM_RESIZE_PARAM_FIELD_NUMBER: _ClassVar[int]
+    RANDOM_ASPECT_RATIO_PARAM_FIELD_NUMBER: _ClassVar[int]
     scale: float
     mirror: bool
     crop_size: int
@@ -552,7 +576,9 @@ class TransformationParameter(_message.Message):
     scale_ratios: _containers.RepeatedScalarFieldContainer[float]
     max_distort: int
     is_flow: bool
-    def __init__(self, scale: _Optional[float] = ..., mirror: _Optional[bool] = ..., crop_size: _Optional[int] = ..., mean_file: _Optional[str] = ..., mean_value: _Optional[_Iterable[float]] = ..., force_color: _Optional[bool] = ..., force_gray: _Optional[bool] = ..., resize_param: _Optional[_Union[ResizeParameter, _Mapping]] = ..., noise_param: _Optional[_Union[NoiseParameter, _Mapping]] = ..., emit_constraint: _Optional[_Union[EmitConstraint, _Mapping]] = ..., crop_h: _Optional[int] = ..., crop_w: _Optional[int] = ..., distort_param: _Optional[_Union[DistortionParameter, _Mapping]] = ..., expand_param: _Optional[_Union[ExpansionParameter, _Mapping]] = ..., scale_factors: _Optional[_Iterable[float]] = ..., crop_height: _Optional[int] = ..., crop_width: _Optional[int] = ..., fix_crop: _Optional[bool] = ..., more_fix_crop: _Optional[bool] = ..., multi_scale: _Optional[bool] = ..., scale_ratios: _Optional[_Iterable[float]] = ..., max_distort: _Optional[int] = ..., is_flow: _Optional[bool] = ...) -> None: ...
+    random_resize_param: RandomResizeParameter
+    random_aspect_ratio_param: RandomAspectRatioParameter
+    def __init__(self, scale: _Optional[float] = ..., mirror: _Optional[bool] = ..., crop_size: _Optional[int] = ..., mean_file: _Optional[str] = ..., mean_value: _Optional[_Iterable[float]] = ..., force_color: _Optional[bool] = ..., force_gray: _Optional[bool] = ..., resize_param: _Optional[_Union[ResizeParameter, _Mapping]] = ..., noise_param: _Optional[_Union[NoiseParameter, _Mapping]] = ..., emit_constraint: _Optional[_Union[EmitConstraint, _Mapping]] = ..., crop_h: _Optional[int] = ..., crop_w: _Optional[int] = ..., distort_param: _Optional[_Union[DistortionParameter, _Mapping]] = ..., expand_param: _Optional[_Union[ExpansionParameter, _Mapping]] = ..., scale_factors: _Optional[_Iterable[float]] = ..., crop_height: _Optional[int] = ..., crop_width: _Optional[int] = ..., fix_crop: _Optional[bool] = ..., more_fix_crop: _Optional[bool] = ..., multi_scale: _Optional[bool] = ..., scale_ratios: _Optional[_Iterable[float]] = ..., max_distort: _Optional[int] = ..., is_flow: _Optional[bool] = ..., random_resize_param: _Optional[_Union[RandomResizeParameter, _Mapping]] = ..., random_aspect_ratio_param: _Optional[_Union[RandomAspectRatioParameter, _Mapping]] = ...) -> None: ...
 
 class DataParameter(_message.Message):
     __slots__ = ("source", "scale", "mean_file", "batch_size", "crop_size", "mirror", "rand_skip", "backend", "force_encoded_color", "prefetch", "shuffle", "backend_name")
@@ -715,7 +741,7 @@ class WindowDataParameter(_message.Message):
     def __init__(self, source: _Optional[str] = ..., scale: _Optional[float] = ..., mean_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., crop_size: _Optional[int] = ..., mirror: _Optional[bool] = ..., fg_threshold: _Optional[float] = ..., bg_threshold: _Optional[float] = ..., fg_fraction: _Optional[float] = ..., context_pad: _Optional[int] = ..., crop_mode: _Optional[str] = ..., cache_images: _Optional[bool] = ..., root_folder: _Optional[str] = ...) -> None: ...
 
 class BatchNormParameter(_message.Message):
-    __slots__ = ("use_global_stats", "moving_average_fraction", "eps", "scale_filler", "bias_filler", "scale_bias", "engine")
+    __slots__ = ("use_global_stats", "moving_average_fraction", "eps", "scale_filler", "bias_filler", "scale_bias", "stats_batch_size", "engine")
     class Engine(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         DEFAULT: _ClassVar[BatchNormParameter.Engine]
@@ -730,6 +756,7 @@ class BatchNormParameter(_message.Message):
     SCALE_FILLER_FIELD_NUMBER: _ClassVar[int]
     BIAS_FILLER_FIELD_NUMBER: _ClassVar[int]
     SCALE_BIAS_FIELD_NUMBER: _ClassVar[int]
+    STATS_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     use_global_stats: bool
     moving_average_fraction: float
@@ -737,8 +764,9 @@ class BatchNormParameter(_message.Message):
     scale_filler: FillerParameter
     bias_filler: FillerParameter
     scale_bias: bool
+    stats_batch_size: int
     engine: BatchNormParameter.Engine
-    def __init__(self, use_global_stats: _Optional[bool] = ..., moving_average_fraction: _Optional[float] = ..., eps: _Optional[float] = ..., scale_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., scale_bias: _Optional[bool] = ..., engine: _Optional[_Union[BatchNormParameter.Engine, str]] = ...) -> None: ...
+    def __init__(self, use_global_stats: _Optional[bool] = ..., moving_average_fraction: _Optional[float] = ..., eps: _Optional[float] = ..., scale_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., scale_bias: _Optional[bool] = ..., stats_batch_size: _Optional[int] = ..., engine: _Optional[_Union[BatchNormParameter.Engine, str]] = ...) -> None: ...
 
 class BiasParameter(_message.Message):
     __slots__ = ("axis", "num_axes", "filler")
@@ -1466,6 +1494,30 @@ class ResizeParameter(_message.Message):
     width_scale: int
     def __init__(self, prob: _Optional[float] = ..., resize_mode: _Optional[_Union[ResizeParameter.Resize_mode, str]] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., pad_mode: _Optional[_Union[ResizeParameter.Pad_mode, str]] = ..., pad_value: _Optional[_Iterable[float]] = ..., interp_mode: _Optional[_Iterable[_Union[ResizeParameter.Interp_mode, str]]] = ..., height_scale: _Optional[int] = ..., width_scale: _Optional[int] = ...) -> None: ...
 
+class RandomResizeParameter(_message.Message):
+    __slots__ = ("min_size", "max_size", "resize_param")
+    MIN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_PARAM_FIELD_NUMBER: _ClassVar[int]
+    min_size: int
+    max_size: int
+    resize_param: ResizeParameter
+    def __init__(self, min_size: _Optional[int] = ..., max_size: _Optional[int] = ..., resize_param: _Optional[_Union[ResizeParameter, _Mapping]] = ...) -> None: ...
+
+class RandomAspectRatioParameter(_message.Message):
+    __slots__ = ("min_area_ratio", "max_area_ratio", "aspect_ratio_change", "max_attempt", "resize_param")
+    MIN_AREA_RATIO_FIELD_NUMBER: _ClassVar[int]
+    MAX_AREA_RATIO_FIELD_NUMBER: _ClassVar[int]
+    ASPECT_RATIO_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_PARAM_FIELD_NUMBER: _ClassVar[int]
+    min_area_ratio: float
+    max_area_ratio: float
+    aspect_ratio_change: float
+    max_attempt: int
+    resize_param: ResizeParameter
+    def __init__(self, min_area_ratio: _Optional[float] = ..., max_area_ratio: _Optional[float] = ..., aspect_ratio_change: _Optional[float] = ..., max_attempt: _Optional[int] = ..., resize_param: _Optional[_Union[ResizeParameter, _Mapping]] = ...) -> None: ...
+
 class SaltPepperParameter(_message.Message):
     __slots__ = ("fraction", "value")
     FRACTION_FIELD_NUMBER: _ClassVar[int]
@@ -1579,13 +1631,19 @@ class DenseImageDataParameter(_message.Message):
     def __init__(self, source: _Optional[str] = ..., batch_size: _Optional[int] = ..., rand_skip: _Optional[int] = ..., shuffle: _Optional[bool] = ..., new_height: _Optional[int] = ..., new_width: _Optional[int] = ..., is_color: _Optional[bool] = ..., mean_file: _Optional[str] = ..., root_folder: _Optional[str] = ..., mirror: _Optional[bool] = ..., crop_width: _Optional[int] = ..., crop_height: _Optional[int] = ..., label_divide_factor: _Optional[int] = ...) -> None: ...
 
 class VideoDataParameter(_message.Message):
-    __slots__ = ("source", "scale", "mean_file", "batch_size", "crop_size", "mirror", "rand_skip", "shuffle", "new_height", "new_width", "new_length", "num_segments", "modality", "name_pattern", "encoded", "grayscale")
+    __slots__ = ("source", "scale", "mean_file", "batch_size", "crop_size", "mirror", "rand_skip", "shuffle", "new_height", "new_width", "new_length", "num_segments", "modality", "name_pattern", "encoded", "grayscale", "video_type", "device_id", "video_file", "skip_frames")
     class Modality(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RGB: _ClassVar[VideoDataParameter.Modality]
         FLOW: _ClassVar[VideoDataParameter.Modality]
     RGB: VideoDataParameter.Modality
     FLOW: VideoDataParameter.Modality
+    class VideoType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        WEBCAM: _ClassVar[VideoDataParameter.VideoType]
+        VIDEO: _ClassVar[VideoDataParameter.VideoType]
+    WEBCAM: VideoDataParameter.VideoType
+    VIDEO: VideoDataParameter.VideoType
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
     MEAN_FILE_FIELD_NUMBER: _ClassVar[int]
@@ -1602,6 +1660,10 @@ class VideoDataParameter(_message.Message):
     NAME_PATTERN_FIELD_NUMBER: _ClassVar[int]
     ENCODED_FIELD_NUMBER: _ClassVar[int]
     GRAYSCALE_FIELD_NUMBER: _ClassVar[int]
+    VIDEO_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    VIDEO_FILE_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FRAMES_FIELD_NUMBER: _ClassVar[int]
     source: str
     scale: float
     mean_file: str
@@ -1618,7 +1680,11 @@ class VideoDataParameter(_message.Message):
     name_pattern: str
     encoded: bool
     grayscale: bool
-    def __init__(self, source: _Optional[str] = ..., scale: _Optional[float] = ..., mean_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., crop_size: _Optional[int] = ..., mirror: _Optional[bool] = ..., rand_skip: _Optional[int] = ..., shuffle: _Optional[bool] = ..., new_height: _Optional[int] = ..., new_width: _Optional[int] = ..., new_length: _Optional[int] = ..., num_segments: _Optional[int] = ..., modality: _Optional[_Union[VideoDataParameter.Modality, str]] = ..., name_pattern: _Optional[str] = ..., encoded: _Optional[bool] = ..., grayscale: _Optional[bool] = ...) -> None: ...
+    video_type: VideoDataParameter.VideoType
+    device_id: int
+    video_file: str
+    skip_frames: int
+    def __init__(self, source: _Optional[str] = ..., scale: _Optional[float] = ..., mean_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., crop_size: _Optional[int] = ..., mirror: _Optional[bool] = ..., rand_skip: _Optional[int] = ..., shuffle: _Optional[bool] = ..., new_height: _Optional[int] = ..., new_width: _Optional[int] = ..., new_length: _Optional[int] = ..., num_segments: _Optional[int] = ..., modality: _Optional[_Union[VideoDataParameter.Modality, str]] = ..., name_pattern: _Optional[str] = ..., encoded: _Optional[bool] = ..., grayscale: _Optional[bool] = ..., video_type: _Optional[_Union[VideoDataParameter.VideoType, str]] = ..., device_id: _Optional[int] = ..., video_file: _Optional[str] = ..., skip_frames: _Optional[int] = ...) -> None: ...
 
 class PriorBoxParameter(_message.Message):
     __slots__ = ("min_size", "max_size", "aspect_ratio", "flip", "clip", "variance", "img_size", "img_h", "img_w", "step", "step_h", "step_w", "offset")
@@ -1966,6 +2032,296 @@ class BoxGroupOutputParameter(_message.Message):
     min_size: float
     def __init__(self, fg_thr: _Optional[float] = ..., iou_thr: _Optional[float] = ..., nms_type: _Optional[str] = ..., box_group_param: _Optional[_Iterable[_Union[BoxGroupParameter, _Mapping]]] = ..., field_whr: _Optional[float] = ..., field_xyr: _Optional[float] = ..., max_nms_num: _Optional[int] = ..., max_post_nms_num: _Optional[int] = ..., min_size: _Optional[float] = ...) -> None: ...
 
+class DetectionLossParameter(_message.Message):
+    __slots__ = ("cls_num", "coord_num", "field_h", "field_w", "downsample_rate", "bb_smooth", "field_whr", "field_xyr", "bg_threshold", "bg_multiple", "sample_mode", "objectness", "iou_weighted", "pos_neg_weighted")
+    CLS_NUM_FIELD_NUMBER: _ClassVar[int]
+    COORD_NUM_FIELD_NUMBER: _ClassVar[int]
+    LAMBDA_FIELD_NUMBER: _ClassVar[int]
+    FIELD_H_FIELD_NUMBER: _ClassVar[int]
+    FIELD_W_FIELD_NUMBER: _ClassVar[int]
+    DOWNSAMPLE_RATE_FIELD_NUMBER: _ClassVar[int]
+    BB_SMOOTH_FIELD_NUMBER: _ClassVar[int]
+    FIELD_WHR_FIELD_NUMBER: _ClassVar[int]
+    FIELD_XYR_FIELD_NUMBER: _ClassVar[int]
+    BG_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    BG_MULTIPLE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_MODE_FIELD_NUMBER: _ClassVar[int]
+    OBJECTNESS_FIELD_NUMBER: _ClassVar[int]
+    IOU_WEIGHTED_FIELD_NUMBER: _ClassVar[int]
+    POS_NEG_WEIGHTED_FIELD_NUMBER: _ClassVar[int]
+    cls_num: int
+    coord_num: int
+    field_h: int
+    field_w: int
+    downsample_rate: int
+    bb_smooth: bool
+    field_whr: float
+    field_xyr: float
+    bg_threshold: float
+    bg_multiple: int
+    sample_mode: str
+    objectness: bool
+    iou_weighted: bool
+    pos_neg_weighted: bool
+    def __init__(self, cls_num: _Optional[int] = ..., coord_num: _Optional[int] = ..., field_h: _Optional[int] = ..., field_w: _Optional[int] = ..., downsample_rate: _Optional[int] = ..., bb_smooth: _Optional[bool] = ..., field_whr: _Optional[float] = ..., field_xyr: _Optional[float] = ..., bg_threshold: _Optional[float] = ..., bg_multiple: _Optional[int] = ..., sample_mode: _Optional[str] = ..., objectness: _Optional[bool] = ..., iou_weighted: _Optional[bool] = ..., pos_neg_weighted: _Optional[bool] = ..., **kwargs) -> None: ...
+
+class DetectionAccuracyParameter(_message.Message):
+    __slots__ = ("cls_num", "coord_num", "field_h", "field_w", "downsample_rate", "top_k", "field_whr", "field_xyr", "bg_threshold", "objectness")
+    CLS_NUM_FIELD_NUMBER: _ClassVar[int]
+    COORD_NUM_FIELD_NUMBER: _ClassVar[int]
+    FIELD_H_FIELD_NUMBER: _ClassVar[int]
+    FIELD_W_FIELD_NUMBER: _ClassVar[int]
+    DOWNSAMPLE_RATE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    FIELD_WHR_FIELD_NUMBER: _ClassVar[int]
+    FIELD_XYR_FIELD_NUMBER: _ClassVar[int]
+    BG_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    OBJECTNESS_FIELD_NUMBER: _ClassVar[int]
+    cls_num: int
+    coord_num: int
+    field_h: int
+    field_w: int
+    downsample_rate: int
+    top_k: int
+    field_whr: float
+    field_xyr: float
+    bg_threshold: float
+    objectness: bool
+    def __init__(self, cls_num: _Optional[int] = ..., coord_num: _Optional[int] = ..., field_h: _Optional[int] = ..., field_w: _Optional[int] = ..., downsample_rate: _Optional[int] = ..., top_k: _Optional[int] = ..., field_whr: _Optional[float] = ..., field_xyr: _Optional[float] = ..., bg_threshold: _Optional[float] = ..., objectness: _Optional[bool] = ...) -> None: ...
+
+class ImageGtDataParameter(_message.Message):
+    __slots__ = ("source", "scale", "mean_file", "batch_size", "mirror", "downsample_rate", "coord_num", "field_h", "field_w", "fg_threshold", "resize_width", "resize_height", "crop_width", "crop_height", "do_multiple_scale", "min_scale", "max_scale", "min_whaspect", "max_whaspect", "min_gt_width", "min_gt_height", "shuffle", "output_gt_boxes", "fg_img_multiple", "cache_images", "root_folder")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FILE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MIRROR_FIELD_NUMBER: _ClassVar[int]
+    DOWNSAMPLE_RATE_FIELD_NUMBER: _ClassVar[int]
+    COORD_NUM_FIELD_NUMBER: _ClassVar[int]
+    FIELD_H_FIELD_NUMBER: _ClassVar[int]
+    FIELD_W_FIELD_NUMBER: _ClassVar[int]
+    FG_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    CROP_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    CROP_HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    DO_MULTIPLE_SCALE_FIELD_NUMBER: _ClassVar[int]
+    MIN_SCALE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SCALE_FIELD_NUMBER: _ClassVar[int]
+    MIN_WHASPECT_FIELD_NUMBER: _ClassVar[int]
+    MAX_WHASPECT_FIELD_NUMBER: _ClassVar[int]
+    MIN_GT_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    MIN_GT_HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_GT_BOXES_FIELD_NUMBER: _ClassVar[int]
+    FG_IMG_MULTIPLE_FIELD_NUMBER: _ClassVar[int]
+    CACHE_IMAGES_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FOLDER_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    scale: float
+    mean_file: str
+    batch_size: int
+    mirror: bool
+    downsample_rate: _containers.RepeatedScalarFieldContainer[int]
+    coord_num: int
+    field_h: _containers.RepeatedScalarFieldContainer[int]
+    field_w: _containers.RepeatedScalarFieldContainer[int]
+    fg_threshold: float
+    resize_width: int
+    resize_height: int
+    crop_width: int
+    crop_height: int
+    do_multiple_scale: bool
+    min_scale: int
+    max_scale: int
+    min_whaspect: float
+    max_whaspect: float
+    min_gt_width: float
+    min_gt_height: float
+    shuffle: bool
+    output_gt_boxes: bool
+    fg_img_multiple: int
+    cache_images: bool
+    root_folder: str
+    def __init__(self, source: _Optional[str] = ..., scale: _Optional[float] = ..., mean_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., mirror: _Optional[bool] = ..., downsample_rate: _Optional[_Iterable[int]] = ..., coord_num: _Optional[int] = ..., field_h: _Optional[_Iterable[int]] = ..., field_w: _Optional[_Iterable[int]] = ..., fg_threshold: _Optional[float] = ..., resize_width: _Optional[int] = ..., resize_height: _Optional[int] = ..., crop_width: _Optional[int] = ..., crop_height: _Optional[int] = ..., do_multiple_scale: _Optional[bool] = ..., min_scale: _Optional[int] = ..., max_scale: _Optional[int] = ..., min_whaspect: _Optional[float] = ..., max_whaspect: _Optional[float] = ..., min_gt_width: _Optional[float] = ..., min_gt_height: _Optional[float] = ..., shuffle: _Optional[bool] = ..., output_gt_boxes: _Optional[bool] = ..., fg_img_multiple: _Optional[int] = ..., cache_images: _Optional[bool] = ..., root_folder: _Optional[str] = ...) -> None: ...
+
+class DetectionDataParameter(_message.Message):
+    __slots__ = ("source", "scale", "batch_size", "coord_num", "stride", "field_h", "field_w", "fg_threshold", "ignore_fg_threshold", "resize_width", "resize_height", "resize_ratio", "crop_width", "crop_height", "min_scale", "max_scale", "low_scale_ratio", "high_scale_ratio", "multiscale_prob", "min_whaspect", "max_whaspect", "short_size", "long_size", "crop_short_size", "crop_long_size", "template_ratio", "min_gt_width", "min_gt_height", "anchor_ignore_margin_ratio", "anchor_ignore_iou_thr", "pickup_iou_thr", "shuffle", "mix_group_size", "output_gt_boxes", "cache_images", "root_folder", "distort_param", "resize_param")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    COORD_NUM_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_H_FIELD_NUMBER: _ClassVar[int]
+    FIELD_W_FIELD_NUMBER: _ClassVar[int]
+    FG_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_FG_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    CROP_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    CROP_HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    MIN_SCALE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SCALE_FIELD_NUMBER: _ClassVar[int]
+    LOW_SCALE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    HIGH_SCALE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    MULTISCALE_PROB_FIELD_NUMBER: _ClassVar[int]
+    MIN_WHASPECT_FIELD_NUMBER: _ClassVar[int]
+    MAX_WHASPECT_FIELD_NUMBER: _ClassVar[int]
+    SHORT_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LONG_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CROP_SHORT_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CROP_LONG_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    MIN_GT_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    MIN_GT_HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    ANCHOR_IGNORE_MARGIN_RATIO_FIELD_NUMBER: _ClassVar[int]
+    ANCHOR_IGNORE_IOU_THR_FIELD_NUMBER: _ClassVar[int]
+    PICKUP_IOU_THR_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLE_FIELD_NUMBER: _ClassVar[int]
+    MIX_GROUP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_GT_BOXES_FIELD_NUMBER: _ClassVar[int]
+    CACHE_IMAGES_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FOLDER_FIELD_NUMBER: _ClassVar[int]
+    DISTORT_PARAM_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_PARAM_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    scale: float
+    batch_size: int
+    coord_num: int
+    stride: _containers.RepeatedScalarFieldContainer[int]
+    field_h: _containers.RepeatedScalarFieldContainer[int]
+    field_w: _containers.RepeatedScalarFieldContainer[int]
+    fg_threshold: float
+    ignore_fg_threshold: float
+    resize_width: int
+    resize_height: int
+    resize_ratio: float
+    crop_width: int
+    crop_height: int
+    min_scale: float
+    max_scale: float
+    low_scale_ratio: float
+    high_scale_ratio: float
+    multiscale_prob: float
+    min_whaspect: float
+    max_whaspect: float
+    short_size: int
+    long_size: int
+    crop_short_size: int
+    crop_long_size: int
+    template_ratio: _containers.RepeatedScalarFieldContainer[float]
+    min_gt_width: float
+    min_gt_height: float
+    anchor_ignore_margin_ratio: float
+    anchor_ignore_iou_thr: float
+    pickup_iou_thr: float
+    shuffle: str
+    mix_group_size: int
+    output_gt_boxes: bool
+    cache_images: bool
+    root_folder: str
+    distort_param: DistortionParameter
+    resize_param: ResizeParameter
+    def __init__(self, source: _Optional[str] = ..., scale: _Optional[float] = ..., batch_size: _Optional[int] = ..., coord_num: _Optional[int] = ..., stride: _Optional[_Iterable[int]] = ..., field_h: _Optional[_Iterable[int]] = ..., field_w: _Optional[_Iterable[int]] = ..., fg_threshold: _Optional[float] = ..., ignore_fg_threshold: _Optional[float] = ..., resize_width: _Optional[int] = ..., resize_height: _Optional[int] = ..., resize_ratio: _Optional[float] = ..., crop_width: _Optional[int] = ..., crop_height: _Optional[int] = ..., min_scale: _Optional[float] = ..., max_scale: _Optional[float] = ..., low_scale_ratio: _Optional[float] = ..., high_scale_ratio: _Optional[float] = ..., multiscale_prob: _Optional[float] = ..., min_whaspect: _Optional[float] = ..., max_whaspect: _Optional[float] = ..., short_size: _Optional[int] = ..., long_size: _Optional[int] = ..., crop_short_size: _Optional[int] = ..., crop_long_size: _Optional[int] = ..., template_ratio: _Optional[_Iterable[float]] = ..., min_gt_width: _Optional[float] = ..., min_gt_height: _Optional[float] = ..., anchor_ignore_margin_ratio: _Optional[float] = ..., anchor_ignore_iou_thr: _Optional[float] = ..., pickup_iou_thr: _Optional[float] = ..., shuffle: _Optional[str] = ..., mix_group_size: _Optional[int] = ..., output_gt_boxes: _Optional[bool] = ..., cache_images: _Optional[bool] = ..., root_folder: _Optional[str] = ..., distort_param: _Optional[_Union[DistortionParameter, _Mapping]] = ..., resize_param: _Optional[_Union[ResizeParameter, _Mapping]] = ...) -> None: ...
+
+class EvalDataParameter(_message.Message):
+    __slots__ = ("source", "scale", "batch_size", "resize_width", "resize_height", "short_size", "long_size", "root_folder")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SHORT_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LONG_SIZE_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FOLDER_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    scale: float
+    batch_size: int
+    resize_width: int
+    resize_height: int
+    short_size: int
+    long_size: int
+    root_folder: str
+    def __init__(self, source: _Optional[str] = ..., scale: _Optional[float] = ..., batch_size: _Optional[int] = ..., resize_width: _Optional[int] = ..., resize_height: _Optional[int] = ..., short_size: _Optional[int] = ..., long_size: _Optional[int] = ..., root_folder: _Optional[str] = ...) -> None: ...
+
+class DetectionGroupLossParameter(_message.Message):
+    __slots__ = ("cls_num", "field_h", "field_w", "stride", "field_whr", "field_xyr", "bg_threshold", "bg_multiple", "neg_mining_type", "neg_ranking_type", "min_num_neg", "objectness", "batch_size", "pos_neg_weighted", "bbox_loss_type")
+    CLS_NUM_FIELD_NUMBER: _ClassVar[int]
+    LAMBDA_FIELD_NUMBER: _ClassVar[int]
+    FIELD_H_FIELD_NUMBER: _ClassVar[int]
+    FIELD_W_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_WHR_FIELD_NUMBER: _ClassVar[int]
+    FIELD_XYR_FIELD_NUMBER: _ClassVar[int]
+    BG_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    BG_MULTIPLE_FIELD_NUMBER: _ClassVar[int]
+    NEG_MINING_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NEG_RANKING_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MIN_NUM_NEG_FIELD_NUMBER: _ClassVar[int]
+    OBJECTNESS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    POS_NEG_WEIGHTED_FIELD_NUMBER: _ClassVar[int]
+    BBOX_LOSS_TYPE_FIELD_NUMBER: _ClassVar[int]
+    cls_num: int
+    field_h: _containers.RepeatedScalarFieldContainer[int]
+    field_w: _containers.RepeatedScalarFieldContainer[int]
+    stride: int
+    field_whr: float
+    field_xyr: float
+    bg_threshold: float
+    bg_multiple: int
+    neg_mining_type: str
+    neg_ranking_type: str
+    min_num_neg: int
+    objectness: bool
+    batch_size: int
+    pos_neg_weighted: bool
+    bbox_loss_type: str
+    def __init__(self, cls_num: _Optional[int] = ..., field_h: _Optional[_Iterable[int]] = ..., field_w: _Optional[_Iterable[int]] = ..., stride: _Optional[int] = ..., field_whr: _Optional[float] = ..., field_xyr: _Optional[float] = ..., bg_threshold: _Optional[float] = ..., bg_multiple: _Optional[int] = ..., neg_mining_type: _Optional[str] = ..., neg_ranking_type: _Optional[str] = ..., min_num_neg: _Optional[int] = ..., objectness: _Optional[bool] = ..., batch_size: _Optional[int] = ..., pos_neg_weighted: _Optional[bool] = ..., bbox_loss_type: _Optional[str] = ..., **kwargs) -> None: ...
+
+class DetectionGroupAccuracyParameter(_message.Message):
+    __slots__ = ("cls_num", "field_h", "field_w", "stride", "field_whr", "field_xyr", "bg_threshold", "objectness")
+    CLS_NUM_FIELD_NUMBER: _ClassVar[int]
+    FIELD_H_FIELD_NUMBER: _ClassVar[int]
+    FIELD_W_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_WHR_FIELD_NUMBER: _ClassVar[int]
+    FIELD_XYR_FIELD_NUMBER: _ClassVar[int]
+    BG_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    OBJECTNESS_FIELD_NUMBER: _ClassVar[int]
+    cls_num: int
+    field_h: _containers.RepeatedScalarFieldContainer[int]
+    field_w: _containers.RepeatedScalarFieldContainer[int]
+    stride: int
+    field_whr: float
+    field_xyr: float
+    bg_threshold: float
+    objectness: bool
+    def __init__(self, cls_num: _Optional[int] = ..., field_h: _Optional[_Iterable[int]] = ..., field_w: _Optional[_Iterable[int]] = ..., stride: _Optional[int] = ..., field_whr: _Optional[float] = ..., field_xyr: _Optional[float] = ..., bg_threshold: _Optional[float] = ..., objectness: _Optional[bool] = ...) -> None: ...
+
+class FrcnnOutputParameter(_message.Message):
+    __slots__ = ("conf_thr", "iou_thr", "nms_type", "max_det_num", "save_output_param")
+    CONF_THR_FIELD_NUMBER: _ClassVar[int]
+    IOU_THR_FIELD_NUMBER: _ClassVar[int]
+    NMS_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MAX_DET_NUM_FIELD_NUMBER: _ClassVar[int]
+    SAVE_OUTPUT_PARAM_FIELD_NUMBER: _ClassVar[int]
+    conf_thr: float
+    iou_thr: float
+    nms_type: str
+    max_det_num: int
+    save_output_param: SaveOutputParameter
+    def __init__(self, conf_thr: _Optional[float] = ..., iou_thr: _Optional[float] = ..., nms_type: _Optional[str] = ..., max_det_num: _Optional[int] = ..., save_output_param: _Optional[_Union[SaveOutputParameter, _Mapping]] = ...) -> None: ...
+
+class ScaleRouteParameter(_message.Message):
+    __slots__ = ("low_scale", "high_scale")
+    LOW_SCALE_FIELD_NUMBER: _ClassVar[int]
+    HIGH_SCALE_FIELD_NUMBER: _ClassVar[int]
+    low_scale: float
+    high_scale: float
+    def __init__(self, low_scale: _Optional[float] = ..., high_scale: _Optional[float] = ...) -> None: ...
+
 class NormalizeParameter(_message.Message):
     __slots__ = ("across_spatial", "scale_filler", "channel_shared", "eps")
     ACROSS_SPATIAL_FIELD_NUMBER: _ClassVar[int]
@@ -2021,20 +2377,22 @@ class BNParameter(_message.Message):
     def __init__(self, slope_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., momentum: _Optional[float] = ..., eps: _Optional[float] = ..., frozen: _Optional[bool] = ..., engine: _Optional[_Union[BNParameter.Engine, str]] = ..., scale_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., shift_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bn_mode: _Optional[_Union[BNParameter.BNMode, str]] = ...) -> None: ...
 
 class InterpParameter(_message.Message):
-    __slots__ = ("height", "width", "zoom_factor", "shrink_factor", "pad_beg", "pad_end")
+    __slots__ = ("height", "width", "zoom_factor", "shrink_factor", "pad_beg", "pad_end", "use_blob_size")
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     ZOOM_FACTOR_FIELD_NUMBER: _ClassVar[int]
     SHRINK_FACTOR_FIELD_NUMBER: _ClassVar[int]
     PAD_BEG_FIELD_NUMBER: _ClassVar[int]
     PAD_END_FIELD_NUMBER: _ClassVar[int]
+    USE_BLOB_SIZE_FIELD_NUMBER: _ClassVar[int]
     height: int
     width: int
     zoom_factor: int
     shrink_factor: int
     pad_beg: int
     pad_end: int
-    def __init__(self, height: _Optional[int] = ..., width: _Optional[int] = ..., zoom_factor: _Optional[int] = ..., shrink_factor: _Optional[int] = ..., pad_beg: _Optional[int] = ..., pad_end: _Optional[int] = ...) -> None: ...
+    use_blob_size: bool
+    def __init__(self, height: _Optional[int] = ..., width: _Optional[int] = ..., zoom_factor: _Optional[int] = ..., shrink_factor: _Optional[int] = ..., pad_beg: _Optional[int] = ..., pad_end: _Optional[int] = ..., use_blob_size: _Optional[bool] = ...) -> None: ...
 
 class UpsampleParameter(_message.Message):
     __slots__ = ("scale", "scale_h", "scale_w", "pad_out_h", "pad_out_w", "upsample_h", "upsample_w")

@@ -89,8 +89,7 @@ TYPES = {name: fork for fork, names in _TYPES.items() for name in names.split()}
 
 # Fields of layers that Caffe 1.0 has and of solvers, which change numbers.
 _FIELDS = {
-    "IntelLabs/SkimCaffe": "LayerParameter.connectivity_mode ParamSpec.breadth_decay_mult "
-    "ParamSpec.kernel_shape_decay_mult ParamSpec.regularization_type SolverParameter.breadth_decay "
+    "IntelLabs/SkimCaffe": "LayerParameter.connectivity_mode SolverParameter.breadth_decay "
     "SolverParameter.block_group_decay SolverParameter.kernel_shape_decay "
     "SolverParameter.max_threshold_factor SolverParameter.prune_threshold "
     "SolverParameter.winograd_sparsity_factor",
@@ -124,12 +123,10 @@ _FIELDS = {
     "DetectionOutputParameter.coords",
     "happynear/caffe-windows": "AccuracyParameter.min_is_better InnerProductParameter.normalize "
     "LayerParameter.normalize_param SoftmaxParameter.normalize_type",
-    "intel/caffe": "BatchNormParameter.filler NetParameter.bn_stats_batch_size "
-    "SolverParameter.local_gw_ratio SolverParameter.local_lr_auto SolverParameter.test_offset "
-    "TransformationParameter.random_aspect_ratio_param "
-    "TransformationParameter.random_resize_param VideoDataParameter.device_id "
-    "VideoDataParameter.skip_frames VideoDataParameter.video_type",
-    "jolibrain/caffe": "DetectionOutputParameter.objectness_score "
+    "intel/caffe": "SolverParameter.local_gw_ratio SolverParameter.local_lr_auto "
+    "SolverParameter.test_offset",
+    "jolibrain/caffe": "DistortionParameter.all_effects NoiseParameter.all_effects "
+    "DetectionOutputParameter.objectness_score "
     "DistortionParameter.saturation MultiBoxLossParameter.objectness_score "
     "NonMaximumSuppressionParameter.soft_nms TransformationParameter.geometry_param",
     "naibaf7/caffe": "ConvolutionParameter.fuse_type LRNParameter.fuse_type",
@@ -143,9 +140,12 @@ _PRECISION = "the precision of arithmetic: here it is the solver's data_type"
 _LIBRARY = "chooses between libraries that compute the same"
 _MEMORY = "chooses between memory and speed"
 _READING = "how records reach memory: the batches are the same"
+_GROUPS = "multiplies a decay of the solver, which is refused unless it is 0"
 #: Fields without effect on any number, MESSAGE.FIELD or FIELD of any message, with the reason.
 IGNORED: Mapping[str, str] = {
     "engine": _LIBRARY,
+    "BatchNormParameter.filler": "fills a scale that the fork's fast engines take over from the "
+    "next layer, Scale, which has a filler of its own",
     "ConvolutionParameter.conv_algorithm": _LIBRARY,
     "ConvolutionParameter.conv_algos_override": _LIBRARY,
     "ConvolutionParameter.conv_mode": _LIBRARY,
@@ -183,6 +183,8 @@ IGNORED: Mapping[str, str] = {
     "NetParameter.optimize_mem": _MEMORY,
     "NetParameter.reduce_buckets": "how gradients are exchanged: here the plan decides",
     "NonMaximumSuppressionParameter.theta": "belongs to soft_nms, which is refused",
+    "ParamSpec.breadth_decay_mult": _GROUPS,
+    "ParamSpec.kernel_shape_decay_mult": _GROUPS,
     "SolverParameter.device_id": "a list of GPUs: here the ranks choose their devices",
     "SolverParameter.richness": _MEMORY,
     "SolverParameter.solver_data_type": _PRECISION,
@@ -190,6 +192,9 @@ IGNORED: Mapping[str, str] = {
 }
 #: Other fields, MESSAGE.FIELD, with the values that change nothing.
 NEUTRAL: Mapping[str, frozenset[str]] = {
+    "DistortionParameter.all_effects": frozenset({"false"}),
+    "LayerParameter.connectivity_mode": frozenset({"CONNECTED"}),
+    "NoiseParameter.all_effects": frozenset({"false"}),
     "NonMaximumSuppressionParameter.soft_nms": frozenset({"false"}),
     "ResizeParameter.center_object": frozenset({"false"}),
     "ResizeParameter.max_angle": frozenset({"0", "0.0"}),

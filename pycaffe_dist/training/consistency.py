@@ -58,7 +58,7 @@ def check_nets(cluster: Cluster, solver: Solver) -> None:
     """
     mine = [
         f"{parameter.key} of shape {parameter.shape}, lr_mult {parameter.lr_mult}, "
-        f"decay_mult {parameter.decay_mult}"
+        f"decay_mult {parameter.decay_mult} {parameter.regularization}"
         for parameter in solver.net.parameters
     ]
     for net in (solver.net, *solver.test_nets):

@@ -215,3 +215,59 @@ def test_sizes_of_resized_images(mode, interpolation, pad):
 def test_an_image_that_opencv_refuses_is_an_error():
     with pytest.raises(DataError, match="OpenCV cannot change the image"):
         _changed("resize_param { height: 1000000 width: 1000000 }")
+
+
+def _part(transform: str, crop: int, index: int = 0) -> np.ndarray:
+    param = layer(f'name: "d" transform_param {{ {transform} }}').transform_param
+    return ImageChanges(param, 5, np.empty(0), (crop, crop), True).image(PLANES, index)
+
+
+def test_random_sizes_keep_the_aspect_ratio():
+    """intel/caffe: the shorter side, 50, becomes one of 20 to 40; 60/50 of it is cut."""
+    shapes = {_changed(_SIZE, index=i).shape for i in range(200)}
+    assert shapes == {(3, int(1.2 * side), side) for side in range(20, 41)}
+    wanted = cv2.resize(IMAGE, (25, 30), interpolation=cv2.INTER_CUBIC)
+    fixed = _SIZE.replace("20", "25").replace("40", "25")
+    np.testing.assert_array_equal(_hwc(fixed), wanted)
+
+
+_SIZE = "random_resize_param { min_size: 20 max_size: 40 resize_param { interp_mode: CUBIC } }"
+_AREA = "random_aspect_ratio_param { min_area_ratio: 0.2 max_area_ratio: 0.5 %s }"
+
+
+def test_random_areas_are_parts_of_the_image():
+    ramp = np.zeros((60, 50, 3), np.float32)
+    ramp[..., 0], ramp[..., 1] = np.arange(60)[:, None], np.arange(50)
+    param = layer(f'name: "d" transform_param {{ {_AREA % "aspect_ratio_change: 0.8"} }}')
+    areas = ImageChanges(param.transform_param, 5, np.empty(0), (16, 16), True)
+    sides = []
+    for index in range(100):
+        part = areas.image(ramp.transpose(2, 0, 1), index)
+        assert part.shape == (3, 16, 16)
+        height, width = ((part[c].max() - part[c].min()) * 16 / 15 for c in (0, 1))
+        sides.append((height, width))
+    share, ratio = np.prod(sides, axis=1) / 3000, np.divide(*np.transpose(sides))
+    assert 0.15 < share.min() < 0.25 and 0.45 < share.max() < 0.55
+    assert 0.6 < ratio.min() < 0.75 and 1.35 < ratio.max() < 1.7
+
+
+def test_without_a_part_that_fits_the_whole_image_is_resized():
+    assert _part(_AREA % "max_attempt: 0", 20).shape == (3, 24, 20)
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        ("random_resize_param { min_size: 9 max_size: 8 }", "max_size 8 below min_size 9"),
+        (_AREA % "aspect_ratio_change: 2", "aspect_ratio_change above 0 and at most 1, found 2"),
+        (_AREA.replace("0.2", "0.6") % "", "found 0.6 and 0.5"),
+    ],
+)
+def test_impossible_random_sizes(transform, message):
+    with pytest.raises(DataError, match=message):
+        _part(transform, 20)
+
+
+def test_random_areas_need_a_crop():
+    with pytest.raises(DataError, match="needs a crop_size"):
+        _changes(_AREA % "")

@@ -133,7 +133,7 @@ def test_a_dry_run_finds_the_kernels():
             {"d": np.zeros((1, 24, 5, 7))},
             r"one map size, found bottom 'd' \(1, 24, 5, 7\)",
         ),
-        (OPTIONS, {"i": np.zeros((1, 2))}, r"one or two scales .* 'i' \(1, 2\)"),
+        (OPTIONS, {"i": np.zeros((1, 2))}, r"one or more scales .* 'i' \(1, 2\)"),
         (OPTIONS, {"i": np.zeros((2, 3))}, "need the same first dimension"),
     ],
 )

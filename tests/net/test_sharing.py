@@ -54,6 +54,18 @@ def test_mismatched_multipliers_are_refused():
         siamese("lr_mult: 2", "lr_mult: 3")
 
 
+def test_either_layer_may_give_the_regularization():
+    assert siamese().parameters[0].regularization == ""
+    assert siamese(second="regularization_type: 'L1'").parameters[0].regularization == "L1"
+    with pytest.raises(NetError, match="mismatched regularization_type: L1 in layer 'a', L2 in"):
+        siamese("regularization_type: 'L1'", "regularization_type: 'L2'")
+
+
+def test_a_regularization_is_one_of_two():
+    with pytest.raises(NetError, match="param 0 has regularization_type 'L3', which is none of"):
+        siamese("regularization_type: 'L3'")
+
+
 def test_strict_sharing_needs_equal_shapes():
     with pytest.raises(NetError, match=r"'w' owned by layer 'a' with layer 'b': shape mismatch"):
         build(DATA + ip("a", "data", 4, SHARED % "") + ip("b", "a", 3, SHARED % ""))

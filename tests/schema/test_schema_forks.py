@@ -80,6 +80,13 @@ def test_a_field_is_ignored_if_its_value_changes_nothing():
         text.parse("test_offset: 3", caffe_pb2.SolverParameter(), "s.prototxt")
 
 
+def test_batch_norm_gets_the_nets_size_of_statistics():
+    net = _net('bn_stats_batch_size: 32 layer { type: "BatchNorm" } layer { type: "ReLU" }')
+    assert "moved bn_stats_batch_size" in upgrade_net(net).notes[0]
+    assert not net.bn_stats_batch_size
+    assert [layer.batch_norm_param.stats_batch_size for layer in net.layer] == [32, 0]
+
+
 def test_a_list_of_gpus():
     solver = text.parse("device_id: [0, 1] base_lr: 1", caffe_pb2.SolverParameter(), "s.prototxt")
     assert solver.device_id == 0

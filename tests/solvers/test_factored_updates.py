@@ -22,6 +22,17 @@ def make_target() -> ArrayTarget:
     return ArrayTarget(weights, np.zeros_like(weights), lr_mult=2.0, decay_mult=0.5)
 
 
+def test_a_parameter_may_have_a_regularization_of_its_own():
+    param = caffe_pb2.SolverParameter(weight_decay=0.1, regularization_type="L1")
+    weights = np.array([-2.0, 3.0])
+    targets = [ArrayTarget(weights.copy(), np.zeros(2), regularization=r) for r in ("", "L2")]
+    updater = Updater(param, targets)
+    for index in (0, 1):
+        updater.update(index, 1.0, 0)
+    np.testing.assert_allclose(targets[0].weights, [-1.9, 2.9])
+    np.testing.assert_allclose(targets[1].weights, weights * 0.9)
+
+
 @pytest.mark.parametrize("method", method_types())
 def test_updates_by_rows_give_the_same_bits(method, monkeypatch):
     monkeypatch.setattr(factored, "BLOCK_BYTES", 7 * 4 * SHAPE[1])

@@ -314,6 +314,7 @@ def _layout(bucket: Bucket) -> Layout:
             piece.end - piece.begin,
             piece.parameter.lr_mult,
             piece.parameter.decay_mult,
+            piece.parameter.regularization,
         )
         for piece in bucket.slices
     )

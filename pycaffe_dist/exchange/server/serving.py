@@ -71,6 +71,7 @@ class Part(NamedTuple):
     length: int
     lr_mult: float
     decay_mult: float
+    regularization: str = ""
 
 
 class Layout(NamedTuple):
@@ -154,7 +155,8 @@ class Shard:
         begin = 0
         for part in self.layout.parts:
             weights = self.weights[begin : begin + part.length]
-            yield ArrayTarget(weights, nothing, part.lr_mult, part.decay_mult)
+            settings = part.lr_mult, part.decay_mult, part.regularization
+            yield ArrayTarget(weights, nothing, *settings)
             begin += part.length
 
     def push(

@@ -69,6 +69,12 @@ def upgrade_net(net: caffe_pb2.NetParameter, file: str = "", lines: Sequence[int
         notes.append("replaced input fields by an Input layer")
     if _rename_holes(net, fail):
         notes.append("replaced hole by dilation")
+    if net.bn_stats_batch_size:
+        for layer in net.layer:
+            if layer.type == "BatchNorm":
+                layer.batch_norm_param.stats_batch_size = net.bn_stats_batch_size
+        net.ClearField("bn_stats_batch_size")
+        notes.append("moved bn_stats_batch_size to batch_norm_param.stats_batch_size")
     if _freeze_batch_norm(net):
         notes.append("set lr_mult and decay_mult of BatchNorm's three blobs to 0")
     return Upgrade(tuple(notes), tuple(origins))

@@ -65,7 +65,8 @@ class _Blocks:
             # All products have ``step`` rows: the last one begins with rows that are updated.
             first, end = min(begin, rows - step), min(begin + step, rows)
             gradient = self._gradient[begin - first : end - first]
-            target = ArrayTarget(weights[begin:end], gradient, whole.lr_mult, whole.decay_mult)
+            settings = whole.lr_mult, whole.decay_mult, whole.regularization
+            target = ArrayTarget(weights[begin:end], gradient, *settings)
             self.targets.append((target, [array[begin:end] for array in history]))
             self._firsts.append(first)
 

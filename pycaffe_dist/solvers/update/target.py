@@ -11,11 +11,13 @@ import numpy as np
 class UpdateTarget(Protocol):
     """Weights that an update changes in place, their gradient, and their multipliers.
 
+    ``regularization`` is "L1" or "L2" if it is not the solver's, else empty.
     Weights and gradient have one shape and type, and are arrays of the current device.
     """
 
     lr_mult: float
     decay_mult: float
+    regularization: str
 
     @property
     def weights(self) -> np.ndarray:
@@ -34,3 +36,4 @@ class ArrayTarget:
     gradient: np.ndarray
     lr_mult: float = 1.0
     decay_mult: float = 1.0
+    regularization: str = ""

@@ -62,4 +62,5 @@ class Updater(Generic[Target]):
     def decays(self, target: UpdateTarget) -> tuple[float, float]:
         """Return the factors of a target's L2 and L1 decay, of which one is 0."""
         decay = self.param.weight_decay * target.decay_mult
-        return (0.0, decay) if self.param.regularization_type == "L1" else (decay, 0.0)
+        kind = target.regularization or self.param.regularization_type
+        return (0.0, decay) if kind == "L1" else (decay, 0.0)
