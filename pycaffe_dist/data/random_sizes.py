@@ -15,7 +15,10 @@ _STEP = 0.001
 
 
 def _resized(
-    pixels: np.ndarray, size: tuple[int, int], resize: caffe_pb2.ResizeParameter, rng: np.random.Generator
+    pixels: np.ndarray,
+    size: tuple[int, int],
+    resize: caffe_pb2.ResizeParameter,
+    rng: np.random.Generator,
 ) -> np.ndarray:
     """Return ``pixels`` (H, W, C) in a size (height, width), with a ResizeParameter's ways."""
     param = caffe_pb2.ResizeParameter()
@@ -60,9 +63,7 @@ class RandomArea:
     If no part of ``max_attempt`` fits, the shorter side becomes the crop's.  Raises DataError.
     """
 
-    def __init__(
-        self, param: caffe_pb2.RandomAspectRatioParameter, crop: tuple[int, int] | None
-    ):
+    def __init__(self, param: caffe_pb2.RandomAspectRatioParameter, crop: tuple[int, int] | None):
         if crop is None or crop[0] != crop[1]:
             raise DataError("random_aspect_ratio_param needs a crop_size")
         if not 0 < param.min_area_ratio <= param.max_area_ratio <= 1:
@@ -82,7 +83,9 @@ class RandomArea:
         param, (height, width) = self._param, pixels.shape[:2]
         change, resize = param.aspect_ratio_change, param.resize_param
         for _ in range(param.max_attempt):
-            side = math.sqrt(height * width * _ratio(param.min_area_ratio, param.max_area_ratio, rng))
+            side = math.sqrt(
+                height * width * _ratio(param.min_area_ratio, param.max_area_ratio, rng)
+            )
             stretch = _ratio(change, 1 / change, rng)
             part = max(1, int(side * stretch)), max(1, int(side / stretch))
             if rng.random() < 0.5:

@@ -18,6 +18,8 @@ from pycaffe_dist.layers.checking import describe
 from pycaffe_dist.layers.image_numbers import ImageNumbers
 
 COLUMNS = 5
+# Rows of image, corners, class and one or two others, put in the order of rows with the class first.
+_ORDER = [0, 5, 6, 1, 2, 3, 4, 7]
 
 
 @register("DetectionEvaluate")
@@ -33,11 +35,15 @@ class DetectionEvaluate(Layer):
     evaluate_difficult_gt false, difficult boxes do not count and detections of them are neither.
     With name_size_file overlaps are those of pixels.  Follows weiliu89/caffe, but takes the next
     image of that file for the next image of the data, also after an image without detections.
+
+    With a third bottom, the heights and widths of inputs (N, 2), the layer is that of
+    zhaoweicai/cascade-rcnn: detections (D, 7) as FrcnnOutput makes them and boxes (G, 8), rows of
+    image, x1, y1, x2, y2, class, ignored, difficult, in pixels of the inputs.
     """
 
     host_only = True
     idle_when_empty = False
-    bottoms = Arity(2, 2)
+    bottoms = Arity(2, 3)
     has_backward = False
     backward_needs_bottom = Need.NONE
     exact = True  # numbers of boxes
@@ -54,6 +60,8 @@ class DetectionEvaluate(Layer):
             check_resize(self._resize, self.error)
         self._sizes: np.ndarray | None = None
         self._numbers = ImageNumbers(self.context.shard)
+        if len(bottom) == 3 and not param.name_size_file:
+            raise self.error("needs a name_size_file, since its third bottom has sizes of inputs")
 
     def open_files(self) -> None:
         file = self.param.detection_evaluate_param.name_size_file
@@ -63,24 +71,32 @@ class DetectionEvaluate(Layer):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for index, columns in enumerate((7, 8)):
             shape = bottom[index].shape
-            if shape != (1, 1, *shape[2:3], columns):
+            if len(bottom) == 3:
+                if bottom[index].count_of(1) != columns:
+                    raise self.error(
+                        f"needs rows of {columns} numbers, found {describe(self, bottom, index)}"
+                    )
+            elif shape != (1, 1, *shape[2:3], columns):
                 raise self.error(
                     f"needs shape (1, 1, rows, {columns}), found {describe(self, bottom, index)}"
                 )
-        top[0].reshape(1, 1, len(self.classes) + bottom[0].shape[2], COLUMNS)
+        found = bottom[0].count // 7
+        top[0].reshape(1, 1, len(self.classes) + found, COLUMNS)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.open_files()
         found, boxes = (
-            blob.read_data().reshape(blob.shape[2:]).astype(self.context.dtype, copy=False)
-            for blob in bottom
+            blob.read_data().reshape(-1, columns).astype(self.context.dtype, copy=False)
+            for blob, columns in zip(bottom, (7, 8))
         )
+        if len(bottom) == 3:
+            found, boxes = found[:, _ORDER[:7]], boxes[:, _ORDER]
         found, boxes = found[(found[:, 0] != -1) & (found[:, 1] != -1)], boxes[boxes[:, 0] != -1]
         if dry_run.active() is None:  # else there are no values
             self._check(found, "detection", bottom, 0)
             self._check(boxes, "box", bottom, 1)
         if self._sizes is not None:
-            self._scale(found, boxes)
+            self._scale(found, boxes, bottom[2].read_data() if len(bottom) == 3 else None)
         param = self.param.detection_evaluate_param
         order, decided = verdicts(
             found, boxes, param.overlap_threshold, param.evaluate_difficult_gt
@@ -116,8 +132,11 @@ class DetectionEvaluate(Layer):
                 f"a {what} of bottom {describe(self, bottom, index)} is not a number: {numbers}"
             )
 
-    def _scale(self, found: np.ndarray, boxes: np.ndarray) -> None:
-        """Turn both kinds of boxes into pixels of their images."""
+    def _scale(self, found: np.ndarray, boxes: np.ndarray, inputs: np.ndarray | None) -> None:
+        """Turn both kinds of boxes into pixels of their images.
+
+        ``inputs`` has the inputs' heights and widths, if boxes are in pixels of them.
+        """
         assert self._sizes is not None
         in_batch = np.concatenate([found[:, 0], boxes[:, 0]]).astype(int)
         if in_batch.min(initial=0) < 0:
@@ -127,8 +146,19 @@ class DetectionEvaluate(Layer):
         numbers = self._numbers.next_batch(size)[in_batch]
         sizes = self._sizes[numbers % len(self._sizes)]
         of_found, of_boxes = np.split(sizes, [len(found)])
-        found[:, 3:7] = in_pixels(found[:, 3:7], of_found, self._resize)
-        boxes[:, 3:7] = in_pixels(boxes[:, 3:7], of_boxes, self._resize)
+        if inputs is None:
+            found[:, 3:7] = in_pixels(found[:, 3:7], of_found, self._resize)
+            boxes[:, 3:7] = in_pixels(boxes[:, 3:7], of_boxes, self._resize)
+        else:
+            inputs = inputs.reshape(-1, 2)
+            if in_batch.max(initial=0) >= len(inputs):
+                raise self.error(
+                    f"found image {in_batch.max()}, but sizes of {len(inputs)} inputs only"
+                )
+            for rows, size, own in zip(
+                (found, boxes), (of_found, of_boxes), np.split(in_batch, [len(found)])
+            ):
+                rows[:, 3:7] *= np.tile((size / inputs[own])[:, ::-1], 2)
         # The fork's pixels have a width: boxes from 0 to 0 are 1 wide.
         found[:, 5:7] += 1
         boxes[:, 5:7] += 1

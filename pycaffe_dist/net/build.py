@@ -274,6 +274,12 @@ class Builder:
                 raise self._error(layer.param, str(error)) from None
         return any(layer.param_propagate_down)
 
+    def _new_parameter(self, layer: Layer, index: int, spec: caffe_pb2.ParamSpec) -> Parameter:
+        try:
+            return Parameter(layer, len(self.nodes) - 1, index, spec)
+        except NetError as error:
+            raise self._error(layer.param, str(error)) from None
+
     def _find_last_contributions(self) -> None:
         """Set ``ready_after``: backward runs from the last layer to the first, so the first sharer
         contributes last."""

@@ -79,9 +79,7 @@ _TYPES = {
     "wy1iu/LargeMargin_Softmax_Loss": "LargeMarginInnerProduct",
     "wy1iu/sphereface": "MarginInnerProduct",
     "yjxiong/caffe": "BatchReduction Gather Scatter SyncBN",
-    "zhaoweicai/cascade-rcnn": "DetectionData DetectionGroupAccuracy DetectionGroupLoss EvalData "
-    "FrcnnOutput HardMining ScaleRoute",
-    "zhaoweicai/mscnn": "DetectionAccuracy DetectionLoss ImageGtData",
+    "zhaoweicai/cascade-rcnn": "HardMining",
     "BVLC/caffe-future": "CROP",
 }  # fmt: skip
 #: The fork that a layer type comes from, OWNER/NAME.

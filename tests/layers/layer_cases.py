@@ -34,6 +34,8 @@ class Case:
     statistics: bool = False
     # Parameters whose diffs are no derivatives, by definition of the layer.
     no_derivatives: tuple[int, ...] = ()
+    # So many of a loss's values are its loss; others are parts of them, without a gradient.
+    counted: int | None = None
 
     @property
     def name(self) -> str:
@@ -72,6 +74,7 @@ class Case:
         harness = LayerHarness(
             self.text(in_place), values, phase=self.phase, dtype=dtype, device=device
         )
+        harness.counted = self.counted
         rng = np.random.default_rng(11)
         for blob in harness.layer.blobs:
             blob.data[...] = rng.uniform(0.2, 1, blob.shape) * rng.choice([-1, 1], blob.shape)

@@ -31,6 +31,7 @@ class LayerHarness:
         device=HOST,
     ):
         self.device = device
+        self.counted = None
         with use(device):
             self._build(text, bottoms, phase, dtype, seed, parameters)
 
@@ -94,8 +95,13 @@ class LayerHarness:
             self.device.settle()
         for blob, weight in zip(self.top, self.layer.loss_weights):
             if weight:
-                blob.diff.fill(weight)
+                self.weigh(blob, weight)
         return [blob.data.copy() for blob in self.top]
+
+    def weigh(self, blob, weight):
+        """Give a loss's values their weight, except those that do not count."""
+        blob.diff.fill(weight)
+        blob.diff.reshape(-1)[self.counted or blob.count :] = 0
 
     def backward(self, propagate_down=None):
         """Run backward to the given bottoms, or all that allow it; return which these are."""

@@ -18,6 +18,6 @@ def give_top_diffs(harness, seed):
     rng = np.random.default_rng(seed)
     for blob, weight in zip(harness.top, harness.layer.loss_weights):
         if harness.layer.is_loss:
-            blob.diff.fill(weight)
+            harness.weigh(blob, weight)
         else:
             blob.diff[...] = rng.standard_normal(blob.shape)

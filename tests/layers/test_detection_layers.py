@@ -155,6 +155,27 @@ def test_lines_that_are_no_sizes_are_named(tmp_path, line):
         evaluate(f"name_size_file: '{path}'").forward()
 
 
+def test_detections_in_pixels_of_inputs(tmp_path):
+    """zhaoweicai/cascade-rcnn's layer: other columns, boxes include both ends."""
+    (tmp_path / "sizes.txt").write_text("a 200 400\n")
+    det = np.array([[0, *[-1.0] * 6], [0, 10, 10, 19, 19, 1, 0.9], [0, 50, 50, 59, 59, 2, 0.8]])
+    boxes = np.array([[0, 10, 10, 19, 17.5, 1, 0, 0], [0, 55, 55, 69, 69, 2, 0, 1]])
+    values = {"det": det.reshape(3, 7, 1, 1), "gt": boxes.reshape(2, 8, 1, 1)}
+    values["size"] = np.array([[100.0, 200.0]])
+    options = f"num_classes: 3 name_size_file: '{tmp_path}/sizes.txt' evaluate_difficult_gt: false"
+    harness = build("DetectionEvaluate", options, values)
+    (top,) = harness.forward()
+    np.testing.assert_allclose(
+        top[0, 0],
+        [[-1, 1, 1, -1, -1], [-1, 2, 0, -1, -1], [0, 1, 0.9, 1, 0], [0, 2, 0.8, 0, 1]],
+    )
+    # Twice as large, both boxes reach 19 and 16 pixels: 19 · 16 / 19² is more than 0.8.
+    harness = build("DetectionEvaluate", f"{options} overlap_threshold: 0.85", values)
+    assert harness.forward()[0][0, 0, 2, 3:].tolist() == [0, 1]
+    with pytest.raises(LayerError, match="needs a name_size_file, since its third bottom"):
+        build("DetectionEvaluate", "num_classes: 3", values)
+
+
 def resize(text):
     return text_format.Parse(text, caffe_pb2.ResizeParameter())
 
