@@ -17,7 +17,8 @@ page lists what else public prototxts use. `make catalogue` writes it from
 ## Fields that are ignored
 
 They change no number. A prototxt that uses some of them is read with one warning that names them. A
-name alone means the field of every message.
+name alone means the field of every message. The schema, `proto/caffe.proto`, has no field of a fork
+that changes nothing; Caffe 1.0's own `engine` fields are accepted without a warning, as in Caffe.
 """
 _NEUTRAL = """
 ## Fields that are ignored with some values
@@ -30,6 +31,13 @@ _REFUSED = """
 They change numbers: a prototxt that uses one of them is refused with the name of the fork.
 """
 _TYPES = """
+## Binary nets
+
+Forks give one number to different fields of layers. Weights load from any of them, since names,
+types and blobs have the same numbers everywhere. `pcaffe upgrade_net_proto_binary`, which keeps the
+other fields, tells them apart by the types of their layers (`pycaffe_dist/schema/dialects.py`), and
+refuses a net with a field that the type does not explain.
+
 ## Layer types that are refused
 
 One error names all such layers of a prototxt, with their lines and forks.

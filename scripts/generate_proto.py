@@ -29,6 +29,9 @@ def generate(folder: Path) -> None:
     )
     if status:
         raise SystemExit(f"protoc failed with status {status}")
+    # protoc gives no type to fields that are named like words of Python.
+    stubs = folder / "caffe_pb2.pyi"
+    stubs.write_text(stubs.read_text().replace("**kwargs)", "**kwargs: object)"))
 
 
 if __name__ == "__main__":

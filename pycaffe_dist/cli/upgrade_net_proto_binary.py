@@ -25,9 +25,9 @@ def add_flags(parser: FlagParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Upgrade the net with its weights; raises PcaffeError."""
     from pycaffe_dist import atomic
-    from pycaffe_dist.schema.binary import read_net_weights
+    from pycaffe_dist.schema.binary import read_net
 
-    net = read_net_weights(options.old)
+    net = read_net(options.old)
     atomic.write(options.new, [net.SerializeToString()])
     logger.info("Wrote upgraded NetParameter binary proto to %s", options.new)
     return 0

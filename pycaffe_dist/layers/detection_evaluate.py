@@ -18,7 +18,7 @@ from pycaffe_dist.layers.checking import describe
 from pycaffe_dist.layers.image_numbers import ImageNumbers
 
 COLUMNS = 5
-# Rows of image, corners, class and one or two others, put in the order of rows with the class first.
+# The columns of rows of image, corners and class in the order of rows with the class first.
 _ORDER = [0, 5, 6, 1, 2, 3, 4, 7]
 
 
@@ -155,10 +155,9 @@ class DetectionEvaluate(Layer):
                 raise self.error(
                     f"found image {in_batch.max()}, but sizes of {len(inputs)} inputs only"
                 )
-            for rows, size, own in zip(
-                (found, boxes), (of_found, of_boxes), np.split(in_batch, [len(found)])
-            ):
-                rows[:, 3:7] *= np.tile((size / inputs[own])[:, ::-1], 2)
+            parts = (found, boxes), (of_found, of_boxes), np.split(in_batch, [len(found)])
+            for rows, own_sizes, own in zip(*parts):
+                rows[:, 3:7] *= np.tile((own_sizes / inputs[own])[:, ::-1], 2)
         # The fork's pixels have a width: boxes from 0 to 0 are 1 wide.
         found[:, 5:7] += 1
         boxes[:, 5:7] += 1

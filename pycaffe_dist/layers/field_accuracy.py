@@ -44,7 +44,6 @@ class _FieldAccuracy(Layer):
         label, real = labels.label, ~labels.ignored
         counts = real & ~((label == 0) & (labels.overlap >= background))
         own = np.take_along_axis(scores, np.maximum(label, 0)[:, None], axis=1)
-        # Of equal scores the one of the larger class counts as better, as in a sorted list of pairs.
         classes = np.arange(scores.shape[1])[:, None]
         ahead = (scores > own) | ((scores == own) & self._wins_ties(classes, label[:, None]))
         right = ahead.sum(axis=1) < best
@@ -54,6 +53,7 @@ class _FieldAccuracy(Layer):
             top[1].data[...] = _mean(self._overlap(moves, labels, limits)[real & (label > 0)])
 
     def _wins_ties(self, classes: np.ndarray, label: np.ndarray) -> np.ndarray:
+        """Tell which classes are ahead of a label with the same score: the larger ones."""
         return classes > label
 
     def _overlap(

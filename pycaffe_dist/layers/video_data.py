@@ -47,8 +47,8 @@ class VideoData(PrefetchingLayer):
         param = self.param.video_data_param
         if any(param.HasField(name) for name in _STREAM):
             raise self.error(
-                "reads folders of frames; cameras and films (weiliu89/caffe's video_type, device_id "
-                "and video_file) are not supported: extract the frames"
+                "reads folders of frames, no cameras and films (video_type, device_id and video_file "
+                "of weiliu89/caffe): extract the frames"
             )
         if min(param.batch_size, param.num_segments, param.new_length) < 1:
             raise self.error("needs a batch_size, num_segments and new_length of at least 1")

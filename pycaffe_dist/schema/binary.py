@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from pycaffe_dist.errors import DataError, PcaffeError, PrototxtError, SnapshotError
 from pycaffe_dist.log import logger
-from pycaffe_dist.schema import caffe_pb2, wire
+from pycaffe_dist.schema import caffe_pb2, dialects, wire
 from pycaffe_dist.schema.reading import HDF5_MAGIC, looks_like_text, read_bytes
 from pycaffe_dist.schema.upgrade import upgrade_net
 
@@ -33,11 +34,54 @@ _KINDS = {
 def read_net_weights(path: _Path) -> caffe_pb2.NetParameter:
     """Return the net of a binary .caffemodel, upgraded to today's layers, with its blobs.
 
+    Other fields of forks may be missing.  Raises SnapshotError.
+    """
+    fail = _failing(SnapshotError, os.fspath(path))
+    return _upgraded(path, _read(path, caffe_pb2.NetParameter(), fail, _parse_blobs), fail)
+
+
+def read_net(path: _Path) -> caffe_pb2.NetParameter:
+    """Return all of a binary net, upgraded to today's layers; see `dialects` for those of forks.
+
     Raises SnapshotError.
     """
+    fail = _failing(SnapshotError, os.fspath(path))
+    _read(path, caffe_pb2.NetParameter(), fail, _parse_blobs)  # is it a net at all?
+    net = caffe_pb2.NetParameter()
+    try:
+        net.ParseFromString(dialects.unified(read_bytes(path, fail), fail))
+    except DecodeError:
+        raise fail("has a layer with options of another fork or damaged ones") from None
+    return _upgraded(path, net, fail)
+
+
+def _parse_blobs(data: bytes, net: caffe_pb2.NetParameter) -> bool:
+    """Read the names, types and blobs of layers into an empty net; tell if there are any.
+
+    Options of a fork under other numbers may not fit this schema.
+    """
+    kept = {
+        number: [kind.fields_by_name[name].number for name in ("name", "type", "blobs")]
+        for number, kind in (
+            (caffe_pb2.NetParameter.LAYER_FIELD_NUMBER, caffe_pb2.LayerParameter.DESCRIPTOR),
+            (caffe_pb2.NetParameter.LAYERS_FIELD_NUMBER, caffe_pb2.V1LayerParameter.DESCRIPTOR),
+        )
+    }
+    parts: list[wire.Part] = []
+    for field in wire.fields(data):
+        own = kept.get(field.number)
+        parts += (
+            [field.whole] if own is None else wire.nested(field.number, wire.only(field.value, own))
+        )
+    with contextlib.suppress(DecodeError):
+        net.Clear()
+        net.ParseFromString(b"".join(parts))
+        return any(layer.blobs for layer in (*net.layer, *net.layers))
+    return False
+
+
+def _upgraded(path: _Path, net: caffe_pb2.NetParameter, fail: _Fail) -> caffe_pb2.NetParameter:
     file = os.fspath(path)
-    fail = _failing(SnapshotError, file)
-    net = _read(path, caffe_pb2.NetParameter(), fail)
     if not net.layer and not net.layers:
         raise fail("holds no layers, so it is not a .caffemodel")
     try:
@@ -78,7 +122,13 @@ def _failing(error: type[PcaffeError], file: str) -> _Fail:
     return lambda message: error(f"{file}: {message}")
 
 
-def _read(path: _Path, message: AnyMessage, fail: _Fail) -> AnyMessage:
+def _read(
+    path: _Path,
+    message: AnyMessage,
+    fail: _Fail,
+    otherwise: Callable[[bytes, AnyMessage], bool] | None = None,
+) -> AnyMessage:
+    """Read a file into an empty message, ``otherwise`` if it does not fit and that succeeds."""
     data = read_bytes(path, fail)
     expected = _KINDS[message.DESCRIPTOR.name]
     if data.startswith(HDF5_MAGIC):
@@ -89,6 +139,8 @@ def _read(path: _Path, message: AnyMessage, fail: _Fail) -> AnyMessage:
         message.ParseFromString(data)
     except DecodeError:
         needed = wire.length_if_truncated(data)
+        if otherwise is not None and not needed and otherwise(data, message):
+            return message
         if needed and not looks_like_text(data):
             raise fail(f"is cut off: {len(data)} of at least {needed} bytes are there") from None
         what = "a text file" if looks_like_text(data) else "damaged or of another kind"

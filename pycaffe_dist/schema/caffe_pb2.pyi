@@ -741,15 +741,7 @@ class WindowDataParameter(_message.Message):
     def __init__(self, source: _Optional[str] = ..., scale: _Optional[float] = ..., mean_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., crop_size: _Optional[int] = ..., mirror: _Optional[bool] = ..., fg_threshold: _Optional[float] = ..., bg_threshold: _Optional[float] = ..., fg_fraction: _Optional[float] = ..., context_pad: _Optional[int] = ..., crop_mode: _Optional[str] = ..., cache_images: _Optional[bool] = ..., root_folder: _Optional[str] = ...) -> None: ...
 
 class BatchNormParameter(_message.Message):
-    __slots__ = ("use_global_stats", "moving_average_fraction", "eps", "scale_filler", "bias_filler", "scale_bias", "stats_batch_size", "engine")
-    class Engine(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        DEFAULT: _ClassVar[BatchNormParameter.Engine]
-        CAFFE: _ClassVar[BatchNormParameter.Engine]
-        CUDNN: _ClassVar[BatchNormParameter.Engine]
-    DEFAULT: BatchNormParameter.Engine
-    CAFFE: BatchNormParameter.Engine
-    CUDNN: BatchNormParameter.Engine
+    __slots__ = ("use_global_stats", "moving_average_fraction", "eps", "scale_filler", "bias_filler", "scale_bias", "stats_batch_size")
     USE_GLOBAL_STATS_FIELD_NUMBER: _ClassVar[int]
     MOVING_AVERAGE_FRACTION_FIELD_NUMBER: _ClassVar[int]
     EPS_FIELD_NUMBER: _ClassVar[int]
@@ -757,7 +749,6 @@ class BatchNormParameter(_message.Message):
     BIAS_FILLER_FIELD_NUMBER: _ClassVar[int]
     SCALE_BIAS_FIELD_NUMBER: _ClassVar[int]
     STATS_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
-    ENGINE_FIELD_NUMBER: _ClassVar[int]
     use_global_stats: bool
     moving_average_fraction: float
     eps: float
@@ -765,8 +756,7 @@ class BatchNormParameter(_message.Message):
     bias_filler: FillerParameter
     scale_bias: bool
     stats_batch_size: int
-    engine: BatchNormParameter.Engine
-    def __init__(self, use_global_stats: _Optional[bool] = ..., moving_average_fraction: _Optional[float] = ..., eps: _Optional[float] = ..., scale_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., scale_bias: _Optional[bool] = ..., stats_batch_size: _Optional[int] = ..., engine: _Optional[_Union[BatchNormParameter.Engine, str]] = ...) -> None: ...
+    def __init__(self, use_global_stats: _Optional[bool] = ..., moving_average_fraction: _Optional[float] = ..., eps: _Optional[float] = ..., scale_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., scale_bias: _Optional[bool] = ..., stats_batch_size: _Optional[int] = ...) -> None: ...
 
 class BiasParameter(_message.Message):
     __slots__ = ("axis", "num_axes", "filler")
@@ -2063,7 +2053,7 @@ class DetectionLossParameter(_message.Message):
     objectness: bool
     iou_weighted: bool
     pos_neg_weighted: bool
-    def __init__(self, cls_num: _Optional[int] = ..., coord_num: _Optional[int] = ..., field_h: _Optional[int] = ..., field_w: _Optional[int] = ..., downsample_rate: _Optional[int] = ..., bb_smooth: _Optional[bool] = ..., field_whr: _Optional[float] = ..., field_xyr: _Optional[float] = ..., bg_threshold: _Optional[float] = ..., bg_multiple: _Optional[int] = ..., sample_mode: _Optional[str] = ..., objectness: _Optional[bool] = ..., iou_weighted: _Optional[bool] = ..., pos_neg_weighted: _Optional[bool] = ..., **kwargs) -> None: ...
+    def __init__(self, cls_num: _Optional[int] = ..., coord_num: _Optional[int] = ..., field_h: _Optional[int] = ..., field_w: _Optional[int] = ..., downsample_rate: _Optional[int] = ..., bb_smooth: _Optional[bool] = ..., field_whr: _Optional[float] = ..., field_xyr: _Optional[float] = ..., bg_threshold: _Optional[float] = ..., bg_multiple: _Optional[int] = ..., sample_mode: _Optional[str] = ..., objectness: _Optional[bool] = ..., iou_weighted: _Optional[bool] = ..., pos_neg_weighted: _Optional[bool] = ..., **kwargs: object) -> None: ...
 
 class DetectionAccuracyParameter(_message.Message):
     __slots__ = ("cls_num", "coord_num", "field_h", "field_w", "downsample_rate", "top_k", "field_whr", "field_xyr", "bg_threshold", "objectness")
@@ -2278,7 +2268,7 @@ class DetectionGroupLossParameter(_message.Message):
     batch_size: int
     pos_neg_weighted: bool
     bbox_loss_type: str
-    def __init__(self, cls_num: _Optional[int] = ..., field_h: _Optional[_Iterable[int]] = ..., field_w: _Optional[_Iterable[int]] = ..., stride: _Optional[int] = ..., field_whr: _Optional[float] = ..., field_xyr: _Optional[float] = ..., bg_threshold: _Optional[float] = ..., bg_multiple: _Optional[int] = ..., neg_mining_type: _Optional[str] = ..., neg_ranking_type: _Optional[str] = ..., min_num_neg: _Optional[int] = ..., objectness: _Optional[bool] = ..., batch_size: _Optional[int] = ..., pos_neg_weighted: _Optional[bool] = ..., bbox_loss_type: _Optional[str] = ..., **kwargs) -> None: ...
+    def __init__(self, cls_num: _Optional[int] = ..., field_h: _Optional[_Iterable[int]] = ..., field_w: _Optional[_Iterable[int]] = ..., stride: _Optional[int] = ..., field_whr: _Optional[float] = ..., field_xyr: _Optional[float] = ..., bg_threshold: _Optional[float] = ..., bg_multiple: _Optional[int] = ..., neg_mining_type: _Optional[str] = ..., neg_ranking_type: _Optional[str] = ..., min_num_neg: _Optional[int] = ..., objectness: _Optional[bool] = ..., batch_size: _Optional[int] = ..., pos_neg_weighted: _Optional[bool] = ..., bbox_loss_type: _Optional[str] = ..., **kwargs: object) -> None: ...
 
 class DetectionGroupAccuracyParameter(_message.Message):
     __slots__ = ("cls_num", "field_h", "field_w", "stride", "field_whr", "field_xyr", "bg_threshold", "objectness")

@@ -7,7 +7,8 @@ kind 2.  https://protobuf.dev/programming-guides/encoding/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,6 +56,29 @@ def unpacked(data: bytes, number: int, kind: str) -> np.ndarray:
     view = memoryview(data)
     found = [view[start:end] for field, start, end in _fields(data) if field == number]
     return np.frombuffer(bytearray().join(found), kind).astype(kind[1:], copy=False)
+
+
+class Field(NamedTuple):
+    """One field of a message: its value and, with its key, the whole of it."""
+
+    number: int
+    is_bytes: bool
+    value: bytes
+    whole: bytes
+
+
+def fields(data: bytes) -> Iterator[Field]:
+    """Yield the fields of a message that is not cut off."""
+    begin = 0
+    for number, start, end in _fields(data):
+        kind = _read_varint(data, begin)[0] & 7
+        yield Field(number, kind == _BYTES, data[start:end], data[begin:end])
+        begin = end
+
+
+def only(data: bytes, numbers: Collection[int]) -> list[Part]:
+    """Return those fields of a message, in parts, that have one of ``numbers``."""
+    return [field.whole for field in fields(data) if field.number in numbers]
 
 
 def length_if_truncated(data: bytes) -> int:

@@ -368,7 +368,7 @@ def test_nets_are_built_without_the_files_that_forward_reads(tmp_path):
     harness = saving(tmp_path, "VOC")
     (tmp_path / "labels.txt").unlink()
     for use in (harness.layer.open_files, harness.forward):
-        with pytest.raises(PrototxtError, match="labels.txt: no such file"):
+        with pytest.raises(PrototxtError, match=r"labels\.txt: no such file"):
             use()
     harness = evaluate("name_size_file: 'none'")
     for use in (harness.layer.open_files, harness.forward):

@@ -232,7 +232,7 @@ LISTS = [
 def test_lists_of_boxes_have_shapes_and_no_reader(type, message, options, shapes):
     harness = build(type, message, f"source: 'list' {options}", tops=len(shapes))
     assert [blob.shape for blob in harness.top] == shapes
-    with pytest.raises(LayerError, match="cannot read 'list': .* has no reader for its lists"):
+    with pytest.raises(LayerError, match=r"cannot read 'list': .* has no reader for its lists"):
         harness.forward()
     with pytest.raises(LayerError, match="tops, 7 are given"):
         build(type, message, options, tops=7)
