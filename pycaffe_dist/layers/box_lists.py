@@ -1,4 +1,4 @@
-"""ImageGtData, DetectionData and EvalData: their tops' shapes, to build the nets that have them."""
+"""Data layers of forks of which only the tops' shapes are known, to build the nets with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHANNELS = 3
 
 
 class _BoxList(Layer):
-    """The base: images and labels of boxes from a list of images with boxes.
+    """The base: images and labels from a list of images.
 
     Only the shapes are known here: the list is not read, so forward is an error.
     """
@@ -52,9 +52,13 @@ class _BoxList(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         raise self.error(
-            f"cannot read '{self.own_param.source}': pcaffe builds nets with this layer of a fork, "
+            f"cannot read '{self._source()}': pcaffe builds nets with this layer of a fork, "
             "but has no reader for its lists; bring the data in with a Python layer"
         )
+
+    def _source(self) -> str:
+        source = self.own_param.source
+        return source if isinstance(source, str) else ", ".join(source)
 
 
 def _label_maps(
@@ -147,3 +151,23 @@ class EvalData(_BoxList):
         """Boxes and sizes."""
         shapes: list[tuple[int, ...]] = [(1, self.columns, 1, 1), (param.batch_size, 2, 1, 1)]
         return shapes[: max(1, len(self.param.top) - 1)]
+
+
+@register("IllumImageData")
+class IllumImageData(_BoxList):
+    """Parts of images and their light's colour, of swift-n-brutal/caffe: shapes only, cannot read.
+
+    Tops: parts of images (N, 3, crop_size, crop_size) and labels (N, label_dim, 1, 1).
+    """
+
+    @property
+    def own_param(self) -> Any:
+        return self.param.illum_image_data_param
+
+    def size(self, param: Any) -> tuple[int, int] | None:
+        """The crop's."""
+        return param.crop_size, param.crop_size
+
+    def shapes(self, param: Any, size: tuple[int, int]) -> list[tuple[int, ...]]:
+        """Labels."""
+        return [(param.batch_size, param.label_dim, 1, 1)]

@@ -47,7 +47,7 @@ class VideoData(PrefetchingLayer):
         param = self.param.video_data_param
         if any(param.HasField(name) for name in _STREAM):
             raise self.error(
-                "reads folders of frames, no cameras and films (video_type, device_id and video_file "
+                "reads folders of frames, no camera and no film (video_type, device_id, video_file "
                 "of weiliu89/caffe): extract the frames"
             )
         if min(param.batch_size, param.num_segments, param.new_length) < 1:

@@ -72,8 +72,7 @@ _TYPES = {
     "rickyHong/caffe-rcnn-action-recognition": "MaskConvolution MultiSoftmaxWithLoss SplitConcat",
     "s9xie/hed": "ImageLabelmapData",
     "soeaver/caffe-model": "SeLu SeLuDropout",
-    "swift-n-brutal/caffe": "Chnwise EuclideanDist IllumImageData MVNO Select SoftmaxWithDist "
-    "SumLoss",
+    "swift-n-brutal/caffe": "Select SoftmaxWithDist",
     "thuml/Xlearn": "EntropyLoss GradientScaler JMMDLoss MMDLoss OuterProduct",
     "torrvision/crfasrnn": "MULTI_STAGE_MEANFIELD MultiStageMeanfield",
     "wy1iu/LargeMargin_Softmax_Loss": "LargeMarginInnerProduct",
@@ -203,6 +202,7 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     "SolverParameter.prune_threshold": frozenset({"0", "0.0"}),
     "SolverParameter.test_offset": frozenset({"0"}),
     "SolverParameter.winograd_sparsity_factor": frozenset({"0", "0.0"}),
+    "TransformationParameter.flow": frozenset({"false"}),
 }
 
 

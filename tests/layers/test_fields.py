@@ -223,6 +223,10 @@ LISTS = [
         "EvalData", "eval_data_param", "batch_size: 1 short_size: 800 long_size: 1312",
         [(1, 3, 1312, 800), (1, 8, 1, 1), (1, 2, 1, 1)],
     ),
+    (
+        "IllumImageData", "illum_image_data_param", "batch_size: 8 crop_size: 44 label_dim: 2",
+        [(8, 3, 44, 44), (8, 2, 1, 1)],
+    ),
 ]  # fmt: skip
 
 
