@@ -65,8 +65,8 @@ class SumLoss(Loss):
 class Chnwise(Layer):
     """The first bottom plus one value for each of its channels: the second bottom.
 
-    Both are multiplied by ``coeff`` (1 by default).  Follows swift-n-brutal/caffe: the second bottom
-    gets no gradient.  Other operations than SUM are not supported.
+    Both are multiplied by ``coeff`` (1 by default).  Follows swift-n-brutal/caffe, where the second
+    bottom has no gradient.  Other operations than SUM are not supported.
     """
 
     host_only = True

@@ -61,18 +61,14 @@ class FrcnnOutput(Constant):
             if not np.isfinite(values).all():
                 where = describe(self, bottom, index)
                 raise self.error(f"needs finite numbers, found others in bottom {where}")
-        boxes, classes = self._decoded(moves, rows[:, 1:5], prob.shape[1]), prob.shape[1] - 1
+        boxes = self._decoded(moves, rows[:, 1:5], prob.shape[1])
         height, width = bottom[3].data.reshape(-1)
         boxes[..., :2] = np.maximum(boxes[..., :2], 0)
         boxes[..., 2:] = np.minimum(boxes[..., 2:], [width, height])
         # The pixels at both ends belong to a box.
         edges = boxes + np.array([0, 0, 1, 1], boxes.dtype)
         chances = np.where(prob.T[1:] >= param.conf_thr, prob.T[1:], -np.inf).astype(prob.dtype)
-        kept = np.zeros((classes, len(rows)), np.int64)
-        counts = np.ones(classes, np.int64)
-        best_boxes(edges, chances, len(rows), param.iou_thr, kept, counts)
-        label = np.repeat(np.arange(classes), counts)
-        chosen = kept[np.arange(kept.shape[1]) < counts[:, None]]
+        label, chosen = best_boxes(edges, chances, len(rows), len(rows), param.iou_thr)
         score = chances[label, chosen]
         if 0 < param.max_det_num < len(chosen):
             best = np.sort(np.argsort(-score, kind="stable")[: param.max_det_num])
