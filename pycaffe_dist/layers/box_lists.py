@@ -25,6 +25,11 @@ class _BoxList(Layer):
     columns: int
 
     @property
+    def channels(self) -> int:
+        """The images' channels."""
+        return _CHANNELS
+
+    @property
     def own_param(self) -> Any:
         """The parameter of this type of layer."""
         raise NotImplementedError
@@ -44,7 +49,7 @@ class _BoxList(Layer):
         size = self.size(param)
         if not param.batch_size or size is None or min(size) < 1:
             raise self.error("needs a batch_size, and fields for the size of its images")
-        shapes = [(param.batch_size, _CHANNELS, *size), *self.shapes(param, size)]
+        shapes = [(param.batch_size, self.channels, *size), *self.shapes(param, size)]
         if len(top) != len(shapes):
             raise self.error(f"needs {len(shapes)} tops, {len(top)} are given")
         for blob, shape in zip(top, shapes):
@@ -157,8 +162,13 @@ class EvalData(_BoxList):
 class IllumImageData(_BoxList):
     """Parts of images and their light's colour, of swift-n-brutal/caffe: shapes only, cannot read.
 
-    Tops: parts of images (N, 3, crop_size, crop_size) and labels (N, label_dim, 1, 1).
+    Tops: parts of images (N, label_dim, crop_size, crop_size), since a light's colour has a value for
+    each channel, and labels (N, label_dim, 1, 1).
     """
+
+    @property
+    def channels(self) -> int:
+        return int(self.own_param.label_dim)
 
     @property
     def own_param(self) -> Any:

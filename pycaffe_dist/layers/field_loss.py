@@ -297,7 +297,8 @@ class DetectionGroupLoss(_FieldLoss):
             rank = -np.log(np.maximum(np.take_along_axis(prob, index, axis=1)[:, 0], 1e-37))
         counts = np.zeros_like(positive)
         images = len(positive) // len(param.field_w)
-        arrays = (each.reshape(images, -1) for each in (counts, positive, free, rank))
+        cells = len(param.field_w) * positive.shape[1]
+        arrays = (each.reshape(images, cells) for each in (counts, positive, free, rank))
         for own, objects, others, order in zip(*arrays):
             found, back = np.flatnonzero(objects), np.flatnonzero(others)
             if param.batch_size == -1:

@@ -56,7 +56,7 @@ class FrcnnOutput(Constant):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.frcnn_output_param
-        prob, moves, rows = (b.data.reshape(b.shape[0], -1) for b in bottom[:3])
+        prob, moves, rows = (b.data.reshape(b.shape[0], b.count_of(1)) for b in bottom[:3])
         for index, values in enumerate((prob, moves, rows)):
             if not np.isfinite(values).all():
                 where = describe(self, bottom, index)
@@ -81,7 +81,7 @@ class FrcnnOutput(Constant):
 
     def _decoded(self, moves: np.ndarray, boxes: np.ndarray, classes: int) -> np.ndarray:
         """Return the moved boxes (classes without background, R, 4)."""
-        columns = moves.reshape(len(moves), -1, 4) * self._std + self._mean
+        columns = moves.reshape(len(moves), moves.shape[1] // 4, 4) * self._std + self._mean
         found = [decoded(boxes, columns[:, index]) for index in range(1, columns.shape[1])]
         if not self.param.bbox_reg_param.cls_aware:
             found *= classes - 1

@@ -225,7 +225,7 @@ LISTS = [
     ),
     (
         "IllumImageData", "illum_image_data_param", "batch_size: 8 crop_size: 44 label_dim: 2",
-        [(8, 3, 44, 44), (8, 2, 1, 1)],
+        [(8, 2, 44, 44), (8, 2, 1, 1)],
     ),
 ]  # fmt: skip
 
