@@ -162,8 +162,8 @@ class EvalData(_BoxList):
 class IllumImageData(_BoxList):
     """Parts of images and their light's colour, of swift-n-brutal/caffe: shapes only, cannot read.
 
-    Tops: parts of images (N, label_dim, crop_size, crop_size), since a light's colour has a value for
-    each channel, and labels (N, label_dim, 1, 1).
+    Tops: parts of images (N, label_dim, crop_size, crop_size), since a light's colour has a value
+    for each channel, and labels (N, label_dim, 1, 1).
     """
 
     @property
