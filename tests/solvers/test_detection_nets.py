@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny import NET, tiny_param
 
-from pycaffe_dist.errors import UsageError
+from pycaffe_dist.errors import LayerError, UsageError
 from pycaffe_dist.solvers import Solver
 
 EVALUATION = """
@@ -122,3 +122,9 @@ def test_a_net_without_detections_cannot_be_tested_for_them(folder):
 def test_unknown_names_are_refused(tmp_path, fields, message):
     with pytest.raises(UsageError, match=message):
         Solver(tiny_param(tmp_path, fields))
+
+
+def test_a_missing_file_of_sizes_ends_a_run_before_it_begins(folder):
+    net = EVALUATION.replace("num_classes: 4", "num_classes: 4 name_size_file: 'none'")
+    with pytest.raises(LayerError, match="name_size_file 'none' cannot be read"):
+        make_solver(folder, net=net)
