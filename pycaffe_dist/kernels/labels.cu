@@ -31,7 +31,7 @@ __global__ void total_loss(const double* losses, const long long* valid, const l
   }
   sum = block_sum(sum), count = block_sum(count), first = block_max(first);
   if (threadIdx.x > 0) return;
-  const double normalizer = max(divisor > 0 ? divisor : count, 1.0);
+  const double normalizer = divisor > 0 ? divisor : max(count, 1.0);
   total[0] = sum / normalizer;
   total[1] = normalizer;
   *wrong = ~0ULL;

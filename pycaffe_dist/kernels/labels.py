@@ -72,11 +72,11 @@ def total_loss(
 ) -> None:
     """Set total (2,) to the sum of losses (outer) divided by a normalizer, and to the normalizer.
 
-    The normalizer is ``divisor``, or, if that is 0, the sum of ``valid`` (outer, int64), but at
+    The normalizer is ``divisor`` or, if that is 0, the sum of ``valid`` (outer, int64), and then at
     least 1.  ``wrong_at`` (outer, int64) is -1 or the inner index of a wrong label; labels are
     (outer, inner).
     """
-    total[1] = max(1, divisor or int(valid.sum()))
+    total[1] = divisor or max(1, int(valid.sum()))
     total[0] = losses.sum() / total[1]
     wrong[0] = NOTHING_WRONG
     rows = np.flatnonzero(wrong_at >= 0)

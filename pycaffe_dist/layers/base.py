@@ -60,13 +60,18 @@ class RankMean:
         self._mean: Callable[[float], float] | None = None
 
     @contextmanager
-    def over(self, mean: Callable[[float], float]) -> Iterator[None]:
-        """Let ``mean`` give the means in a block that all ranks run."""
+    def over(self, mean: Callable[[float], float] | None) -> Iterator[None]:
+        """Let ``mean`` give the means in a block that all ranks run; None for one rank."""
         self._mean = mean
         try:
             yield
         finally:
             self._mean = None
+
+    @property
+    def several(self) -> bool:
+        """Whether the mean is over several ranks."""
+        return self._mean is not None
 
     def __call__(self, value: float) -> float:
         return value if self._mean is None else self._mean(value)

@@ -12,7 +12,7 @@ from pycaffe_dist.errors import PcaffeError
 from pycaffe_dist.kernels.softmax import softmax_forward
 from pycaffe_dist.layers.base import Arity, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe
-from pycaffe_dist.layers.loss import LabelLayout, Loss, checked_labels, normalization_of, normalizer
+from pycaffe_dist.layers.loss import VALID, LabelLayout, Loss, checked_labels, normalization_of
 from pycaffe_dist.schema import caffe_pb2
 
 # The lower limit of probabilities in logarithms, as in Caffe.
@@ -95,6 +95,7 @@ class InfogainLoss(Loss):
             raise self.error("does not take the old normalize; use normalization")
         self._ignore = loss_param.ignore_label if loss_param.HasField("ignore_label") else None
         self._normalization = normalization_of(loss_param)
+        self.uses_rank_mean = self._ignore is not None and self._normalization == VALID
         self._probability = self.new_blob()
         self._normalizer: Any = 1.0
         self._gain = xp().empty(0)
@@ -147,8 +148,9 @@ class InfogainLoss(Loss):
         if len(top) > 1:
             np.copyto(top[1].data, self._probability.data)
         valid = np.count_nonzero(counted)
-        sizes = layout.outer, counted.size, valid, self.param.loss_param.pre_fixed_normalizer
-        self._normalizer = normalizer(self._normalization, *sizes)
+        sizes, fixed = (layout.outer, counted.size), self.param.loss_param.pre_fixed_normalizer
+        divisor = self.divisor(self._normalization, sizes, valid, fixed)
+        self._normalizer = divisor or np.maximum(valid, 1.0)
         return -logs.sum(dtype=np.float64) / self._normalizer
 
     def gradient(self, bottom: list[Blob], weight: float) -> None:

@@ -59,6 +59,21 @@ class Loss(Layer):
         if propagate_down[0]:
             self.gradient(bottom, self.weight_of(top))
 
+    def divisor(self, mode: int, sizes: tuple[int, int], valid: Any, fixed: float = 1.0) -> float:
+        """Return what a sum of losses is divided by, or 0 for this rank's number of valid labels.
+
+        ``sizes`` are the numbers of samples and of labels; ``fixed`` is the
+        ``pre_fixed_normalizer``.  ``valid`` has this rank's numbers of valid labels, to be added.
+        On several ranks all divide by the mean number, so that the mean of their losses is the
+        loss of all their samples; it is not needed where no label can be ignored.
+        """
+        if mode == VALID:
+            if self.uses_rank_mean and self.context.rank_mean.several:
+                return self.context.rank_mean(float(np.sum(valid))) or 1.0
+            return 0.0
+        divisors: dict[int, float] = {FULL: sizes[1], BATCH_SIZE: sizes[0], PRE_FIXED: fixed}
+        return float(max(1, divisors.get(mode, 1)))
+
     def weight_of(self, top: list[Blob]) -> float:
         """Return the loss weight, which the net writes to the top's diff on the host."""
         with device.use(device.HOST):
@@ -76,25 +91,6 @@ def normalization_of(param: caffe_pb2.LossParameter, default: int = VALID) -> in
     if param.HasField("normalize"):
         return VALID if param.normalize else BATCH_SIZE
     return default
-
-
-def divisor_of(mode: int, batch: int, full: int, fixed: float = 1.0) -> float:
-    """Return the divisor of a summed loss, or 0 if it is the number of valid labels.
-
-    ``batch`` counts samples, ``full`` all labels; ``fixed`` is the ``pre_fixed_normalizer``.
-    """
-    divisors: dict[int, float] = {FULL: full, VALID: 0, BATCH_SIZE: batch, PRE_FIXED: max(1, fixed)}
-    return divisors.get(mode, 1)
-
-
-def normalizer(mode: int, batch: int, full: int, valid: Any, fixed: float = 1.0) -> Any:
-    """Return the divisor of a summed loss: at least 1, as in Caffe.
-
-    ``valid`` counts the labels that are not ignored; on a GPU it is an array without axes, and then
-    the result may be one.
-    """
-    divisor = divisor_of(mode, batch, full, fixed)
-    return float(max(1, divisor)) if divisor or mode != VALID else np.maximum(valid, 1.0)
 
 
 class LabelLayout:

@@ -36,7 +36,7 @@ from pycaffe_dist.kernels.multibox import (
 )
 from pycaffe_dist.layers.base import Arity, Need, register
 from pycaffe_dist.layers.checking import describe, report, require_no_gradient, require_same_batch
-from pycaffe_dist.layers.loss import Loss, divisor_of, normalization_of
+from pycaffe_dist.layers.loss import VALID, Loss, normalization_of
 from pycaffe_dist.schema import caffe_pb2
 
 _Parameter = caffe_pb2.MultiBoxLossParameter
@@ -51,11 +51,12 @@ class MultiBoxLoss(Loss):
     instance, xmin, ymin, xmax, ymax, difficult; image -1 marks an empty row.  Rows may be in any
     order, and an image may have none.
 
-    VALID, the default normalization, divides by the matches of the batch.  The fork's faults are
-    kept: with encode_variance_in_target the gradient of offsets lacks the factor 1/variance;
-    nms_param without top_k leaves no prior to mine; LOGISTIC with mining NONE takes the number
-    background_label_id as every free prior's target, and misplaces the targets of all images but
-    the first.  Only the fork's use of old matches in a second forward pass is not kept.
+    VALID, the default normalization, divides by the matches of the batch, on several ranks of all
+    their batches.  The fork's faults are kept: with encode_variance_in_target the gradient of
+    offsets lacks the factor 1/variance; nms_param without top_k leaves no prior to mine; LOGISTIC
+    with mining NONE takes the number background_label_id as every free prior's target, and
+    misplaces the targets of all images but the first.  Only the fork's use of old matches in a
+    second forward pass is not kept.
     """
 
     bottoms = Arity(4, 4)
@@ -86,6 +87,7 @@ class MultiBoxLoss(Loss):
             param.ignore_cross_boundary_bbox,
         )
         self._normalization = normalization_of(self.param.loss_param)
+        self.uses_rank_mean = self._normalization == VALID
         wanted = list(self.param.propagate_down)[:2] or [True, True]
         self._weights = param.loc_weight * wanted[0], 1.0 * wanted[1]
         # The loss and its divisor; the first wrong value.
@@ -198,7 +200,7 @@ class MultiBoxLoss(Loss):
         counts = self._matches, self._counted
         image_losses(*losses, *counts, self._weights, self._losses, self._found)
         images, priors = self._counted.shape
-        divisor = divisor_of(self._normalization, images, images * priors)
+        divisor = self.divisor(self._normalization, (images, images * priors), self._found)
         sums = self._losses, self._found, self._right, self._box_losses
         total_loss(*sums, divisor, self._total, self._wrong)
         return self._total[0]

@@ -10,7 +10,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.exponential import sigmoid
 from pycaffe_dist.layers.base import register
 from pycaffe_dist.layers.checking import require_same_count
-from pycaffe_dist.layers.loss import BATCH_SIZE, Loss, normalization_of, normalizer
+from pycaffe_dist.layers.loss import BATCH_SIZE, VALID, Loss, normalization_of
 
 
 def cross_entropy(x: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -31,6 +31,7 @@ class SigmoidCrossEntropyLoss(Loss):
         if self.param.loss_param.HasField("ignore_label"):
             self._ignore = self.param.loss_param.ignore_label
         self._normalization = normalization_of(self.param.loss_param, BATCH_SIZE)
+        self.uses_rank_mean = self._ignore is not None and self._normalization == VALID
         self._normalizer: Any = 1.0
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -48,9 +49,9 @@ class SigmoidCrossEntropyLoss(Loss):
         if ignored is not None:
             np.copyto(losses, 0, where=ignored)
             valid = x.size - np.count_nonzero(ignored)
-        batch = bottom[0].shape[0]
-        fixed = self.param.loss_param.pre_fixed_normalizer
-        self._normalizer = normalizer(self._normalization, batch, x.size, valid, fixed)
+        sizes, fixed = (bottom[0].shape[0], x.size), self.param.loss_param.pre_fixed_normalizer
+        divisor = self.divisor(self._normalization, sizes, valid, fixed)
+        self._normalizer = divisor or np.maximum(valid, 1.0)
         return losses.sum(dtype=np.float64) / self._normalizer
 
     def gradient(self, bottom: list[Blob], weight: float) -> None:

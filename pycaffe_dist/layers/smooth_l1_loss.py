@@ -10,7 +10,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.elementwise import blockwise
 from pycaffe_dist.layers.base import Arity, Need, register
 from pycaffe_dist.layers.checking import mismatch
-from pycaffe_dist.layers.loss import Loss, divisor_of, normalization_of
+from pycaffe_dist.layers.loss import Loss, normalization_of
 
 
 def _smooth_l1(steepness: float, d: np.ndarray, f: np.ndarray) -> None:
@@ -146,7 +146,7 @@ class SmoothL1LossOHEM(_SmoothL1):
         places = num * int(np.prod(spatial))
         mode, fixed = normalization_of(param), param.pre_fixed_normalizer
         # No place is ignored: VALID is FULL.
-        self._divisor = max(1, divisor_of(mode, num, places, fixed) or places)
+        self._divisor = self.divisor(mode, (num, places), places, fixed) or max(1, places)
         if len(top) > 1:
             errors.reshape(num, channels, -1).sum(axis=1, out=top[1].data.reshape(num, -1))
         return errors.sum(dtype=np.float64) / self._divisor

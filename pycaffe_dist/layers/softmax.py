@@ -17,7 +17,7 @@ from pycaffe_dist.kernels.softmax import (
 )
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe, report
-from pycaffe_dist.layers.loss import LabelLayout, Loss, divisor_of, normalization_of, wrong_label
+from pycaffe_dist.layers.loss import VALID, LabelLayout, Loss, normalization_of, wrong_label
 
 
 @register("Softmax")
@@ -59,6 +59,7 @@ class SoftmaxWithLoss(Loss):
         param = self.param.loss_param
         self._ignore = param.ignore_label if param.HasField("ignore_label") else NO_LABEL
         self._normalization = normalization_of(param)
+        self.uses_rank_mean = self._ignore != NO_LABEL and self._normalization == VALID
         weights = param.class_weighting if param.weight_by_label_freqs else ()
         self._weights = xp().array(list(weights), np.float64)
         self._probability = self.new_blob()
@@ -87,8 +88,9 @@ class SoftmaxWithLoss(Loss):
         labels = layout.labels(bottom[1].data)
         results = self._losses, self._valid, self._wrong_at
         label_loss(probability, labels, self._weights, self._ignore, *results)
-        count, fixed = layout.outer * layout.inner, self.param.loss_param.pre_fixed_normalizer
-        divisor = divisor_of(self._normalization, layout.outer, count, fixed)
+        sizes = layout.outer, layout.outer * layout.inner
+        fixed = self.param.loss_param.pre_fixed_normalizer
+        divisor = self.divisor(self._normalization, sizes, self._valid, fixed)
         total_loss(*results, labels, divisor, self._total, self._wrong)
         report(self._wrong, wrong_label(self, bottom, layout))
         if len(top) > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -112,9 +112,10 @@ class Engine(abc.ABC):
         """Return all history on rank 0, wherever it is; all ranks must call it."""
         return updater.method.history
 
-    def mean(self, value: float) -> float:
-        """Return the mean of a number over the ranks, which all ask for in the same pass."""
-        return value
+    @property
+    def mean(self) -> Callable[[float], float] | None:
+        """The mean of a number over several ranks, which all ask for in the same pass."""
+        return None
 
     @abc.abstractmethod
     def mean_statistics(self) -> None:

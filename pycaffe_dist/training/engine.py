@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -418,9 +418,12 @@ class ExchangeEngine(TunableEngine):
         for transfer in sorted(held, key=lambda transfer: transfer.bucket.number):
             self._submit(transfer)
 
-    def mean(self, value: float) -> float:
-        """Return the mean of a number over the ranks; their own if they may run apart."""
-        return value if self._settings.staleness else float(self._cluster.mean(np.array(value))[()])
+    @property
+    def mean(self) -> Callable[[float], float] | None:
+        """The mean of a number over several ranks; None for one, or if they may run apart."""
+        if self._cluster.size == 1 or self._settings.staleness:
+            return None
+        return lambda value: float(self._cluster.mean(np.array(value))[()])
 
     def mean_statistics(self) -> None:
         """Replace the layers' running statistics by their means over ranks, on all ranks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import golden_cases
 import numpy as np
 import pytest
+import test_loss_divisors
 from layer_cases import collect
 from passes import run
 
@@ -44,6 +45,11 @@ def passes(case, harness):
 @pytest.mark.parametrize("path", golden_cases.CASES, ids=lambda path: path.stem)
 def test_layer_computes_nearly_the_same_in_float16(path, gpu):
     golden_cases.check(path, gpu, np.float16, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("name", test_loss_divisors.CASES)
+def test_losses_divide_by_the_mean_of_all_ranks_numbers(name, gpu):
+    test_loss_divisors.check(name, gpu)
 
 
 @pytest.mark.long
