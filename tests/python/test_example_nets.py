@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
+from running import run
 
 import pycaffe_dist as caffe
 from pycaffe_dist.data.cifar_parts import FEW, main
@@ -19,14 +21,18 @@ from pycaffe_dist.data.digits import write_digits
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH, TEST_BATCHES = 16, 12
+FOLDERS = (
+    *("models/mnist_center_loss", "models/mobilenet_cifar10", "models/ssd_digits"),
+    *("data/mnist", "data/digit_canvases", "tools"),
+)
+MADE = "*_lmdb", "*.caffemodel", "*-ubyte", "__pycache__", "*.png", "*.xml"
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     """Return the current folder, which has the models and the scripts of the data."""
-    for folder in ("models/mnist_center_loss", "models/mobilenet_cifar10", "data/mnist", "tools"):
-        ignored = shutil.ignore_patterns("*_lmdb", "*.caffemodel", "*-ubyte", "__pycache__")
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns(*MADE))
     shutil.copy(ROOT / "data/common.sh", tmp_path / "data")
     monkeypatch.setenv("PYTHON", sys.executable)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -34,13 +40,28 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+def load_script(name):
+    """Return a script of the repository as a module."""
+    path = ROOT / name
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def with_fields(text, changes):
+    """Return a solver's text with other values of fields that it has."""
+    for field, value in changes.items():
+        text, found = re.subn(rf"^{field}: .*$", f"{field}: {value}", text, flags=re.MULTILINE)
+        assert found == 1
+    return text
+
+
 def train(solver_file, iterations, weights=None) -> tuple[str, float]:
     """Train with a short form of a solver; return the file of weights and the test accuracy."""
     solver_file = Path(solver_file)
-    text = solver_file.read_text()
-    for field, value in (("max_iter", iterations), ("test_iter", TEST_BATCHES)):
-        text, found = re.subn(rf"^{field}: .*$", f"{field}: {value}", text, flags=re.MULTILINE)
-        assert found == 1
+    changes = {"max_iter": iterations, "test_iter": TEST_BATCHES}
+    text = with_fields(solver_file.read_text(), changes)
     text = re.sub(r"^test_interval: .*$", "test_interval: 1000", text, flags=re.MULTILINE)
     solver_file.write_text(text)
     solver = caffe.SGDSolver(str(solver_file))
@@ -71,10 +92,7 @@ def test_center_loss_draws_the_features_of_a_class_together(here):
     model = here / "models/mnist_center_loss"
     shrink_batches(model, 0.004)
     runs = [f"{k}={train(model / f'{k}_solver.prototxt', 450)[0]}" for k in ("softmax", "center")]
-    script = ROOT / "scripts/center_loss_features.py"
-    spec = importlib.util.spec_from_file_location("center_loss_features", script)
-    features = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(features)
+    features = load_script("scripts/center_loss_features.py")
     net = str(model / "train_test.prototxt")
     results = features.main(net, "features.png", *runs, batches=TEST_BATCHES)
     assert Path("features.png").stat().st_size
@@ -83,13 +101,35 @@ def test_center_loss_draws_the_features_of_a_class_together(here):
 
 
 def test_the_ratio_of_distances():
-    script = ROOT / "scripts/center_loss_features.py"
-    spec = importlib.util.spec_from_file_location("center_loss_features", script)
-    features = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(features)
+    features = load_script("scripts/center_loss_features.py")
     # Two classes whose means are 6 apart; their members are 1 and 2 away.
     points = np.array([[0, 1], [0, -1], [6, 2], [6, -2]], float)
     assert features.ratio(points, np.array([4, 4, 7, 7])) == pytest.approx(1.5 / 6)
+
+
+@pytest.mark.slow
+def test_a_detector_finds_digits_and_its_boxes_are_drawn(here):
+    write_digits("data/mnist")
+    subprocess.run(["data/digit_canvases/create_digit_canvases.sh", "300", "100"], check=True)
+    model, data = here / "models/ssd_digits", here / "data/digit_canvases"
+    shrink_batches(model, 0.02)
+    solver = model / "solver.prototxt"
+    changes = dict.fromkeys(("max_iter", "snapshot", "test_interval"), 120)
+    changes |= {"test_iter": 6, "test_initialization": "true"}
+    solver.write_text(with_fields(solver.read_text(), changes))
+    log = run(["pcaffe", "train", f"--solver={solver}"], here)
+    untrained, trained = map(float, re.findall(r"detection_eval = (\S+)", log))
+    assert untrained < 0.1 and trained > 0.25
+    weights = str(model / "ssd_digits_iter_120.caffemodel")
+    paths = [str(data / f"test/00000{number}.png") for number in range(3)]
+    boxes = load_script("docs/examples/draw_boxes.py")
+    deploy = str(model / "deploy.prototxt")
+    boxes.main(deploy, weights, str(data / "labelmap.prototxt"), "boxes.png", *paths)
+    assert cv2.imread("boxes.png").shape == (192, 3 * 192, 3)
+    net = caffe.Net(deploy, caffe.TEST, weights=weights)
+    boxes.detect(net, [caffe.io.load_image(path) for path in paths])
+    pixels = np.stack([cv2.imread(path) for path in paths]).transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(net.blobs["data"].data, (pixels - 60.0) / 100, atol=1e-6)
 
 
 def write_gratings(folder, images):
