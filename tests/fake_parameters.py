@@ -36,7 +36,7 @@ class FakeParameter:
         self.key = f"{layer.name}[{index}]"
         self.blob = Blob(shape, dtype)
         self.shape = self.blob.shape
-        self.receives_gradient = True
+        self.receives_gradient, self.regularization = True, ""
         self.layer_index = self.ready_after = 0
         self.sharers = [(0, index)]
         self.factor_rows = factor_rows

@@ -102,7 +102,7 @@ def test_characters_can_be_learned(copy, tmp_path):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_shapes_can_be_segmented(copy, tmp_path):
     _write_shapes(copy, {"train": 300, "test": 50})
     log = _train(copy, "models/segnet_shapes/solver.prototxt", tmp_path, 150)

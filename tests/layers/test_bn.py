@@ -93,9 +93,7 @@ def test_frozen_learns_nothing_and_starts_with_a_variance_of_one():
 
 
 def test_batch_norms_scale_and_bias_follow_its_statistics():
-    options = (
-        "batch_norm_param { scale_filler { value: 2 } bias_filler { value: 3 } engine: CUDNN }"
-    )
+    options = "batch_norm_param { scale_filler { value: 2 } bias_filler { value: 3 } }"
     harness = build(options, "BatchNorm")
     layer = harness.layer
     assert [blob.shape for blob in layer.blobs] == [(3,), (3,), (1,), (3,), (3,)]

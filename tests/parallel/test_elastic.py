@@ -46,10 +46,7 @@ LOST = re.compile(r"(rank \d.*) lost: (\d) rank\(s\) go on with iteration (\d+)"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Return a folder with a net, 83 images in an LMDB, and undisturbed runs.
-
-    "whole" is by 3 ranks; "fewer" goes on with 2 of them from iteration 6.
-    """
+    """Return a folder with a net, 83 images in an LMDB, and the undisturbed run "whole"."""
     made = tmp_path_factory.mktemp("elastic")
     rng = np.random.default_rng(0)
     path = str(made / "digits_lmdb")
@@ -61,7 +58,6 @@ def folder(tmp_path_factory) -> Path:
             transaction.put(b"%08d" % number, datum.SerializeToString())
     (made / "net.prototxt").write_text(NET)
     train(made, "whole", 3)
-    train(made, "fewer", 2, "", "--snapshot=whole_iter_6.solverstate")
     return made
 
 
@@ -88,8 +84,10 @@ def assert_same(folder: Path, one: str, other: str, at: int = LAST) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.long
 def test_the_others_go_on_as_a_run_that_was_resumed_with_them(folder):
     """Also without rank 0, which logs and writes the snapshots."""
+    train(folder, "fewer", 2, "", "--snapshot=whole_iter_6.solverstate")
     output = train(folder, "lost", 3, "0:exchange:6", "--norespawn")
     assert [found[1:] for found in LOST.findall(output)] == [("2", "6")], output[-3000:]
     assert_same(folder, "fewer", "lost")

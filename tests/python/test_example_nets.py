@@ -84,7 +84,7 @@ def shrink_batches(folder, base_lr):
         path.write_text(re.sub(r"base_lr: \S+", f"base_lr: {base_lr}", path.read_text()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_center_loss_draws_the_features_of_a_class_together(here):
     pytest.importorskip("matplotlib")
     write_digits("data/mnist")
@@ -107,7 +107,7 @@ def test_the_ratio_of_distances():
     assert features.ratio(points, np.array([4, 4, 7, 7])) == pytest.approx(1.5 / 6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_detector_finds_digits_and_its_boxes_are_drawn(here):
     write_digits("data/mnist")
     subprocess.run(["data/digit_canvases/create_digit_canvases.sh", "300", "100"], check=True)
@@ -145,7 +145,7 @@ def write_gratings(folder, images):
         (folder / name).write_bytes(records.tobytes())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fine_tuning_is_better_than_training_from_random_weights(here):
     folder = here / "data/cifar10"
     folder.mkdir()
