@@ -22,6 +22,7 @@ def test_layer_computes_the_same_as_caffe(path, gpu):
     golden_cases.check(path, gpu)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "in_place"),
     [(case, False) for case in CASES] + [(case, True) for case in CASES if case.can_be_in_place()],

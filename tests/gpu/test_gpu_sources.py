@@ -85,6 +85,7 @@ def instances(source):
     return list(dict.fromkeys(names))
 
 
+@pytest.mark.long
 def test_nvcc_compiles_them(tmp_path):
     compiler = shutil.which("nvcc")
     if compiler is None:
