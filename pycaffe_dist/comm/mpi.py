@@ -80,11 +80,11 @@ class MPICluster(Cluster):
                 f"{self._mpi.Get_library_version().split(',')[0]}, which is not the MPI of the "
                 "launcher (with srun, choose its plugin: srun --mpi=pmix)"
             )
+        self.communication.call(lambda: self._duplicate(world), "MPI_Comm_dup").wait()
+        self._find_place()
         self._previous_hook = sys.excepthook
         sys.excepthook = self._uncaught
         atexit.register(self.close)
-        self.communication.call(lambda: self._duplicate(world), "MPI_Comm_dup").wait()
-        self._find_place()
 
     def _initialise(self) -> tuple[bool, Any]:
         """Start MPI in the thread that will use it; return whether we must end it, and all ranks.

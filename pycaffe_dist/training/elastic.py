@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.solvers import Solver
 
-# An iteration in which ranks are lost as often as this would lose them for ever.
+# More losses than this in one iteration end the run: the iteration itself may be the cause.
 _MOST_LOSSES = 3
 
 
@@ -79,7 +79,7 @@ def train(cluster: Cluster, run: Callable[[Attempt], None]) -> None:
         before, place = place, checkpoint.iteration if checkpoint else 0
         losses = losses + 1 if place == before else 1
         if losses > _MOST_LOSSES:
-            raise ClusterError(f"{lost}, the {losses}th time in iteration {place}")
+            raise ClusterError(f"{lost}: iteration {place} has lost ranks {losses} times")
         attempt = Attempt(checkpoint, _recover(cluster), since)
 
 
