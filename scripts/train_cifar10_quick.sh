@@ -7,17 +7,8 @@
 #              published batch size, so the result stays the same
 
 set -eu
-# shellcheck source=scripts/environment.sh
-. "$(cd "$(dirname "$0")" && pwd -P)/environment.sh"
-
-ranks=1
-case ${1:-} in
-  -h | --help | -help) usage; exit 0 ;;
-  -n) ranks=${2:?"-n needs a number of ranks"}; shift 2 ;;
-esac
-
-# The paths in models/ count from the repository's root.
-cd "$repository"
+# shellcheck source=scripts/ranks.sh
+. "$(cd "$(dirname "$0")" && pwd -P)/ranks.sh"
 data/cifar10/get_cifar10.sh
 data/cifar10/create_cifar10.sh
 

@@ -1,4 +1,4 @@
-"""Draws images, their true masks and those that a net finds, one below the other.
+"""Draws images, their true masks and the masks that a net finds, one below the other.
 
 usage: python docs/examples/draw_masks.py DEPLOY WEIGHTS IMAGES PICTURE
 

@@ -152,7 +152,7 @@ def add_boxes(
     """Add boxes to a record, grouped by label in the order of their first box.
 
     Corners become fractions of the size that the annotation says or else of the image's ``size``
-    (height, width).  Instances of a label are counted from 0.  What is odd is logged.
+    (height, width).  Instances of a label are counted from 0.  Odd boxes are logged.
     """
     height, width = found.size or size
     if found.size is not None and found.size != size:

@@ -59,8 +59,8 @@ class Line:
 def read_words(file: str, count: int, expected: str) -> list[Line]:
     """Return the lines of ``file`` that are not empty, each with at least ``count`` words.
 
-    ``expected`` says what they are.  Raises `DataError` when it is unreadable or empty, or a line
-    has fewer words.
+    ``expected`` describes a line, for errors.  Raises `DataError` when the file is unreadable or
+    empty, or a line has fewer words.
     """
     lines = []
     try:

@@ -133,7 +133,7 @@ def _parse(buffer, start, size, row):
 def parse_annotated(buffer: np.ndarray, values: np.ndarray, table: np.ndarray) -> int:
     """Parse AnnotatedDatums into ``table``, like `parse_datums`; returns the first bad one, or n.
 
-    ``table`` is (n, COLUMNS) int64; its first columns are those of the Datums.
+    ``table`` is (n, COLUMNS) int64; its first columns hold the Datums.
     """
     for i in range(len(values)):
         if not _parse(buffer, values[i, 0], values[i, 1], table[i]):

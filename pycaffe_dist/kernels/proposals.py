@@ -63,7 +63,7 @@ def propose(
 ) -> None:
     """Set boxes (N, H·W·A, 4) and their chances (N, H·W·A), by cell, then by anchor.
 
-    scores are (N, A, H, W), moves (N, 4·A, H, W), anchors (A, 4) those of the first cell.
+    Shapes: scores (N, A, H, W), moves (N, 4·A, H, W); anchors (A, 4) belong to the first cell.
     ``image`` and ``smallest`` (N, 2) have the height and width of the image, to which boxes are
     clipped, and of the smallest box; smaller ones get the chance 0.
     """

@@ -31,7 +31,7 @@ class BatchNorm(ChannelNorm):
     and Szegedy, 2015; without scale and bias, as in Caffe.)  With scale_bias, scale_filler or
     bias_filler two more blobs, a factor and a bias of each channel, are learnt, as in NVIDIA/caffe;
     the statistics stay sums (that fork keeps means, and 1 as their weight).  With stats_batch_size
-    so many samples at a time have statistics of their own, as in intel/caffe.
+    each group of this many samples has its own statistics, as in intel/caffe.
     """
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -110,9 +110,9 @@ class MVNO(Layer):
     """MVN that can leave out the mean, and put out means and deviations (swift-n-brutal/caffe).
 
     Normalizes each channel, or sample if across_channels: minus its mean with sub_mean, over its
-    deviation, or its length without sub_mean, with normalize_variance.  Further tops (N, C), or
-    (N, 1): the means with output_mean, and what was divided by with output_variance.  As in the
-    fork, only the first top has a gradient, which assumes that eps is small.
+    deviation, or its length without sub_mean, with normalize_variance.  Further tops, of
+    shape (N, C) or (N, 1), get the means (output_mean) and the divisors (output_variance).  As in
+    the fork, only the first top has a gradient, which assumes that eps is small.
     """
 
     host_only = True

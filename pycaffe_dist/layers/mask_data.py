@@ -151,7 +151,7 @@ class DenseImageData(_MaskData):
     resize images bilinearly, masks to the nearest pixel.  ``crop_height`` and ``crop_width`` crop
     at random and ``mirror`` mirrors at random, in both phases, as in the fork.  Mean and scale of
     ``transform_param`` apply to images only.  With ``label_divide_factor`` (TimoSaemann/caffe-enet)
-    masks are so many times smaller than images.
+    masks are smaller than images by this factor.
     """
 
     tops = Arity(2, 2)

@@ -144,7 +144,7 @@ class MultiBoxLoss(Loss):
         self._check_shapes(bottom)
         top[0].reshape()
         self._owner, self._kind = (xp().zeros(bottom[3].count // 8, np.int32) for _ in range(2))
-        # The number of labels changes with every batch, that of the priors seldom.
+        # Each batch has another number of labels, but nearly always as many priors.
         shape = bottom[0].shape[0], bottom[2].count // 8
         if self._counted.shape != shape:
             self._make_arrays(shape)

@@ -111,9 +111,9 @@ class Upsample(Layer):
 class Interp(Layer):
     """Bilinear interpolation that keeps the corners, to another size.
 
-    The size is that of shrink_factor or zoom_factor if one of them is given alone, else height and
-    width, else of both factors.  pad_beg and pad_end, of at most 0, first cut off pixels.
-    (hszhao/PSPNet.)  With use_blob_size it is that of a second bottom (soeaver/caffe-model).
+    shrink_factor or zoom_factor alone sets the size; otherwise height and width do, or both factors
+    together.  pad_beg and pad_end, 0 or less, first cut off pixels.  (hszhao/PSPNet.)  With
+    use_blob_size a second bottom sets the size (soeaver/caffe-model).
     """
 
     bottoms = Arity(1, 2)

@@ -99,7 +99,7 @@ class LayerHarness:
         return [blob.data.copy() for blob in self.top]
 
     def weigh(self, blob, weight):
-        """Give a loss's values their weight, except those that do not count."""
+        """Set a loss's diff to its weight; values that do not count get 0."""
         blob.diff.fill(weight)
         blob.diff.reshape(-1)[self.counted or blob.count :] = 0
 

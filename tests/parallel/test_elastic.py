@@ -64,7 +64,7 @@ def folder(tmp_path_factory) -> Path:
 def train(
     folder: Path, prefix: str, ranks: int, faults: str = "", *flags: str, status: int = 0
 ) -> str:
-    """Train on ranks of which some die; return what was printed."""
+    """Train on several ranks, some of which may die; return the output."""
     (folder / f"{prefix}.solver").write_text(SOLVER % prefix)
     under = [find_mpirun(), "--with-ft", "ulfm", "-n", ranks, sys.executable, PROGRAM]
     words = ["train", f"--solver={prefix}.solver", "--elastic", "--exchange=allreduce", *flags]

@@ -1,4 +1,4 @@
-"""Prototxts of Caffe's forks: what is ignored, what is refused, and with what words."""
+"""Prototxts of Caffe's forks: ignored fields, refused fields and their messages."""
 
 from __future__ import annotations
 
