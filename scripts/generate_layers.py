@@ -29,7 +29,9 @@ _HEAD = """# Layers
 
 What each layer type computes, the fields that it reads, and an example. Every type also reads
 `name`, `bottom`, `top`, `loss_weight`, `param`, `include`, `exclude` and `propagate_down`: see
-`LayerParameter` in `proto/caffe.proto`. `make catalogue` writes this page from the sources.
+`LayerParameter` in `proto/caffe.proto`. A golden case compares a layer with outputs that Caffe, or
+the fork that the layer comes from, computed. Tests check every gradient numerically, and every GPU
+kernel on an emulated GPU. `make catalogue` writes this page from the sources.
 """
 
 
@@ -53,9 +55,9 @@ def comments() -> dict[str, str]:
     return found
 
 
-def examples() -> dict[str, str]:
-    """Return the shortest layer of each type among the golden cases, as a prototxt."""
-    found: dict[str, str] = {}
+def golden_cases() -> dict[str, list[str]]:
+    """Return the layers of the golden cases as prototxts, by type: the shortest one first."""
+    found: dict[str, list[str]] = {}
     for path in sorted(GOLDEN.glob("*/*.npz")):
         with np.load(path) as archive:
             if "prototxt" not in archive:
@@ -63,9 +65,8 @@ def examples() -> dict[str, str]:
             net = text_format.Parse(str(archive["prototxt"]), caffe_pb2.NetParameter())
         layer = net.layer[-1]
         text = text_format.MessageToString(caffe_pb2.NetParameter(layer=[layer])).rstrip()
-        if len(text) < len(found.get(layer.type, text + " ")):
-            found[layer.type] = text
-    return found
+        found.setdefault(layer.type, []).append(text)
+    return {kind: sorted(texts, key=len) for kind, texts in found.items()}
 
 
 def messages_of(kind: type[Layer]) -> list[str]:
@@ -101,7 +102,7 @@ def _table(field_name: str, texts: dict[str, str]) -> Iterator[str]:
     yield ""
 
 
-def _describe(name: str, texts: dict[str, str], example: str) -> Iterator[str]:
+def _describe(name: str, texts: dict[str, str], cases: list[str]) -> Iterator[str]:
     """Yield the lines about one type."""
     kind = layer_class(name)
     yield f"### {name}\n"
@@ -113,17 +114,21 @@ def _describe(name: str, texts: dict[str, str], example: str) -> Iterator[str]:
         places.append("may work in place")
     if kind.has_backward is False:
         places.append("no gradient")
+    if kind.host_only:
+        places.append("computed on the host, also with --gpu")
+    if cases:
+        places.append(f"golden cases: {len(cases)}")
     if places:
         yield "; ".join(places).capitalize() + ".\n"
     for field in messages_of(kind):
         yield from _table(field, texts)
-    if example:
-        yield f"```\n{example}\n```\n"
+    if cases:
+        yield f"```\n{cases[0]}\n```\n"
 
 
 def catalogue() -> str:
     """Return the page."""
-    texts, shown = comments(), examples()
+    texts, cases = comments(), golden_cases()
     families: dict[str, list[str]] = {}
     for name in layer_types():
         families.setdefault(layer_class(name).__module__, []).append(name)
@@ -132,7 +137,7 @@ def catalogue() -> str:
         title = (sys.modules[module].__doc__ or module).strip().splitlines()[0].rstrip(".")
         lines.append(f"## {title.split(': ')[0]}\n")
         for name in names:
-            lines.extend(_describe(name, texts, shown.get(name, "")))
+            lines.extend(_describe(name, texts, cases.get(name, [])))
     return "\n".join(lines).rstrip() + "\n"
 
 
