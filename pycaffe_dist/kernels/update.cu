@@ -74,6 +74,35 @@ __device__ __forceinline__ void adam(P& w, P& d, P& m, P& v, const Settings<P>& 
   w -= step;
 }
 
+// The decay that joins the step.
+template <typename P> __device__ __forceinline__ P decay(P w, const Settings<P>& s) {
+  return w > 0 ? s.l2 * w + s.l1 : w < 0 ? s.l2 * w - s.l1 : s.l2 * w;
+}
+
+template <typename P>
+__device__ __forceinline__ void adamw(P& w, P& d, P& m, P& v, const Settings<P>& s, P beta1,
+                                      P beta2, P delta, P first, P second) {
+  const P g = s.scale * d;
+  const P mean = (1 - beta1) * g + beta1 * m;
+  const P variance = (1 - beta2) * (g * g) + beta2 * v;
+  const P step = s.rate * (first * mean / (second * sqrt(variance) + delta) + decay(w, s));
+  m = mean;
+  v = variance;
+  d = step;
+  w -= step;
+}
+
+template <typename P>
+__device__ __forceinline__ void lion(P& w, P& d, P& m, const Settings<P>& s, P beta1, P beta2) {
+  const P g = s.scale * d;
+  const P mean = beta1 * m + (1 - beta1) * g;
+  const P sign = mean > 0 ? 1 : mean < 0 ? -1 : mean;
+  const P step = s.rate * (sign + decay(w, s));
+  m = beta2 * m + (1 - beta2) * g;
+  d = step;
+  w -= step;
+}
+
 // One parameter.
 template <typename P>
 __global__ void sgd_update(P* w, P* d, P* h, P scale, P l2, P l1, P rate, P momentum, int n) {
@@ -108,6 +137,26 @@ __global__ void adam_update(P* w, P* d, P* m, P* v, P scale, P l2, P l1, P rate,
   for EACH(i, n) {
     adam(w[i], d[i], m[i], v[i], Settings<P>{scale, l2, l1, rate}, beta1, beta2, delta);
   }
+}
+
+template <typename P>
+__global__ void adamw_update(P* w, P* d, P* m, P* v, P scale, P l2, P l1, P rate, P beta1, P beta2,
+                             P delta, P first, P second, int n) {
+  for EACH(i, n) {
+    const Settings<P> s = {scale, l2, l1, rate};
+    adamw(w[i], d[i], m[i], v[i], s, beta1, beta2, delta, first, second);
+  }
+}
+
+template <typename P>
+__global__ void lion_update(P* w, P* d, P* m, P scale, P l2, P l1, P rate, P beta1, P beta2,
+                            int n) {
+  for EACH(i, n) lion(w[i], d[i], m[i], Settings<P>{scale, l2, l1, rate}, beta1, beta2);
+}
+
+// A running mean of weights.
+template <typename P> __global__ void blend(P* mean, const P* w, P share, int n) {
+  for EACH(i, n) mean[i] += share * (w[i] - mean[i]);
 }
 
 // Many parameters, cut into pieces of at most `length` elements: a block for each.  `pieces` has a
@@ -177,4 +226,21 @@ __global__ void adam_updates(const int* pieces, const long long* arrays, const P
              [=](P* w, P* d, P* m, P* v, const Settings<P>& s) {
                adam(*w, *d, *m, *v, s, beta1, beta2, delta);
              });
+}
+
+template <typename P>
+__global__ void adamw_updates(const int* pieces, const long long* arrays, const P* settings,
+                              P scale, P rate, P beta1, P beta2, P delta, P first, P second,
+                              int length, int count) {
+  each_piece(pieces, arrays, settings, scale, rate, length, count,
+             [=](P* w, P* d, P* m, P* v, const Settings<P>& s) {
+               adamw(*w, *d, *m, *v, s, beta1, beta2, delta, first, second);
+             });
+}
+
+template <typename P>
+__global__ void lion_updates(const int* pieces, const long long* arrays, const P* settings, P scale,
+                             P rate, P beta1, P beta2, int length, int count) {
+  each_piece(pieces, arrays, settings, scale, rate, length, count,
+             [=](P* w, P* d, P* m, P*, const Settings<P>& s) { lion(*w, *d, *m, s, beta1, beta2); });
 }

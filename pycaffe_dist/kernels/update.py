@@ -1,8 +1,9 @@
 """Solver updates: each method is one pass over weight, gradient and history.
 
 All of them first form the gradient ``g = scale·diff + l2·w + l1·sign(w)``, then update the history,
-write the step to ``diff`` (as Caffe does) and subtract it from ``w``.  Arrays are flat and of one
-dtype, and so are the scalars.
+write the step to ``diff`` (as Caffe does) and subtract it from ``w``.  In AdamW and Lion the decay
+``l2·w + l1·sign(w)`` joins the step instead.  Arrays are flat and of one dtype, and so are the
+scalars.
 """
 
 from __future__ import annotations
@@ -97,6 +98,44 @@ def _adam(begin, end, w, d, m, v, scale, l2, l1, rate, beta1, beta2, delta):
         w[i] -= step
 
 
+@jit
+def _decay(w, l2, l1):
+    zero = w * 0
+    return _gradient(zero, w, zero, l2, l1)
+
+
+@jit
+def _adamw(begin, end, w, d, m, v, scale, l2, l1, rate, beta1, beta2, delta, first, second):
+    one = w.dtype.type(1)
+    for i in indices(begin, end):
+        g = scale * d[i]
+        m[i] = (one - beta1) * g + beta1 * m[i]
+        v[i] = (one - beta2) * (g * g) + beta2 * v[i]
+        root = second * sqrt(v[i]) + delta
+        step = rate * (first * m[i] / root + _decay(w[i], l2, l1))
+        d[i] = step
+        w[i] -= step
+
+
+@jit
+def _lion(begin, end, w, d, m, scale, l2, l1, rate, beta1, beta2):
+    one = w.dtype.type(1)
+    for i in indices(begin, end):
+        g = scale * d[i]
+        mean = beta1 * m[i] + (one - beta1) * g
+        sign = one if mean > 0 else -one if mean < 0 else mean
+        m[i] = beta2 * m[i] + (one - beta2) * g
+        step = rate * (sign + _decay(w[i], l2, l1))
+        d[i] = step
+        w[i] -= step
+
+
+@jit
+def _blend(begin, end, mean, w, share):
+    for i in indices(begin, end):
+        mean[i] += share * (w[i] - mean[i])
+
+
 def _run(step, w: np.ndarray, arrays: tuple[np.ndarray, ...], scalars: tuple[float, ...]) -> None:
     cast = w.dtype.type
     flat = (array.reshape(-1) for array in (w, *arrays))
@@ -137,6 +176,27 @@ def adadelta_update(w, diff, gradients, updates, regularization, rate, momentum,
 def adam_update(w, diff, mean, variance, regularization, rate, beta1, beta2, delta) -> None:
     """Adam (Kingma and Ba 2014); ``rate`` includes the bias correction."""
     _run(_adam, w, (diff, mean, variance), (*regularization, rate, beta1, beta2, delta))
+
+
+@kernel
+def adamw_update(
+    w, diff, mean, variance, regularization, rate, beta1, beta2, delta, first, second
+) -> None:
+    """AdamW (Loshchilov and Hutter 2019); ``first`` corrects the mean, ``second`` the root."""
+    scalars = *regularization, rate, beta1, beta2, delta, first, second
+    _run(_adamw, w, (diff, mean, variance), scalars)
+
+
+@kernel
+def lion_update(w, diff, mean, regularization, rate, beta1, beta2) -> None:
+    """Lion (Chen et al. 2023)."""
+    _run(_lion, w, (diff, mean), (*regularization, rate, beta1, beta2))
+
+
+@kernel
+def blend(mean, w, share) -> None:
+    """Move a running mean of weights towards them: ``mean += share·(w - mean)``."""
+    _run(_blend, mean, (w,), (share,))
 
 
 @plan

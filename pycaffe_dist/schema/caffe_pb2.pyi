@@ -373,7 +373,7 @@ class FillerParameter(_message.Message):
     def __init__(self, type: _Optional[str] = ..., value: _Optional[float] = ..., min: _Optional[float] = ..., max: _Optional[float] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., sparse: _Optional[int] = ..., variance_norm: _Optional[_Union[FillerParameter.VarianceNorm, str]] = ...) -> None: ...
 
 class SolverParameter(_message.Message):
-    __slots__ = ("train_net", "test_net", "test_iter", "test_interval", "base_lr", "display", "max_iter", "lr_policy", "gamma", "power", "momentum", "weight_decay", "stepsize", "snapshot", "snapshot_prefix", "snapshot_diff", "solver_mode", "device_id", "test_compute_loss", "random_seed", "train_net_param", "test_net_param", "debug_info", "net", "net_param", "train_state", "test_state", "snapshot_after_train", "regularization_type", "solver_type", "delta", "test_initialization", "average_loss", "stepvalue", "clip_gradients", "iter_size", "snapshot_format", "rms_decay", "momentum2", "type", "layer_wise_reduce", "weights", "warmup_iter", "warmup_type", "warmup_start_lr", "min_lr", "plateau_winsize", "larc_policy", "larc_eta", "max_time", "data_type", "loss_scale", "eval_type", "ap_version", "show_per_class_result", "stagelr", "stageiter")
+    __slots__ = ("train_net", "test_net", "test_iter", "test_interval", "base_lr", "display", "max_iter", "lr_policy", "gamma", "power", "momentum", "weight_decay", "stepsize", "snapshot", "snapshot_prefix", "snapshot_diff", "solver_mode", "device_id", "test_compute_loss", "random_seed", "train_net_param", "test_net_param", "debug_info", "net", "net_param", "train_state", "test_state", "snapshot_after_train", "regularization_type", "solver_type", "delta", "test_initialization", "average_loss", "stepvalue", "clip_gradients", "iter_size", "snapshot_format", "rms_decay", "momentum2", "type", "layer_wise_reduce", "weights", "warmup_iter", "warmup_type", "warmup_start_lr", "min_lr", "plateau_winsize", "larc_policy", "larc_eta", "max_time", "data_type", "loss_scale", "restart_iter", "restart_mult", "onecycle_rise", "onecycle_div", "onecycle_final_div", "averaging", "averaging_decay", "averaging_start", "averaging_period", "best_output", "best_is", "patience", "eval_type", "ap_version", "show_per_class_result", "stagelr", "stageiter")
     class SnapshotFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         HDF5: _ClassVar[SolverParameter.SnapshotFormat]
@@ -452,6 +452,18 @@ class SolverParameter(_message.Message):
     MAX_TIME_FIELD_NUMBER: _ClassVar[int]
     DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
+    RESTART_ITER_FIELD_NUMBER: _ClassVar[int]
+    RESTART_MULT_FIELD_NUMBER: _ClassVar[int]
+    ONECYCLE_RISE_FIELD_NUMBER: _ClassVar[int]
+    ONECYCLE_DIV_FIELD_NUMBER: _ClassVar[int]
+    ONECYCLE_FINAL_DIV_FIELD_NUMBER: _ClassVar[int]
+    AVERAGING_FIELD_NUMBER: _ClassVar[int]
+    AVERAGING_DECAY_FIELD_NUMBER: _ClassVar[int]
+    AVERAGING_START_FIELD_NUMBER: _ClassVar[int]
+    AVERAGING_PERIOD_FIELD_NUMBER: _ClassVar[int]
+    BEST_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    BEST_IS_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
     EVAL_TYPE_FIELD_NUMBER: _ClassVar[int]
     AP_VERSION_FIELD_NUMBER: _ClassVar[int]
     SHOW_PER_CLASS_RESULT_FIELD_NUMBER: _ClassVar[int]
@@ -509,28 +521,44 @@ class SolverParameter(_message.Message):
     max_time: float
     data_type: str
     loss_scale: float
+    restart_iter: int
+    restart_mult: float
+    onecycle_rise: float
+    onecycle_div: float
+    onecycle_final_div: float
+    averaging: str
+    averaging_decay: float
+    averaging_start: int
+    averaging_period: int
+    best_output: str
+    best_is: str
+    patience: int
     eval_type: str
     ap_version: str
     show_per_class_result: bool
     stagelr: _containers.RepeatedScalarFieldContainer[float]
     stageiter: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, train_net: _Optional[str] = ..., test_net: _Optional[_Iterable[str]] = ..., test_iter: _Optional[_Iterable[int]] = ..., test_interval: _Optional[int] = ..., base_lr: _Optional[float] = ..., display: _Optional[int] = ..., max_iter: _Optional[int] = ..., lr_policy: _Optional[str] = ..., gamma: _Optional[float] = ..., power: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., stepsize: _Optional[int] = ..., snapshot: _Optional[int] = ..., snapshot_prefix: _Optional[str] = ..., snapshot_diff: _Optional[bool] = ..., solver_mode: _Optional[_Union[SolverParameter.SolverMode, str]] = ..., device_id: _Optional[int] = ..., test_compute_loss: _Optional[bool] = ..., random_seed: _Optional[int] = ..., train_net_param: _Optional[_Union[NetParameter, _Mapping]] = ..., test_net_param: _Optional[_Iterable[_Union[NetParameter, _Mapping]]] = ..., debug_info: _Optional[bool] = ..., net: _Optional[str] = ..., net_param: _Optional[_Union[NetParameter, _Mapping]] = ..., train_state: _Optional[_Union[NetState, _Mapping]] = ..., test_state: _Optional[_Iterable[_Union[NetState, _Mapping]]] = ..., snapshot_after_train: _Optional[bool] = ..., regularization_type: _Optional[str] = ..., solver_type: _Optional[_Union[SolverParameter.SolverType, str]] = ..., delta: _Optional[float] = ..., test_initialization: _Optional[bool] = ..., average_loss: _Optional[int] = ..., stepvalue: _Optional[_Iterable[int]] = ..., clip_gradients: _Optional[float] = ..., iter_size: _Optional[int] = ..., snapshot_format: _Optional[_Union[SolverParameter.SnapshotFormat, str]] = ..., rms_decay: _Optional[float] = ..., momentum2: _Optional[float] = ..., type: _Optional[str] = ..., layer_wise_reduce: _Optional[bool] = ..., weights: _Optional[_Iterable[str]] = ..., warmup_iter: _Optional[int] = ..., warmup_type: _Optional[str] = ..., warmup_start_lr: _Optional[float] = ..., min_lr: _Optional[float] = ..., plateau_winsize: _Optional[_Iterable[int]] = ..., larc_policy: _Optional[str] = ..., larc_eta: _Optional[float] = ..., max_time: _Optional[float] = ..., data_type: _Optional[str] = ..., loss_scale: _Optional[float] = ..., eval_type: _Optional[str] = ..., ap_version: _Optional[str] = ..., show_per_class_result: _Optional[bool] = ..., stagelr: _Optional[_Iterable[float]] = ..., stageiter: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, train_net: _Optional[str] = ..., test_net: _Optional[_Iterable[str]] = ..., test_iter: _Optional[_Iterable[int]] = ..., test_interval: _Optional[int] = ..., base_lr: _Optional[float] = ..., display: _Optional[int] = ..., max_iter: _Optional[int] = ..., lr_policy: _Optional[str] = ..., gamma: _Optional[float] = ..., power: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., stepsize: _Optional[int] = ..., snapshot: _Optional[int] = ..., snapshot_prefix: _Optional[str] = ..., snapshot_diff: _Optional[bool] = ..., solver_mode: _Optional[_Union[SolverParameter.SolverMode, str]] = ..., device_id: _Optional[int] = ..., test_compute_loss: _Optional[bool] = ..., random_seed: _Optional[int] = ..., train_net_param: _Optional[_Union[NetParameter, _Mapping]] = ..., test_net_param: _Optional[_Iterable[_Union[NetParameter, _Mapping]]] = ..., debug_info: _Optional[bool] = ..., net: _Optional[str] = ..., net_param: _Optional[_Union[NetParameter, _Mapping]] = ..., train_state: _Optional[_Union[NetState, _Mapping]] = ..., test_state: _Optional[_Iterable[_Union[NetState, _Mapping]]] = ..., snapshot_after_train: _Optional[bool] = ..., regularization_type: _Optional[str] = ..., solver_type: _Optional[_Union[SolverParameter.SolverType, str]] = ..., delta: _Optional[float] = ..., test_initialization: _Optional[bool] = ..., average_loss: _Optional[int] = ..., stepvalue: _Optional[_Iterable[int]] = ..., clip_gradients: _Optional[float] = ..., iter_size: _Optional[int] = ..., snapshot_format: _Optional[_Union[SolverParameter.SnapshotFormat, str]] = ..., rms_decay: _Optional[float] = ..., momentum2: _Optional[float] = ..., type: _Optional[str] = ..., layer_wise_reduce: _Optional[bool] = ..., weights: _Optional[_Iterable[str]] = ..., warmup_iter: _Optional[int] = ..., warmup_type: _Optional[str] = ..., warmup_start_lr: _Optional[float] = ..., min_lr: _Optional[float] = ..., plateau_winsize: _Optional[_Iterable[int]] = ..., larc_policy: _Optional[str] = ..., larc_eta: _Optional[float] = ..., max_time: _Optional[float] = ..., data_type: _Optional[str] = ..., loss_scale: _Optional[float] = ..., restart_iter: _Optional[int] = ..., restart_mult: _Optional[float] = ..., onecycle_rise: _Optional[float] = ..., onecycle_div: _Optional[float] = ..., onecycle_final_div: _Optional[float] = ..., averaging: _Optional[str] = ..., averaging_decay: _Optional[float] = ..., averaging_start: _Optional[int] = ..., averaging_period: _Optional[int] = ..., best_output: _Optional[str] = ..., best_is: _Optional[str] = ..., patience: _Optional[int] = ..., eval_type: _Optional[str] = ..., ap_version: _Optional[str] = ..., show_per_class_result: _Optional[bool] = ..., stagelr: _Optional[_Iterable[float]] = ..., stageiter: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SolverState(_message.Message):
-    __slots__ = ("iter", "learned_net", "history", "current_step", "minimum_loss", "iter_last_event")
+    __slots__ = ("iter", "learned_net", "history", "current_step", "minimum_loss", "iter_last_event", "averaged", "weights")
     ITER_FIELD_NUMBER: _ClassVar[int]
     LEARNED_NET_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     CURRENT_STEP_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_LOSS_FIELD_NUMBER: _ClassVar[int]
     ITER_LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
+    AVERAGED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     iter: int
     learned_net: str
     history: _containers.RepeatedCompositeFieldContainer[BlobProto]
     current_step: int
     minimum_loss: float
     iter_last_event: int
-    def __init__(self, iter: _Optional[int] = ..., learned_net: _Optional[str] = ..., history: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., current_step: _Optional[int] = ..., minimum_loss: _Optional[float] = ..., iter_last_event: _Optional[int] = ...) -> None: ...
+    averaged: int
+    weights: _containers.RepeatedCompositeFieldContainer[BlobProto]
+    def __init__(self, iter: _Optional[int] = ..., learned_net: _Optional[str] = ..., history: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., current_step: _Optional[int] = ..., minimum_loss: _Optional[float] = ..., iter_last_event: _Optional[int] = ..., averaged: _Optional[int] = ..., weights: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ...) -> None: ...
 
 class TransformationParameter(_message.Message):
     __slots__ = ("scale", "mirror", "crop_size", "mean_file", "mean_value", "force_color", "force_gray", "resize_param", "noise_param", "emit_constraint", "crop_h", "crop_w", "distort_param", "expand_param", "scale_factors", "crop_height", "crop_width", "fix_crop", "more_fix_crop", "multi_scale", "scale_ratios", "max_distort", "is_flow", "random_resize_param", "random_aspect_ratio_param")

@@ -13,7 +13,6 @@ class AdaDelta(Method):
     slots = 2
     step = staticmethod(adadelta_update)
 
-    @property
-    def scalars(self) -> tuple[float, ...]:
-        """What `step` takes after the rate."""
+    def scalars(self, iteration: int) -> tuple[float, ...]:
+        """Return what `step` takes after the rate."""
         return self.param.momentum, self.param.delta

@@ -13,7 +13,6 @@ class AdaGrad(Method):
     takes_momentum = False
     step = staticmethod(adagrad_update)
 
-    @property
-    def scalars(self) -> tuple[float, ...]:
-        """What `step` takes after the rate."""
+    def scalars(self, iteration: int) -> tuple[float, ...]:
+        """Return what `step` takes after the rate."""
         return (self.param.delta,)

@@ -24,8 +24,8 @@ class LearningRate:
     """The learning rate over the iterations of one run.
 
     ``current_step`` is what a solver state keeps for the step, multistep and plateau policies.
-    Not in Caffe: plateau, multifixed, min_lr and warm-up.  Raises UsageError for an unknown policy
-    or a field out of range.
+    Not in Caffe: plateau, multifixed, cosine, onecycle, min_lr and warm-up.  Raises UsageError for
+    an unknown policy or a field out of range.
     """
 
     def __init__(self, param: SolverParameter):
@@ -43,6 +43,8 @@ class LearningRate:
             "sigmoid": LearningRate._sigmoid,
             "plateau": LearningRate._plateau,
             "multifixed": LearningRate._multifixed,
+            "cosine": LearningRate._cosine,
+            "onecycle": LearningRate._onecycle,
         }
         name = param.lr_policy
         if name not in policies:
@@ -55,6 +57,10 @@ class LearningRate:
             raise UsageError(f"lr_policy '{name}' needs a gamma of at least 0, got {param.gamma:g}")
         if name == "plateau" and min(param.plateau_winsize, default=0) <= 0:
             raise UsageError("lr_policy 'plateau' needs a plateau_winsize above 0 for each drop")
+        if name == "cosine":
+            _check_cosine(param)
+        if name == "onecycle":
+            _check_onecycle(param)
         if name == "multifixed" and not 0 < len(param.stagelr) == len(param.stageiter):
             raise UsageError(
                 "lr_policy 'multifixed' needs a stageiter for each stagelr, found "
@@ -149,6 +155,35 @@ class LearningRate:
         exponent = min(-p.gamma * (iteration - p.stepsize), _LARGEST_EXPONENT)
         return p.base_lr / (1.0 + math.exp(exponent))
 
+    def _cosine(self, iteration: int) -> float:
+        """Half a cosine from base_lr to min_lr after the warm-up, again and again with restarts.
+
+        SGDR: Loshchilov and Hutter, 2017.
+        """
+        p = self._param
+        done, length = max(0.0, iteration - p.warmup_iter), float(p.max_iter - p.warmup_iter)
+        if p.restart_iter:
+            length = float(p.restart_iter)
+            if p.restart_mult == 1:
+                done %= length
+            while done >= length:
+                done, length = done - length, length * p.restart_mult
+        return _half_cosine(p.base_lr, p.min_lr, done / length)
+
+    def _onecycle(self, iteration: int) -> float:
+        """Up to base_lr and down by half cosines, the last rate in the last iteration.
+
+        Smith and Topin, 2019, in PyTorch's form.
+        """
+        p = self._param
+        first = p.base_lr / p.onecycle_div
+        last, peak = p.max_iter - 1, p.onecycle_rise * p.max_iter - 1
+        if iteration < peak:
+            return _half_cosine(first, p.base_lr, iteration / peak)
+        peak = max(peak, 0)
+        done = (iteration - peak) / (last - peak) if last > peak else 1
+        return _half_cosine(p.base_lr, first / p.onecycle_final_div, done)
+
     def _plateau(self, iteration: int) -> float:
         patience = self._param.plateau_winsize[self.current_step :]
         if patience and iteration - self._least_at >= patience[0]:
@@ -156,3 +191,35 @@ class LearningRate:
             self._least_at = iteration
             logger.info("Plateau Status: Iteration %d, step = %d", iteration, self.current_step)
         return self._param.base_lr * self._param.gamma**self.current_step
+
+
+def _half_cosine(first: float, last: float, done: float) -> float:
+    """Return a value on the half cosine from ``first``, at ``done`` 0, to ``last``, from 1 on."""
+    return last + (first - last) * (1 + math.cos(math.pi * min(done, 1))) / 2
+
+
+def _check_cosine(param: SolverParameter) -> None:
+    if param.restart_iter < 0 or not param.restart_mult >= 1:
+        raise UsageError(
+            "lr_policy 'cosine' needs a restart_iter of at least 0 and a restart_mult of at least "
+            f"1, found {param.restart_iter} and {param.restart_mult:g}"
+        )
+    if not param.restart_iter and param.max_iter <= param.warmup_iter:
+        raise UsageError(
+            "lr_policy 'cosine' needs a max_iter above warmup_iter, or a restart_iter, found "
+            f"max_iter {param.max_iter} and warmup_iter {param.warmup_iter}"
+        )
+
+
+def _check_onecycle(param: SolverParameter) -> None:
+    if param.max_iter <= 0:
+        raise UsageError(f"lr_policy 'onecycle' needs a max_iter above 0, found {param.max_iter}")
+    if param.warmup_iter:
+        raise UsageError("lr_policy 'onecycle' has its own warm-up, onecycle_rise: no warmup_iter")
+    if not 0 <= param.onecycle_rise < 1:
+        raise UsageError(
+            f"onecycle_rise must be at least 0 and below 1, found {param.onecycle_rise:g}"
+        )
+    for field in ("onecycle_div", "onecycle_final_div"):
+        if not getattr(param, field) >= 1:
+            raise UsageError(f"{field} must be at least 1, found {getattr(param, field):g}")

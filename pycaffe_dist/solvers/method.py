@@ -97,16 +97,16 @@ class Method:
         iteration: int,
     ) -> None:
         """Do as `update` with arrays such as `arrays` returns."""
-        self.step(*arrays, regularization, rate * self.correction(iteration), *self.scalars)
+        rate *= self.correction(iteration)
+        self.step(*arrays, regularization, rate, *self.scalars(iteration))
 
     def arrays(self, index: int) -> tuple[np.ndarray, ...]:
         """Return weights, gradient and history of target ``index``, on the current device."""
         target = self.targets[index]
         return target.weights, target.gradient, *self.history_of(index)
 
-    @property
-    def scalars(self) -> tuple[float, ...]:
-        """What `step` takes after the rate."""
+    def scalars(self, iteration: int) -> tuple[float, ...]:
+        """Return what `step` takes after the rate, in an iteration counted from 0."""
         raise NotImplementedError(f"{type(self).__name__}.scalars")
 
     def correction(self, iteration: int) -> float:

@@ -12,7 +12,6 @@ class Nesterov(Method):
 
     step = staticmethod(nesterov_update)
 
-    @property
-    def scalars(self) -> tuple[float, ...]:
-        """What `step` takes after the rate."""
+    def scalars(self, iteration: int) -> tuple[float, ...]:
+        """Return what `step` takes after the rate."""
         return (self.param.momentum,)

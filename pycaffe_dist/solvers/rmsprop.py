@@ -24,7 +24,6 @@ class RMSProp(Method):
         if not 0 <= param.rms_decay < 1:
             raise UsageError(f"rms_decay must be at least 0 and below 1, found {param.rms_decay:g}")
 
-    @property
-    def scalars(self) -> tuple[float, ...]:
-        """What `step` takes after the rate."""
+    def scalars(self, iteration: int) -> tuple[float, ...]:
+        """Return what `step` takes after the rate."""
         return self.param.rms_decay, self.param.delta

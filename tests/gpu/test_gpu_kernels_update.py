@@ -15,6 +15,8 @@ RATES = {
     "rmsprop_update": (1, (0.1, 0.98, 1e-8)),
     "adadelta_update": (2, (1.0, 0.95, 1e-6)),
     "adam_update": (2, (0.01, 0.9, 0.999, 1e-8)),
+    "adamw_update": (2, (0.01, 0.9, 0.999, 1e-8, 1.5, 1.2)),
+    "lion_update": (1, (0.01, 0.9, 0.99)),
 }
 
 
@@ -32,6 +34,14 @@ def test_update_equals_the_cpus(name, regularization, on_gpu):
         getattr(update, name)(*there, regularization, *scalars)
     for expected, found in zip(here, there):
         np.testing.assert_allclose(on_gpu.to_host(found), expected, rtol=2e-5, atol=1e-6)
+
+
+def test_a_running_mean_equals_the_cpus(on_gpu):
+    mean, weights = np.random.default_rng(4).random((2, 3, 700), np.float32)
+    there = on_gpu.to_device(mean), on_gpu.to_device(weights)
+    update.blend(mean, weights, 0.3)
+    update.blend(*there, 0.3)
+    np.testing.assert_allclose(on_gpu.to_host(there[0]), mean, rtol=2e-6)
 
 
 @pytest.mark.parametrize("name", RATES)

@@ -11,7 +11,10 @@ from pycaffe_dist.solvers.lr_policy import LearningRate
 
 def rates(fields: str, iterations: int = 12) -> list[float]:
     policy = LearningRate(
-        text.parse(f"base_lr: 2 max_iter: 10 {fields}", caffe_pb2.SolverParameter())
+        text.parse(
+            f"base_lr: 2 {'' if 'max_iter' in fields else 'max_iter: 10'} {fields}",
+            caffe_pb2.SolverParameter(),
+        )
     )
     return [policy.at(i) for i in range(iterations)]
 
@@ -45,6 +48,54 @@ def test_poly_ends_at_zero():
     assert rates("lr_policy: 'poly' power: 2", 11) == pytest.approx(
         [2 * (1 - i / 10) ** 2 for i in range(11)]
     )
+
+
+def test_cosine_falls_from_base_lr_to_min_lr():
+    expected = [0.5 + 1.5 * (1 + math.cos(math.pi * min(i, 10) / 10)) / 2 for i in range(12)]
+    assert rates("lr_policy: 'cosine' min_lr: 0.5") == pytest.approx(expected)
+
+
+def test_cosine_begins_after_the_warm_up():
+    fields = "lr_policy: 'cosine' warmup_iter: 4 warmup_start_lr: 1"
+    expected = [1 + i / 4 for i in range(4)]
+    expected += [1 + math.cos(math.pi * i / 6) for i in range(7)] + [0]
+    assert rates(fields) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("fields", "begins"),
+    [
+        ("restart_iter: 4", [0, 4, 8, 12]),
+        ("restart_iter: 3 restart_mult: 2", [0, 3, 9, 21]),
+        ("restart_iter: 2 warmup_iter: 3", [3, 5, 7, 9, 11, 13]),
+    ],
+)
+def test_cosine_restarts(fields, begins):
+    found = rates(f"lr_policy: 'cosine' {fields}", begins[-1])
+    for begin, end in zip(begins, begins[1:]):
+        cycle = [1 + math.cos(math.pi * i / (end - begin)) for i in range(end - begin)]
+        assert found[begin:end] == pytest.approx(cycle)
+
+
+def test_onecycle_rises_and_falls():
+    """The values of PyTorch's OneCycleLR for max_lr 2, total_steps 10 and pct_start 0.3."""
+    turn = 0.3 * 10 - 1
+    up = [2 / 25 + (2 - 2 / 25) * (1 - math.cos(math.pi * i / turn)) / 2 for i in range(3)]
+    last = 2 / 25 / 1e4
+    down = [
+        last + (2 - last) * (1 + math.cos(math.pi * (i - turn) / (9 - turn))) / 2
+        for i in range(3, 10)
+    ]
+    assert rates("lr_policy: 'onecycle'") == pytest.approx([*up, *down, last, last])
+    assert up[2] == 2
+
+
+def test_onecycle_takes_other_shares_and_divisors():
+    fields = "lr_policy: 'onecycle' onecycle_rise: %s onecycle_div: 4 onecycle_final_div: 2"
+    assert rates(fields % 0, 10)[::9] == pytest.approx([2, 0.25])
+    found = rates(fields % 0.6, 10)
+    assert (found[0], max(found), found[9]) == pytest.approx((0.5, 2, 0.25))
+    assert found.index(max(found)) == 5
 
 
 def test_a_policy_without_its_field_is_refused():
@@ -112,6 +163,15 @@ def test_plateau_drops_when_the_loss_has_no_new_minimum(losses, expected):
         ("lr_policy: 'plateau' gamma: 0.1", "needs a plateau_winsize above 0"),
         ("lr_policy: 'fixed' warmup_type: 'cubic'", "unknown warmup_type 'cubic'; known are lin"),
         ("lr_policy: 'fixed' min_lr: -1", "min_lr must be at least 0, found -1"),
+        ("lr_policy: 'cosine' warmup_iter: 10", "'cosine' needs a max_iter above warmup_iter"),
+        ("lr_policy: 'cosine' max_iter: 0", "or a restart_iter, found max_iter 0 and warmup"),
+        ("lr_policy: 'cosine' restart_iter: -1", "needs a restart_iter of at least 0"),
+        ("lr_policy: 'cosine' restart_mult: 0.5", "restart_mult of at least 1, found 0 and 0.5"),
+        ("lr_policy: 'cosine' restart_mult: nan", "restart_mult of at least 1, found 0 and nan"),
+        ("lr_policy: 'onecycle' max_iter: 0", "'onecycle' needs a max_iter above 0, found 0"),
+        ("lr_policy: 'onecycle' warmup_iter: 3", "has its own warm-up, onecycle_rise"),
+        ("lr_policy: 'onecycle' onecycle_rise: 1", "onecycle_rise must be at least 0 and below 1"),
+        ("lr_policy: 'onecycle' onecycle_div: 0.5", "onecycle_div must be at least 1, found 0.5"),
     ],
 )
 def test_extra_fields_are_checked(fields, message):

@@ -48,6 +48,24 @@ def adam_update(w, diff, mean, variance, regularization, rate, beta1, beta2, del
     _cu.adam_update(w.size, w, diff, mean, variance, *scalars, w.size)
 
 
+def adamw_update(
+    w, diff, mean, variance, regularization, rate, beta1, beta2, delta, first, second
+) -> None:
+    """See `pycaffe_dist.kernels.update.adamw_update`."""
+    scalars = *regularization, rate, beta1, beta2, delta, first, second
+    _cu.adamw_update(w.size, w, diff, mean, variance, *scalars, w.size)
+
+
+def lion_update(w, diff, mean, regularization, rate, beta1, beta2) -> None:
+    """See `pycaffe_dist.kernels.update.lion_update`."""
+    _cu.lion_update(w.size, w, diff, mean, *regularization, rate, beta1, beta2, w.size)
+
+
+def blend(mean, w, share) -> None:
+    """See `pycaffe_dist.kernels.update.blend`."""
+    _cu.blend(w.size, mean, w, share, w.size)
+
+
 class UpdateOfMany:
     """See `pycaffe_dist.kernels.update.UpdateOfMany`; update.cu describes the tables."""
 

@@ -37,7 +37,8 @@ class BatchedUpdates:
         with use(self._updater.device):
             launch = self._launch_for(indices)
             scale = self._updater.scale(clipping)
-            launch.run(scale, rate * method.correction(iteration), method.scalars)
+            rate *= method.correction(iteration)
+            launch.run(scale, rate, method.scalars(iteration))
 
     def _launch_for(self, indices: Sequence[int]) -> UpdateOfMany:
         """Return the launch of the last iteration, or a new one if any array is another."""
