@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,9 +104,15 @@ def save(net: Net, path: str, write_diff: bool, as_hdf5: bool) -> None:
 
 
 def collect(
-    net: Net, write_diff: bool, copied: Callable[[np.ndarray], np.ndarray] = lambda array: array
+    net: Net,
+    write_diff: bool,
+    copied: Callable[[np.ndarray], np.ndarray] = lambda array: array,
+    instead: Mapping[tuple[int, int], Blob] = MappingProxyType({}),
 ) -> list[caffemodel.LayerWeights]:
-    """Return the weights of ``net``, on request with gradients; ``copied`` may copy them."""
+    """Return the weights of ``net``, on request with gradients; ``copied`` may copy them.
+
+    Blobs ``instead`` of the net's count by the numbers of layer and blob.
+    """
     owned = {(parameter.layer_index, parameter.index) for parameter in net.parameters}
     layers = []
     for number, node in enumerate(net.nodes):
@@ -114,7 +121,10 @@ def collect(
             caffemodel.LayerWeights(
                 name=node.name,
                 type=node.layer.type,
-                blobs=[copied(blob.read_data()) for blob in blobs],
+                blobs=[
+                    copied(instead.get((number, k), blob).read_data()).reshape(blob.shape)
+                    for k, blob in enumerate(blobs)
+                ],
                 diffs=[copied(blob.read_diff()) for blob in blobs] if write_diff else None,
                 param=node.layer.param,
                 shared=frozenset(k for k in range(len(blobs)) if (number, k) not in owned),

@@ -7,7 +7,7 @@ import math
 import os
 import zlib
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "by_rank": list,
     "plan": str,
     "launch": str,
+    "best": dict,
 }
 _KINDS_BY_RANK: dict[str, type | tuple[type, ...]] = {
     "losses": list,
@@ -47,7 +48,8 @@ class RunRecord:
     ``batch`` is the number of samples in an iteration on all ``ranks`` together, ``tested`` the
     number of batches that each test net has read.  ``learning_rate`` is the policy's state;
     ``by_rank`` has each rank's losses and the states of its nets' layers.  ``plan`` is the exchange
-    plan, in JSON, if a resumed run might make another one.
+    plan, in JSON, if a resumed run might make another one.  ``best`` is the state of the solver's
+    best_output.
     """
 
     iteration: int
@@ -57,6 +59,7 @@ class RunRecord:
     learning_rate: dict[str, Any]
     by_rank: list[dict[str, Any]]
     plan: str = ""
+    best: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +117,7 @@ def _sealed(head: bytes) -> bytes:
 
 
 def _companion(values: dict[str, Any]) -> Companion:
-    values = {"plan": "", "launch": "", **values}
+    values = {"plan": "", "launch": "", "best": {}, **values}
     for name in ("weights", "state"):
         values[name] = Checksum(*values[name])
     _check_kinds(values, _KINDS)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from pycaffe_dist import atomic, hdf5
 from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.schema import binary, caffe_pb2, wire
 from pycaffe_dist.schema.reading import is_hdf5
+
+if TYPE_CHECKING:
+    import h5py
 
 _Path = str | os.PathLike[str]
 _INT_MAX = 2**31 - 1
@@ -23,13 +27,17 @@ class SolverStateData:
     """The state of a solver after ``iteration`` iterations.
 
     ``learned_net`` is the path of the weights, ``current_step`` counts the drops of the learning
-    rate, ``history`` has the solver's arrays (such as momentum) in its own order.
+    rate, ``history`` has the solver's arrays (such as momentum) in its own order.  If the weights
+    there are means of ``averaged`` iterations, training goes on with ``weights``, one array for
+    each parameter.
     """
 
     iteration: int
     learned_net: str
     current_step: int
     history: Sequence[np.ndarray]
+    averaged: int = 0
+    weights: Sequence[np.ndarray] = ()
 
 
 def save_state(path: _Path, state: SolverStateData) -> None:
@@ -52,19 +60,26 @@ def fill_state(new: Path, path: _Path, state: SolverStateData) -> None:
     head = caffe_pb2.SolverState(
         iter=state.iteration, learned_net=state.learned_net, current_step=state.current_step
     )
+    if state.averaged:
+        head.averaged = state.averaged
     parts: list[wire.Part] = [head.SerializeToString()]
     for array in state.history:
         parts += wire.nested(head.HISTORY_FIELD_NUMBER, binary.blob_parts(array))
+    for array in state.weights:
+        parts += wire.nested(head.WEIGHTS_FIELD_NUMBER, binary.blob_parts(array))
     binary.check_size(path, parts)
     atomic.fill(new, parts)
 
 
 def _fill_hdf5(new: Path, state: SolverStateData) -> None:
     arrays = {f"history/{index}": array for index, array in enumerate(state.history)}
+    arrays |= {f"weights/{index}": array for index, array in enumerate(state.weights)}
     with hdf5.filling(new) as file:
         hdf5.write_int(file, "iter", state.iteration)
         hdf5.write_string(file, "learned_net", state.learned_net)
         hdf5.write_int(file, "current_step", state.current_step)
+        if state.averaged:
+            hdf5.write_int(file, "averaged", state.averaged)
         file.create_group("history")
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
@@ -77,7 +92,11 @@ def load_state(path: _Path) -> SolverStateData:
     Raises SnapshotError.
     """
     state = _load_hdf5(path) if is_hdf5(path) else _load_binary(path)
-    for name, value in (("iter", state.iteration), ("current_step", state.current_step)):
+    for name, value in (
+        ("iter", state.iteration),
+        ("current_step", state.current_step),
+        ("averaged", state.averaged),
+    ):
         if not 0 <= value <= _INT_MAX:
             raise SnapshotError(f"{os.fspath(path)}: is damaged: its {name} is {value}")
     if not isinstance(state.learned_net, str) or "\0" in state.learned_net:
@@ -90,10 +109,20 @@ def load_state(path: _Path) -> SolverStateData:
 def _load_binary(path: _Path) -> SolverStateData:
     message = binary.read_solver_state(path)
     try:
-        history = [binary.blob_to_array(blob) for blob in message.history]
+        history, weights = (
+            [binary.blob_to_array(blob) for blob in blobs]
+            for blobs in (message.history, message.weights)
+        )
     except SnapshotError as error:
-        raise SnapshotError(f"{os.fspath(path)}: history: {error}") from None
-    return SolverStateData(message.iter, message.learned_net, message.current_step, history)
+        raise SnapshotError(f"{os.fspath(path)}: history or weights: {error}") from None
+    return SolverStateData(
+        iteration=message.iter,
+        learned_net=message.learned_net,
+        current_step=message.current_step,
+        history=history,
+        averaged=message.averaged,
+        weights=weights,
+    )
 
 
 def _load_hdf5(path: _Path) -> SolverStateData:
@@ -103,12 +132,20 @@ def _load_hdf5(path: _Path) -> SolverStateData:
             raise SnapshotError(
                 f"{os.fspath(path)}: has no /{missing[0]}, so it is not a .solverstate.h5"
             )
-        history = hdf5.read_numbered(file["history"])
-        gaps = [index for index, array in enumerate(history) if array is None]
-        if gaps:
-            raise SnapshotError(f"{os.fspath(path)}: /history/{gaps[0]} is missing")
         learned_net = hdf5.read_string(file["learned_net"]) if "learned_net" in file else ""
-        iteration, current_step = (int(file[name][0]) for name in ("iter", "current_step"))
         return SolverStateData(
-            iteration, learned_net, current_step, [array for array in history if array is not None]
+            iteration=int(file["iter"][0]),
+            learned_net=learned_net,
+            current_step=int(file["current_step"][0]),
+            history=_read_arrays(path, file["history"]),
+            averaged=int(file["averaged"][0]) if "averaged" in file else 0,
+            weights=_read_arrays(path, file["weights"]) if "weights" in file else [],
         )
+
+
+def _read_arrays(path: _Path, group: h5py.Group) -> list[np.ndarray]:
+    found = hdf5.read_numbered(group)
+    gaps = [index for index, array in enumerate(found) if array is None]
+    if gaps:
+        raise SnapshotError(f"{os.fspath(path)}: {group.name}/{gaps[0]} is missing")
+    return [array for array in found if array is not None]

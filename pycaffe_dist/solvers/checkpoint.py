@@ -13,6 +13,7 @@ from pycaffe_dist.net import Net
 from pycaffe_dist.solvers import resuming
 
 if TYPE_CHECKING:
+    from pycaffe_dist.solvers.averaging import WeightAverage
     from pycaffe_dist.solvers.method import Method
     from pycaffe_dist.solvers.solver import Solver
 
@@ -22,7 +23,7 @@ class Checkpoint:
     """A rank's memory of a run, after the update that made its ``iteration``.
 
     ``own`` is what only this rank knows (see `resuming.record`); ``weights`` has the blobs of all
-    layers, ``history`` the solver's.
+    layers, ``history`` the solver's, ``means`` those of ``averaged`` iterations' weights.
     """
 
     iteration: int
@@ -31,17 +32,22 @@ class Checkpoint:
     tested: list[int]
     learning_rate: dict[str, Any]
     plan: str
+    best: dict[str, Any]
     own: dict[str, Any]
     weights: list[np.ndarray]
     history: list[np.ndarray]
+    averaged: int
+    means: list[np.ndarray]
 
-    def restore(self, net: Net, method: Method) -> None:
-        """Give a net and a method of the same solver the weights and the history."""
+    def restore(self, net: Net, method: Method, average: WeightAverage | None) -> None:
+        """Give net, method and average of the same solver what the run had."""
         with use(net.device):
             for mine, kept in zip(_weights(net), self.weights):
                 mine[...] = kept
             for mine, kept in zip(method.history, self.history):
                 mine[...] = kept
+            if average:
+                average.restore(self.averaged, self.means)
 
 
 class CheckpointKeeper:
@@ -53,7 +59,7 @@ class CheckpointKeeper:
     def __init__(self, solver: Solver):
         self._solver = solver
         self._noted: dict[str, Any] = {}
-        self._counters: tuple[int, list[int], dict[str, Any]] = (0, [], {})
+        self._counters: tuple[int, list[int], dict[str, Any], dict[str, Any]] = (0, [], {}, {})
         solver.callbacks.after_start.append(self._note_first)
         solver.callbacks.after_update.append(self._note)
 
@@ -64,17 +70,19 @@ class CheckpointKeeper:
     def _note(self, solver: Solver) -> None:
         state = solver.state
         self._noted = resuming.note(state, solver.net, solver.test_nets, solver.cluster)
-        self._counters = state.iteration, list(state.tested), state.learning_rate.state()
+        best = state.best.state() if state.best else {}
+        self._counters = state.iteration, list(state.tested), state.learning_rate.state(), best
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the state after the last update; None before the first iteration."""
         if not self._noted:
             return None
         solver = self._solver
-        statistics = resuming.own_statistics(solver.net, solver.cluster)
+        average = solver.state.average
+        statistics = resuming.own_statistics(solver.state, solver.net, solver.cluster)
         for mine, noted in zip(statistics, self._noted["statistics"]):
             mine[...] = noted
-        iteration, tested, learning_rate = self._counters
+        iteration, tested, learning_rate, best = self._counters
         return Checkpoint(
             iteration=iteration,
             ranks=solver.cluster.size,
@@ -82,9 +90,12 @@ class CheckpointKeeper:
             tested=tested,
             learning_rate=learning_rate,
             plan=solver.engine.fix_plan().decode(),
+            best=best,
             own=resuming.record(self._noted),
             weights=_weights(solver.net),
             history=list(solver.method.history),
+            averaged=average.count if average else 0,
+            means=average.arrays if average else [],
         )
 
 

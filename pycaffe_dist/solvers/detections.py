@@ -36,6 +36,12 @@ def evaluating_layers(net: Net) -> dict[str, DetectionEvaluate]:
     return {name: layer for name, layer in found if isinstance(layer, DetectionEvaluate)}
 
 
+def measured_outputs(net: Net) -> list[str]:
+    """Return the outputs that tests give values: all but lists that no layer evaluates."""
+    lists, evaluated = list_outputs(net), evaluating_layers(net)
+    return [name for name in net.outputs if name not in lists or name in evaluated]
+
+
 def write_files(net: Net, cluster: Cluster) -> None:
     """Let rank 0 write the detections of all ranks; one rank alone writes during its forwards."""
     if cluster.size == 1:

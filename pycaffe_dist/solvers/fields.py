@@ -14,6 +14,16 @@ _NAMES = {
     "regularization_type": ("L1", "L2"),
     "eval_type": ("classification", "detection"),
     "ap_version": tuple(VERSIONS),
+    "averaging": ("", "EMA", "SWA"),
+    "best_is": ("", "max", "min"),
+}
+
+_LEAST = {
+    "average_loss": 1,
+    "iter_size": 1,
+    "averaging_start": 0,
+    "averaging_period": 1,
+    "patience": 0,
 }
 
 
@@ -21,11 +31,18 @@ def check_fields(param: SolverParameter) -> None:
     """Raise UsageError when a field of a SolverParameter has a value that means nothing."""
     if param.max_time < 0:
         raise UsageError(f"max_time must be at least 0 seconds, found {param.max_time:g}")
-    if param.average_loss < 1:
-        raise UsageError(f"average_loss must be at least 1, found {param.average_loss}")
-    if param.iter_size < 1:
-        raise UsageError(f"iter_size must be at least 1, found {param.iter_size}")
+    if not 0 <= param.averaging_decay < 1:
+        raise UsageError(
+            f"averaging_decay must be at least 0 and below 1, found {param.averaging_decay:g}"
+        )
+    for field, least in _LEAST.items():
+        if getattr(param, field) < least:
+            raise UsageError(f"{field} must be at least {least}, found {getattr(param, field)}")
+    if not param.best_output and (param.patience or param.best_is):
+        raise UsageError("patience and best_is need a best_output, which names a test output")
     for field, known in _NAMES.items():
         name = getattr(param, field)
         if name not in known:
-            raise UsageError(f"unknown {field} '{name}'; known are {', '.join(known)}")
+            raise UsageError(
+                f"unknown {field} '{name}'; known are {', '.join(filter(None, known))}"
+            )

@@ -25,22 +25,26 @@ def layer_states(net: Net) -> LayerStates:
     return {name: state for name, state in found.items() if state}
 
 
-def own_statistics(net: Net, cluster: Cluster) -> list[np.ndarray]:
-    """Return the layers' running statistics, as far as they differ from rank to rank."""
+def own_statistics(state: TrainState, net: Net, cluster: Cluster) -> list[np.ndarray]:
+    """Return the layers' running statistics and their means, as far as ranks have their own."""
     if cluster.size == 1:
         return []
-    return [blob.data for layer in net.layers for blob in layer.statistics_blobs()]
+    means = state.average.statistics() if state.average else []
+    return [blob.data for layer in net.layers for blob in layer.statistics_blobs()] + means
 
 
 def _encoded(array: np.ndarray) -> str:
     return base64.b64encode(array.tobytes()).decode()
 
 
-def restore_statistics(net: Net, cluster: Cluster, statistics: Sequence[str]) -> None:
+def restore_statistics(
+    state: TrainState, net: Net, cluster: Cluster, statistics: Sequence[str]
+) -> None:
     """Take over this rank's own statistics from its record, unless they are another net's."""
-    own = own_statistics(net, cluster)
+    own = own_statistics(state, net, cluster)
     saved = [base64.b64decode(encoded) for encoded in statistics]
-    if [array.nbytes for array in own] == [len(data) for data in saved]:
+    # A run that averages no more has saved those of the means, too, after these.
+    if [array.nbytes for array in own] == [len(data) for data in saved][: len(own)]:
         for mine, data in zip(own, saved):
             mine[...] = np.frombuffer(data, mine.dtype).reshape(mine.shape)
 
@@ -53,7 +57,7 @@ def note(state: TrainState, net: Net, test_nets: Sequence[Net], cluster: Cluster
     return {
         "losses": list(state.losses.recent),
         "loss_scale": state.loss_scale.state() if state.loss_scale else [],
-        "statistics": [array.copy() for array in own_statistics(net, cluster)],
+        "statistics": [array.copy() for array in own_statistics(state, net, cluster)],
         "train": layer_states(net),
         "test": state.before_test.states
         if state.before_test
@@ -94,6 +98,8 @@ def _explaining(what: str) -> Iterator[None]:
 
 def _restore_state(about: RunRecord, state: TrainState, cluster: Cluster) -> None:
     state.learning_rate.set_state(about.learning_rate)
+    if state.best and about.best:
+        state.best.set_state(about.best)
     state.losses.recent.clear()
     if about.ranks == cluster.size:
         mine = about.by_rank[cluster.rank]

@@ -19,7 +19,7 @@ from pycaffe_dist.solvers.state import TrainState
 from pycaffe_dist.solvers.update.updater import Updater
 
 # What a checkpoint of rank 0 says of all ranks.
-_SHARED = ("iteration", "ranks", "batch", "tested", "learning_rate", "plan")
+_SHARED = ("iteration", "ranks", "batch", "tested", "learning_rate", "plan", "best")
 
 
 class RunSnapshots:
@@ -72,6 +72,8 @@ class RunSnapshots:
         record = resuming.record(noted)
         by_rank = cluster.gather_bytes(json.dumps(record).encode())
         engine.mean_statistics()
+        if self._state.average:
+            self._state.average.mean_statistics(cluster)
         history = engine.collect_history(self._updater)
         if cluster.rank == 0:
             about = partial(
@@ -85,13 +87,18 @@ class RunSnapshots:
             files = self._writer.start(self._net, self._state, history, about, periodic=not wait)
         # The weights' file has the mean over ranks, but the ranks go on with their own, now and
         # when they resume: a run must not depend in its last bits on when snapshots were taken.
-        resuming.restore_statistics(self._net, cluster, record["statistics"])
+        resuming.restore_statistics(self._state, self._net, cluster, record["statistics"])
         if cluster.rank != 0:
             return ""
         error = self._writer.wait() if wait else None
         if error is not None:
             raise error
         return files.weights
+
+    def write_best(self) -> None:
+        """Let rank 0 write the weights of the test that has just ended."""
+        if self._cluster.rank == 0:
+            self._writer.write_best(self._net, self._state)
 
     def restore(self, path: str, engine: Engine, batch: int) -> None:
         """Take over the solver state in ``path`` of rank 0, and its companion if there is one.
@@ -126,7 +133,7 @@ class RunSnapshots:
         shared = b""
         if cluster.rank == 0:
             assert checkpoint is not None
-            checkpoint.restore(self._net, self._updater.method)
+            checkpoint.restore(self._net, self._updater.method, state.average)
             shared = json.dumps({name: getattr(checkpoint, name) for name in _SHARED}).encode()
         shared_values = json.loads(cluster.broadcast_bytes(shared))
         by_rank = filled_up(survivors, shared_values["ranks"])

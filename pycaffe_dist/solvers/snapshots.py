@@ -20,7 +20,7 @@ from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot import catalog
 from pycaffe_dist.snapshot import prefix as prefixes
 from pycaffe_dist.snapshot.background import Background, Copies
-from pycaffe_dist.snapshot.caffemodel import LayerWeights, fill_weights
+from pycaffe_dist.snapshot.caffemodel import LayerWeights, fill_weights, save_weights
 from pycaffe_dist.snapshot.catalog import Snapshot
 from pycaffe_dist.snapshot.companion import Companion
 from pycaffe_dist.snapshot.solverstate import SolverStateData, fill_state, load_state
@@ -53,7 +53,8 @@ def holding_prefix(param: caffe_pb2.SolverParameter) -> Iterator[None]:
 
     Raises UsageError when another process has the prefix.
     """
-    if not param.snapshot_prefix or not (param.snapshot or param.snapshot_after_train):
+    writes = param.snapshot or param.snapshot_after_train or param.best_output
+    if not param.snapshot_prefix or not writes:
         yield
         return
     hold = prefixes.take(param.snapshot_prefix, launch_name(), prefixes.PATIENCE_SECONDS)
@@ -103,23 +104,40 @@ class SnapshotWriter:
         hdf5 = param.snapshot_format == caffe_pb2.SolverParameter.HDF5
         files = catalog.place(param.snapshot_prefix, state.iteration, hdf5)
         self._copies.restart()
-        layers = net_weights.collect(net, param.snapshot_diff, copied)
+        average = state.average if state.average and state.average.count else None
+        means = average.of_blobs if average else {}
+        layers = net_weights.collect(net, param.snapshot_diff, copied, means)
+        weights = [parameter.blob.read_data() for parameter in net.parameters] if average else []
         data = SolverStateData(
             iteration=state.iteration,
             learned_net=files.weights,
             current_step=state.learning_rate.current_step,
             history=[copied(array) for array in history],
+            averaged=average.count if average else 0,
+            weights=[copied(array) for array in weights],
         )
         about = partial(
             about,
             iteration=state.iteration,
             tested=list(state.before_test.tested if state.before_test else state.tested),
             learning_rate=state.learning_rate.state(),
+            best=state.best.state() if state.best else {},
             launch=launch_name(),
         )
         job = partial(self._write, files, net.name, layers, data, about)
         self._background.start(partial(self._reporting, job) if periodic else job)
         return files
+
+    def write_best(self, net: Net, state: TrainState) -> None:
+        """Write the weights that the last test had; a failure is logged."""
+        hdf5 = self._param.snapshot_format == caffe_pb2.SolverParameter.HDF5
+        path = f"{self._param.snapshot_prefix}_best.caffemodel{'.h5' if hdf5 else ''}"
+        means = state.average.of_blobs if state.average else {}
+        logger.info("Writing the best weights so far to %s", path)
+        try:
+            save_weights(path, net.name, net_weights.collect(net, False, instead=means))
+        except PcaffeError as error:
+            logger.error("The best weights are not kept: %s; training goes on", error)
 
     def wait(self) -> PcaffeError | None:
         """Wait until the last snapshot is on the disk; return its error if it is not."""
@@ -222,6 +240,8 @@ def restore(path: str, net: Net, method: Method, state: TrainState) -> Companion
             raise SnapshotError(
                 f"{path}: history blob {number} has shape {theirs.shape}, expected {ours.shape}"
             )
+    if saved.weights and [a.size for a in saved.weights] != [p.blob.count for p in net.parameters]:
+        raise SnapshotError(f"{path}: its weights do not fit this net")
     missing = net.load_weights(weights)
     if missing:
         logger.warning(
@@ -229,6 +249,11 @@ def restore(path: str, net: Net, method: Method, state: TrainState) -> Companion
         )
     for theirs, ours in zip(saved.history, history):
         ours[...] = theirs.reshape(ours.shape)
+    if state.average:
+        means = [parameter.blob.read_data() for parameter in net.parameters]
+        state.average.restore(saved.averaged, means)
+    for theirs, parameter in zip(saved.weights, net.parameters):
+        parameter.blob.data[...] = theirs.reshape(parameter.shape)
     state.iteration = saved.iteration
     state.learning_rate.current_step = saved.current_step
     logger.info("SGDSolver: restoring history")

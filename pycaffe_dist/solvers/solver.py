@@ -18,6 +18,8 @@ from pycaffe_dist.net.precompile import compile_kernels
 from pycaffe_dist.profiling import Profiler, Record
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import gradients, nets, resuming, sharing, snapshots
+from pycaffe_dist.solvers.averaging import WeightAverage
+from pycaffe_dist.solvers.best import Best
 from pycaffe_dist.solvers.callbacks import Callback, Callbacks
 from pycaffe_dist.solvers.checkpoint import Checkpoint
 from pycaffe_dist.solvers.display import Display
@@ -67,7 +69,7 @@ class Solver:
         self.engine = engine or LocalEngine()
         self.device = device or devices.current()
         check_fields(param)
-        if param.snapshot and self.cluster.rank == 0:
+        if (param.snapshot or param.best_output) and self.cluster.rank == 0:
             snapshots.check_prefix(param)
         if param.data_type != "float32":
             dtype = data_type(param, self.device)
@@ -88,6 +90,8 @@ class Solver:
             Losses(param.average_loss, stop_at_nan),
             LossScale(param.loss_scale) if param.data_type == "float16" else None,
             [0] * len(self.test_nets),
+            WeightAverage(param, self.net) if param.averaging else None,
+            Best(param, self.test_nets) if param.best_output else None,
         )
         self._has_restored = False
         self._updates = Updates(param, self.net, self.device, self.profiler, keep_diffs)
@@ -259,7 +263,9 @@ class Solver:
             self.engine.synchronize()
             sharing.share_weights(self.net, self.cluster)
             statistics, self.state.resumed_statistics = self.state.resumed_statistics, []
-            resuming.restore_statistics(self.net, self.cluster, statistics)
+            if self.state.average:
+                self.state.average.share(self.cluster)
+            resuming.restore_statistics(self.state, self.net, self.cluster, statistics)
         updater, parameters = self._updates.updater, self.net.parameters
         self.engine.start(parameters, by_hand=self.by_hand, updater=updater)
         if self._has_restored and self.cluster.size > 1:
@@ -334,6 +340,10 @@ class Solver:
 
     def _end_update(self) -> None:
         self.state.iteration += 1
+        average = self.state.average
+        if average and average.is_due(self.iteration):
+            self.finish_updates()
+            average.add()
         self._call(self.callbacks.after_update, updated=False)
 
     def test_all(self) -> None:
@@ -342,7 +352,19 @@ class Solver:
         self.finish_updates()
         self.engine.synchronize()
         self.engine.mean_statistics()
-        self._testing.run(self.net, self._is_interrupted)
+        if self.state.average:
+            self.state.average.mean_statistics(self.cluster)
+        if self._testing.run(self.net, self._is_interrupted) and self.state.best:
+            self._judge(self.state.best)
+
+    def _judge(self, best: Best) -> None:
+        """Keep the weights of the best test so far; stop when there is none for too long."""
+        # All ranks must do the same.
+        value = self.cluster.broadcast(np.array([best.read(self._testing.values[best.net])]))
+        if best.judge(float(value[0]), self.iteration):
+            self._snapshots.write_best()
+        elif best.ends():
+            self.stopping = True
 
     def _is_interrupted(self) -> bool:
         """Do, during a test, what this rank is asked to; tell whether to stop."""

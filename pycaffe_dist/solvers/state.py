@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pycaffe_dist.comm.cluster import Cluster
+from pycaffe_dist.solvers.averaging import WeightAverage
+from pycaffe_dist.solvers.best import Best
 from pycaffe_dist.solvers.loss_scale import LossScale
 from pycaffe_dist.solvers.losses import Losses
 from pycaffe_dist.solvers.lr_policy import LearningRate
@@ -27,14 +29,17 @@ class TrainState:
     """A run's counters, which snapshots keep.
 
     ``tested`` counts the batches that each test net has been asked for by all ranks together.
-    ``loss_scale`` is there for float16 only, ``before_test`` during a test that may be broken off.
-    ``resumed_statistics`` are this rank's in a snapshot, until all ranks have the same weights.
+    ``loss_scale`` is there for float16 only, ``before_test`` during a test that may be broken off,
+    ``average`` and ``best`` if the solver asks for them.  ``resumed_statistics`` are this rank's in
+    a snapshot, until all ranks have the same weights.
     """
 
     learning_rate: LearningRate
     losses: Losses
     loss_scale: LossScale | None
     tested: list[int]
+    average: WeightAverage | None = None
+    best: Best | None = None
     iteration: int = 0
     before_test: BeforeTest | None = None
     resumed_statistics: list[str] = field(default_factory=list)

@@ -54,7 +54,7 @@ def log_outputs(net: Net, phase_word: str, values: Mapping[str, Sequence[float]]
 class Testing:
     """A run's test nets, and when and how they are tested.
 
-    ``state`` counts their batches.
+    ``state`` counts their batches; ``values`` has the outputs of each net's last test.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Testing:
         cluster: Cluster,
     ):
         self._param, self._nets, self._state, self._cluster = param, nets, state, cluster
+        self.values: list[Mapping[str, Sequence[float]]] = [{}] * len(nets)
 
     def is_due(self) -> bool:
         """Tell whether test_interval asks for a test before this iteration."""
@@ -72,11 +73,11 @@ class Testing:
         due = bool(param.test_interval) and iteration % param.test_interval == 0
         return due and (iteration > 0 or param.test_initialization)
 
-    def run(self, train_net: Net, is_interrupted: Callable[[], bool]) -> None:
-        """Test every net with the train net's weights, and log the mean outputs.
+    def run(self, train_net: Net, is_interrupted: Callable[[], bool]) -> bool:
+        """Test every net with the train net's weights, or their means, and log the mean outputs.
 
         On one rank a request to stop is obeyed between batches; several ranks finish the test of a
-        net first.
+        net first.  Returns whether all nets were tested.
         """
         state = self._state
         # An interrupted test starts again, with the same batches, when the run is resumed.
@@ -85,9 +86,12 @@ class Testing:
         )
         for number, net in enumerate(self._nets):
             net.share_weights_with(train_net)
+            if state.average:
+                state.average.lend(net)
             if not self._test(net, number, is_interrupted):
-                return
+                return False
         state.before_test = None
+        return True
 
     def _test(self, net: Net, number: int, is_interrupted: Callable[[], bool]) -> bool:
         """Test a net for its test_iter batches; tell whether that was not interrupted.
@@ -122,4 +126,5 @@ class Testing:
             found.log_classes(self._param.ap_version, self._param.show_per_class_result)
             values[name] = [found.mean_precision(self._param.ap_version)]
         log_outputs(net, "Test", values)
+        self.values[number] = values
         return True

@@ -165,6 +165,8 @@ def make_solver(
         cluster = launched_cluster()
     if settings.staleness and param.lr_policy == "plateau":
         raise UsageError("lr_policy 'plateau' needs the loss of all ranks, so staleness must be 0")
+    if settings.staleness and param.averaging:
+        raise UsageError("averaging needs equal weights on all ranks, so staleness must be 0")
     settings = replace(
         settings, passes=max(1, param.iter_size), needs_gradients=_needs_gradients(param)
     )

@@ -1,6 +1,7 @@
 """Learning-rate policies against their formulas."""
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_cosine_begins_after_the_warm_up():
 )
 def test_cosine_restarts(fields, begins):
     found = rates(f"lr_policy: 'cosine' {fields}", begins[-1])
-    for begin, end in zip(begins, begins[1:]):
+    for begin, end in pairwise(begins):
         cycle = [1 + math.cos(math.pi * i / (end - begin)) for i in range(end - begin)]
         assert found[begin:end] == pytest.approx(cycle)
 
