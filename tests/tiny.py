@@ -19,14 +19,19 @@ layer { name: 'loss' type: 'EuclideanLoss' bottom: 'ip' bottom: 'y' top: 'loss' 
 
 
 def tiny_param(folder: Path, fields: str = ""):
-    """Return a SolverParameter whose snapshots have the prefix ``tiny`` in a folder."""
+    """Return a SolverParameter whose snapshots have the prefix ``tiny`` in a folder.
+
+    ``fields`` replace those that it has.
+    """
     if "momentum" not in fields:
         fields += " momentum: 0.9"
-    return text.parse(
+    param = text.parse(
         f"net_param {{ {NET} }} base_lr: 0.05 lr_policy: 'fixed' max_iter: 8 "
-        f"random_seed: 3 snapshot_prefix: '{folder}/tiny' {fields}",
+        f"random_seed: 3 snapshot_prefix: '{folder}/tiny'",
         caffe_pb2.SolverParameter(),
     )
+    param.MergeFrom(text.parse(fields, caffe_pb2.SolverParameter()))
+    return param
 
 
 def tiny_solver(folder: Path, fields: str = "", **options) -> Solver:
