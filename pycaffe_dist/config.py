@@ -223,6 +223,17 @@ class TrainOptions:
     keep: int = flag(
         0, "keep only the newest N snapshots of the solver's prefix; 0 keeps all", metavar="N"
     )
+    keep_best: str = flag(
+        "",
+        "keep the weights of the best test in PREFIX_best.caffemodel: the one with the best value "
+        "of this output of a test net; as best_output in the solver",
+        metavar="OUTPUT",
+    )
+    check: bool = flag(
+        False,
+        "check everything, make two iterations, a test and a snapshot, which goes to a temporary "
+        "folder, and print the time, memory and disk space of the whole run",
+    )
     stop_at_nan: bool = flag(
         True,
         "what a loss that is NaN or infinite does",

@@ -57,27 +57,33 @@ def make_train_net(
     cluster: Cluster,
     divide: bool,
     keep_diffs: bool,
+    output_folder: str,
     **options: Any,
 ) -> Net:
     """Return the train net of this rank; ``options`` are for `Net`.
 
-    With ``divide`` the batch sizes count for all ranks together.
+    With ``divide`` the batch sizes count for all ranks together.  Layers write their files to an
+    ``output_folder``, if there is one.
     """
     spec = train_net(param)
     logger.info("Creating training net from %s", spec.origin)
     if divide:
         divide_batches(spec.param, cluster.size)
+    redirect_outputs(spec.param, output_folder)
     shard = Shard(cluster.rank, cluster.size, "record")
     return Net(spec.param, shard=shard, places=spec.places, keep_diffs=keep_diffs, **options)
 
 
-def make_test_nets(param: caffe_pb2.SolverParameter, cluster: Cluster, **options: Any) -> list[Net]:
-    """Return the test nets of this rank; ``options`` are for `Net`."""
+def make_test_nets(
+    param: caffe_pb2.SolverParameter, cluster: Cluster, output_folder: str, **options: Any
+) -> list[Net]:
+    """Return the test nets of this rank; the arguments are those of `make_train_net`."""
     made = []
     # Tests are spread over ranks batch by batch, so the batches stay the prototxt's.
     shard = Shard(cluster.rank, cluster.size, "batch")
     for number, spec in enumerate(test_nets(param)):
         logger.info("Creating test net (#%d) specified by %s", number, spec.origin)
+        redirect_outputs(spec.param, output_folder)
         net = Net(spec.param, shard=shard, places=spec.places, **options)
         net.debug_info = param.debug_info
         if param.eval_type == "detection":
@@ -150,3 +156,13 @@ def divide_batches(param: caffe_pb2.NetParameter, ranks: int) -> None:
                     f"divided by {ranks} ranks"
                 )
             value.batch_size //= ranks
+
+
+def redirect_outputs(param: caffe_pb2.NetParameter, folder: str) -> None:
+    """Let the layers that write files write them to ``folder``, unless that is empty, in place."""
+    for layer in param.layer if folder else ():
+        if layer.hdf5_output_param.file_name:
+            layer.hdf5_output_param.file_name = f"{folder}/{layer.name.replace('/', '_')}.h5"
+        save = layer.detection_output_param.save_output_param
+        if save.output_directory:
+            save.output_directory = folder

@@ -48,20 +48,20 @@ def check_prefix(param: caffe_pb2.SolverParameter) -> None:
 
 
 @contextmanager
-def holding_prefix(param: caffe_pb2.SolverParameter) -> Iterator[None]:
+def holding_prefix(param: caffe_pb2.SolverParameter) -> Iterator[str]:
     """Keep other trainings from the solver's snapshot prefix, if it writes snapshots by itself.
 
-    Raises UsageError when another process has the prefix.
+    Gives an empty string.  Raises UsageError when another process has the prefix.
     """
     writes = param.snapshot or param.snapshot_after_train or param.best_output
     if not param.snapshot_prefix or not writes:
-        yield
+        yield ""
         return
     hold = prefixes.take(param.snapshot_prefix, launch_name(), prefixes.PATIENCE_SECONDS)
     if hold.owner is not None:
         raise UsageError(f"{_in_use(hold)}; end that one, or choose another snapshot_prefix")
     try:
-        yield
+        yield ""
     finally:
         del hold  # also where an error's traceback keeps this frame
 

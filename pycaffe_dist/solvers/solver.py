@@ -44,7 +44,8 @@ class Solver:
     updates run on ``device``, by default the current one.  With ``divide_batches`` the prototxt's
     batch sizes count for all ranks together.  The newest ``keep`` snapshots stay (0: all).
     A loss that is NaN or infinite ends the run, unless ``stop_at_nan`` is False.  ``keep_diffs``
-    lets the train net's diffs be read after backward, at the price of memory (see `Net`).
+    lets the train net's diffs be read after backward, at the price of memory (see `Net`).  Layers
+    write their files to ``output_folder``, if that is not empty.
     ``action_source`` says in every iteration whether to stop or snapshot; ``callbacks`` are
     called at their moments.  ``by_hand`` is true in loops that call `apply_update` themselves.
     Raises PcaffeError of the kind that fits when a net, field or weight file is unusable.
@@ -61,6 +62,7 @@ class Solver:
         keep: int = 0,
         stop_at_nan: bool = True,
         keep_diffs: bool = False,
+        output_folder: str = "",
         device: devices.Device | None = None,
     ):
         logger.info("Initializing solver from parameters: \n%s", text.to_text(param).rstrip())
@@ -83,6 +85,7 @@ class Solver:
         self.profiler = Profiler()
         seed = sharing.agree_on_seed(param, self.cluster)
         options = {"dtype": dtype, "seed": seed, "device": self.device}
+        options["output_folder"] = output_folder
         self.net = nets.make_train_net(param, self.cluster, divide_batches, keep_diffs, **options)
         self.test_nets = nets.make_test_nets(param, self.cluster, **options)
         self.state = TrainState(

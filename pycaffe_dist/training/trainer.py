@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from pycaffe_dist import log
@@ -21,7 +21,7 @@ from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.callbacks import Callback
 from pycaffe_dist.solvers.snapshots import holding_prefix, resolve
 from pycaffe_dist.threads import set_threads, thread_count
-from pycaffe_dist.training import elastic
+from pycaffe_dist.training import elastic, trial
 from pycaffe_dist.training.consistency import WeightCheck, check_nets, check_options, check_solvers
 from pycaffe_dist.training.elastic import Attempt
 from pycaffe_dist.training.engine import make_engine
@@ -63,6 +63,7 @@ def _train(
     set_threads(options.threads or cluster.threads)
     check_options(cluster, options)
     param = _solver_param(options)
+    prefix = param.snapshot_prefix
     chosen = choose_device(
         options.gpu,
         param.solver_mode == caffe_pb2.SolverParameter.GPU,
@@ -70,17 +71,29 @@ def _train(
         local_rank=cluster.local_rank,
         local_size=cluster.local_size,
     )
-    with holding_prefix(param) if cluster.rank == 0 else nullcontext():
+    with _place(options, param, cluster) as folder:
         goes_on = bool(cluster.max(int(attempt.checkpoint is not None)))
         snapshot = "" if goes_on else _find_snapshot(options, param, cluster)
         with log.silent() if goes_on else nullcontext():
-            solver = _solver_for(options, param, cluster, chosen, snapshot)
+            solver = _solver_for(options, param, cluster, chosen, snapshot, folder)
         try:
             if cluster.is_elastic:
                 attempt.begin(solver, goes_on, options.cluster.elastic)
-            _run(solver, options, cluster, snapshot, action_source, callbacks)
+            if options.check:
+                trial.run(solver, snapshot, prefix)
+            else:
+                _run(solver, options, cluster, snapshot, action_source, callbacks)
         finally:
             solver.close()
+
+
+def _place(
+    options: TrainOptions, param: caffe_pb2.SolverParameter, cluster: Cluster
+) -> AbstractContextManager[str]:
+    """Return a context that gives the folder for all files if it is not the user's, else none."""
+    if options.check:
+        return trial.elsewhere(param, cluster.rank)
+    return holding_prefix(param) if cluster.rank == 0 else nullcontext("")
 
 
 def _solver_for(
@@ -89,8 +102,14 @@ def _solver_for(
     cluster: Cluster,
     chosen: Device,
     snapshot: str,
+    folder: str,
 ) -> Solver:
-    """Return the solver that ``options`` describe; it will resume from ``snapshot``."""
+    """Return the solver that ``options`` describe; it will resume from ``snapshot``.
+
+    All its files go to ``folder``, if there is one.
+    """
+    if folder:
+        param.snapshot_prefix = f"{folder}/check"
     if snapshot or options.weights:
         # As in Caffe, these replace the solver's own.
         param.ClearField("weights")
@@ -104,6 +123,7 @@ def _solver_for(
         divide_batches=options.global_batch,
         keep=options.keep,
         stop_at_nan=options.stop_at_nan,
+        output_folder=folder,
         device=chosen,
     )
 
@@ -154,6 +174,7 @@ def make_solver(
     keep: int = 0,
     stop_at_nan: bool = True,
     keep_diffs: bool = False,
+    output_folder: str = "",
     device: Device = HOST,
 ) -> Solver:
     """Return a solver of a SolverParameter on this rank; see Solver for the options.
@@ -180,6 +201,7 @@ def make_solver(
         keep=keep,
         stop_at_nan=stop_at_nan,
         keep_diffs=keep_diffs,
+        output_folder=output_folder,
         device=device,
     )
     check_nets(cluster, solver)
@@ -219,6 +241,10 @@ def _solver_param(options: TrainOptions) -> caffe_pb2.SolverParameter:
         param.random_seed = options.seed
     if options.max_time is not None:
         param.max_time = options.max_time
+    if options.keep_best:
+        param.best_output = options.keep_best
+    if not param.HasField("max_iter"):
+        raise UsageError(f"{options.solver}: has no max_iter, the number of iterations to train")
     return param
 
 

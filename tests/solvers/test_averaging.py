@@ -105,7 +105,9 @@ def test_tests_use_the_means(tmp_path):
 
 
 def test_before_the_first_mean_the_weights_count(tmp_path):
-    solver = with_norm(tmp_path, "averaging: 'SWA' averaging_start: 9 test_iter: 1 test_interval: 2")
+    solver = with_norm(
+        tmp_path, "averaging: 'SWA' averaging_start: 9 test_iter: 1 test_interval: 2"
+    )
     solver.step(3)
     path = solver.snapshot()
     for place in (weights_of(solver.test_nets[0]), weights_in(path)):
@@ -162,9 +164,7 @@ def test_a_checkpoint_has_the_means(tmp_path):
     whole.step(3)
     other.step(3)
     assert other.state.average.count == 7
-    for mine, theirs in zip(
-        whole.state.average.arrays, other.state.average.arrays, strict=True
-    ):
+    for mine, theirs in zip(whole.state.average.arrays, other.state.average.arrays, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 

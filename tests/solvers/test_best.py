@@ -104,7 +104,10 @@ def test_a_file_that_cannot_be_written_costs_one_line(tmp_path, caplog):
     ("fields", "message"),
     [
         (f"{TEST} best_output: 'los'", "no test net has an output 'los'; did you mean 'loss'"),
-        (f"{TEST} best_output: 'x'", "no test net has an output 'x'; the test nets' outputs are: l"),
+        (
+            f"{TEST} best_output: 'x'",
+            "no test net has an output 'x'; the test nets' outputs are: l",
+        ),
         ("best_output: 'loss'", "no test net has an output 'loss'; .* outputs are: none"),
         ("patience: 3", "patience and best_is need a best_output"),
         (f"{TEST} best_output: 'loss' patience: -1", "patience must be at least 0, found -1"),
