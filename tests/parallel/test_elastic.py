@@ -37,6 +37,7 @@ SOLVER = """
 net: 'net.prototxt' base_lr: 0.05 momentum: 0.9 weight_decay: 0.001 lr_policy: 'step' gamma: 0.5
 stepsize: 5 display: 1 max_iter: 12 snapshot: 6 solver_mode: CPU random_seed: 3
 test_iter: 3 test_interval: 4 snapshot_prefix: '%s'
+averaging: 'EMA' averaging_decay: 0.8 best_output: 'loss'
 """
 LAST = 12
 PROGRAM = Path(__file__).with_name("programs") / "faulty.py"
@@ -74,14 +75,16 @@ def train(
 
 
 def assert_same(folder: Path, one: str, other: str, at: int = LAST) -> None:
-    """Check that two runs have the same weights and history, bit for bit."""
+    """Check that two runs have the same weights, means of them, and history, bit for bit."""
     first, second = (load_weights(folder / f"{p}_iter_{at}.caffemodel") for p in (one, other))
     for mine, theirs in zip(first, second, strict=True):
         for a, b in zip(mine.blobs, theirs.blobs, strict=True):
             np.testing.assert_array_equal(a, b, err_msg=mine.name)
     first, second = (load_state(folder / f"{p}_iter_{at}.solverstate") for p in (one, other))
-    for a, b in zip(first.history, second.history, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert first.averaged == second.averaged
+    for arrays in ("history", "weights"):
+        for a, b in zip(getattr(first, arrays), getattr(second, arrays), strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.long

@@ -90,14 +90,16 @@ def assert_same_bits(folder: Path, one: str, other: str, suffix: str = "") -> No
     assert_same_weights(folder, one, other, suffix)
     first, second = (load_state(folder / f"{p}{LAST}.solverstate{suffix}") for p in (one, other))
     assert first.current_step == second.current_step
-    for mine, theirs in zip(first.history, second.history, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    assert first.averaged == second.averaged
+    for arrays in ("history", "weights"):
+        for mine, theirs in zip(getattr(first, arrays), getattr(second, arrays), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
     mine, theirs = (
         companion.load(companion.path_of(folder / f"{p}{LAST}.solverstate{suffix}"))
         for p in (one, other)
     )
     assert mine.by_rank == theirs.by_rank
-    assert mine.tested == theirs.tested
+    assert (mine.tested, mine.best) == (theirs.tested, theirs.best)
 
 
 def assert_same_weights(folder: Path, one: str, other: str, suffix: str = "") -> None:
@@ -114,6 +116,9 @@ def assert_same_weights(folder: Path, one: str, other: str, suffix: str = "") ->
         (1, "iter_size: 2"),
         (2, "type: 'Nesterov'"),
         (4, ""),
+        (1, "type: 'Lion' averaging: 'EMA' averaging_decay: 0.8 snapshot_format: HDF5"),
+        (2, "type: 'AdamW' averaging: 'EMA' averaging_decay: 0.8 best_output: 'loss' patience: 9"),
+        (4, "averaging: 'SWA' averaging_start: 2 averaging_period: 3 best_output: 'loss'"),
     ],
 )
 def test_bit_for_bit(folder, ranks, solver):
