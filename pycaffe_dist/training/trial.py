@@ -80,7 +80,7 @@ def run(solver: Solver, snapshot: str, prefix: str) -> None:
         free = shutil.disk_usage(Path(prefix).parent).free
         print("The solver, its nets and its data are in order. The whole run will take about:")
         for name, value in _lines(plan, costs, solver.param.max_time, solver.cluster.size, free):
-            print(f"{name:<24}  {value}")
+            print(f"{name:<12}  {value}")
 
 
 def _measure(solver: Solver) -> Costs:
@@ -116,8 +116,10 @@ def _lines(
     yield "time", f"{_duration(total)}, if data are read as fast"
     for what, seconds in costs.seconds.items():
         if counts[what]:
-            each = f"{_duration(counts[what] * seconds)}, {seconds:.2g} s each"
-            yield f"  {counts[what]} {what}", each
+            yield (
+                f"  {what}",
+                f"{_duration(counts[what] * seconds)}: {counts[what]} of {seconds:.2g} s",
+            )
     if 0 < max_time < total:
         yield "  max_time", f"ends the run after {_duration(max_time)}"
     yield "memory", _bytes(costs.memory) + (f" on each of {ranks} ranks" if ranks > 1 else "")

@@ -231,3 +231,20 @@ def test_a_failing_rank_ends_the_run_and_says_which(folder):
 def test_a_wrong_flag_gives_one_message(folder):
     output = run(["pcaffe", "train", "--sover=x"], folder, 3, expect_failure=True)
     assert output.count("unknown flag --sover; did you mean '--solver'?") == 1
+
+
+def test_a_check_on_several_ranks(folder):
+    """Rank 0 alone prints what the run will take; no rank leaves a file."""
+    (folder / "checked.prototxt").write_text(LENET % BATCH)
+    solver = SOLVER % ("checked.prototxt", ITERATIONS, "checked")
+    tests = " test_iter: 5 test_interval: 4 averaging: 'SWA' best_output: 'accuracy'"
+    (folder / "checked_solver.prototxt").write_text(solver + tests)
+    output = run_pcaffe(2, ["train", "--solver=checked_solver.prototxt", "--check"], folder)
+    assert output.count("The whole run will take about:") == 1
+    for what, count in (("iterations", 20), ("tests", 6), ("snapshots", 1)):
+        assert re.search(rf"^  {what} .*: {count} of ", output, re.MULTILINE), output
+    assert " on each of 2 ranks" in output
+    assert sorted(path.name for path in folder.glob("checked*")) == [
+        "checked.prototxt",
+        "checked_solver.prototxt",
+    ]
