@@ -3,9 +3,12 @@
 // The scale and regularization of the raw gradient, and the learning rate.
 template <typename P> struct Settings { P scale, l2, l1, rate; };
 
+template <typename P> __device__ __forceinline__ P decay(P w, const Settings<P>& s) {
+  return w > 0 ? s.l2 * w + s.l1 : w < 0 ? s.l2 * w - s.l1 : s.l2 * w;
+}
+
 template <typename P> __device__ __forceinline__ P gradient(P d, P w, const Settings<P>& s) {
-  const P g = s.scale * d + s.l2 * w;
-  return w > 0 ? g + s.l1 : w < 0 ? g - s.l1 : g;
+  return s.scale * d + decay(w, s);
 }
 
 // Each method's update of one element.
@@ -72,11 +75,6 @@ __device__ __forceinline__ void adam(P& w, P& d, P& m, P& v, const Settings<P>& 
   v = variance;
   d = step;
   w -= step;
-}
-
-// The decay that joins the step.
-template <typename P> __device__ __forceinline__ P decay(P w, const Settings<P>& s) {
-  return w > 0 ? s.l2 * w + s.l1 : w < 0 ? s.l2 * w - s.l1 : s.l2 * w;
 }
 
 template <typename P>

@@ -22,14 +22,19 @@ _GRAIN = 16384
 
 
 @jit
-def _gradient(d, w, scale, l2, l1):
-    g = scale * d + l2 * w
+def _decay(w, l2, l1):
+    decay = l2 * w
     if l1 != 0:
         if w > 0:
-            g += l1
+            decay += l1
         elif w < 0:
-            g -= l1
-    return g
+            decay -= l1
+    return decay
+
+
+@jit
+def _gradient(d, w, scale, l2, l1):
+    return scale * d + _decay(w, l2, l1)
 
 
 @jit
@@ -96,12 +101,6 @@ def _adam(begin, end, w, d, m, v, scale, l2, l1, rate, beta1, beta2, delta):
         step = rate * (m[i] / (sqrt(v[i]) + delta))
         d[i] = step
         w[i] -= step
-
-
-@jit
-def _decay(w, l2, l1):
-    zero = w * 0
-    return _gradient(zero, w, zero, l2, l1)
 
 
 @jit

@@ -67,7 +67,9 @@ def _weight_blobs(path: str) -> dict[str, np.ndarray]:
 
 
 def _state_blobs(path: str) -> dict[str, np.ndarray]:
-    return {f"history[{i}]": blob for i, blob in enumerate(load_state(path).history)}
+    state = load_state(path)
+    kinds = (("history", state.history), ("weights", state.weights))
+    return {f"{kind}[{i}]": blob for kind, blobs in kinds for i, blob in enumerate(blobs)}
 
 
 def _difference(name: str, one: np.ndarray | None, two: np.ndarray | None) -> Difference:

@@ -14,6 +14,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.device import use
 from pycaffe_dist.kernels.update import blend
+from pycaffe_dist.log import logger
 from pycaffe_dist.net import Net
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class WeightAverage:
 
     def add(self) -> None:
         """Let the present weights count."""
+        if not self.count:
+            logger.info("Tests and snapshots have means of the weights: %s", self._param.averaging)
         share = self._next_share()
         with use(self._net.device):
             for parameter, mean in zip(self._net.parameters, self._means):

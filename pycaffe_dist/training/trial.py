@@ -58,12 +58,12 @@ class Plan:
 class Costs:
     """What a trial has measured: seconds by action, and bytes.
 
-    ``memory`` is the most of any rank's, ``gpu`` 0 without a GPU, ``snapshot`` the files' size.
+    ``memory`` is the most of any rank's, ``gpu`` None without a GPU, ``snapshot`` the files' size.
     """
 
     seconds: dict[str, float]
     memory: int
-    gpu: int
+    gpu: int | None
     snapshot: int
 
 
@@ -102,7 +102,7 @@ def _measure(solver: Solver) -> Costs:
     return Costs(
         seconds=seconds,
         memory=int(cluster.max(np.array(_memory()))),
-        gpu=device.memory().held if device.is_gpu else 0,
+        gpu=device.memory().held if device.is_gpu else None,
         snapshot=sum(path.stat().st_size for path in files),
     )
 
@@ -123,7 +123,7 @@ def _lines(
     if 0 < max_time < total:
         yield "  max_time", f"ends the run after {_duration(max_time)}"
     yield "memory", _bytes(costs.memory) + (f" on each of {ranks} ranks" if ranks > 1 else "")
-    if costs.gpu:
+    if costs.gpu is not None:
         yield "GPU memory", _bytes(costs.gpu)
     if plan.snapshots:
         of_all = f"{_bytes(plan.snapshots * costs.snapshot)}, {_bytes(costs.snapshot)} a snapshot"

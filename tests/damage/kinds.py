@@ -70,7 +70,8 @@ _WEIGHTS = [
     LayerWeights(name, kind, [_numbers.random(shape, np.float32), _numbers.random(4, np.float32)])
     for name, kind, shape in (("conv", "Convolution", (4, 3, 3, 3)), ("ip", "InnerProduct", (4, 9)))
 ]
-_STATE = SolverStateData(50, "small.caffemodel", 2, [w for layer in _WEIGHTS for w in layer.blobs])
+_ARRAYS = [w for layer in _WEIGHTS for w in layer.blobs]
+_STATE = SolverStateData(50, "small.caffemodel", 2, _ARRAYS, averaged=7, weights=_ARRAYS)
 _PIXELS = _numbers.integers(0, 256, (20, 24, 3), np.uint8)
 
 

@@ -8,6 +8,7 @@ import pytest
 from tiny import tiny_solver
 
 from pycaffe_dist.snapshot.caffemodel import load_weights
+from pycaffe_dist.training import trial
 
 METHODS = ("adadelta", "adagrad", "adam", "nesterov", "rmsprop", "sgd", "sgd_iter_size")
 
@@ -51,3 +52,10 @@ def test_decoupled_decay_and_means_equal_the_cpus(method, gpu, tmp_path):
     assert len(found[gpu]) == 4
     for mine, theirs in zip(found[gpu], found[None], strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_check_prints_the_memory_of_the_gpu(gpu, tmp_path, capsys):
+    solver = tiny_solver(tmp_path, "test_iter: 2 test_interval: 3", device=gpu)
+    solver.param.snapshot_prefix = f"{tmp_path}/check"
+    trial.run(solver, "", f"{tmp_path}/tiny")
+    assert "\nGPU memory  " in capsys.readouterr().out
