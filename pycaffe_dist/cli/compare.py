@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.cli.flags import FlagParser, add_flag, add_json_flag
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,18 +28,14 @@ def add_flags(parser: FlagParser) -> None:
         metavar="X",
         help="exit with status 0 up to this relative difference, with 1 beyond it",
     )
+    add_json_flag(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the differences; status 1 when there are any; raises PcaffeError."""
-    from pycaffe_dist.reports.compare import compare, worst_per_layer
+    from pycaffe_dist.reports.compare import compare
+    from pycaffe_dist.reports.results import show
 
-    blobs = compare(options.first, options.second)
-    rows = blobs if options.blobs else worst_per_layer(blobs)
-    width = max((len(row.name) for row in rows), default=0)
-    for row in rows:
-        values = row.note or f"largest {row.largest:.3g}, relative {row.relative:.3g}"
-        print(f"{row.name:<{width}}  {values}")
-    different = [b for b in blobs if b.note or b.relative > options.tolerance]
-    print(f"{len(blobs) - len(different)} of {len(blobs)} blobs are the same")
-    return 1 if different else 0
+    found = compare(options.first, options.second, options.tolerance, options.blobs)
+    show(found, options.json)
+    return 0 if found.same == found.compared else 1

@@ -313,6 +313,11 @@ def _add(parser: FlagParser, flag: Flag) -> None:
     )
 
 
+def add_json_flag(parser: FlagParser) -> None:
+    """Give ``parser`` --json, for a command that prints its result by `reports.results.show`."""
+    add_flag(parser, "json", bool, help="print the result as JSON instead of a table")
+
+
 def require_not_negative(options: argparse.Namespace, names: Iterable[str]) -> None:
     """Raise UsageError when one of these flags has a value below 0."""
     for name in names:

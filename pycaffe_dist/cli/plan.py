@@ -9,7 +9,13 @@ from __future__ import annotations
 
 import argparse
 
-from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, add_settings_flags
+from pycaffe_dist.cli.flags import (
+    FlagParser,
+    add_caffe_flags,
+    add_flag,
+    add_json_flag,
+    add_settings_flags,
+)
 from pycaffe_dist.config import ExchangeSettings, Overlap, TrainOptions, Wire
 from pycaffe_dist.errors import UsageError
 
@@ -61,6 +67,7 @@ def add_flags(parser: FlagParser) -> None:
         wire="the number format of gradients in messages",
     )
     add_flag(parser, "threads", int, default=0, metavar="N", help="threads; 0 is all cores")
+    add_json_flag(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.comm.measured import Link
     from pycaffe_dist.planning import prediction
     from pycaffe_dist.planning.search import Workload
+    from pycaffe_dist.reports.results import show
     from pycaffe_dist.threads import set_threads
 
     if options.threads:
@@ -89,10 +97,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             times = prediction.measure_times(net, param, options.iterations)
         workload = Workload(times, param.iter_size, Overlap(options.overlap))
-        arguments = net, workload, imagined, options.exchange
-        print(prediction.predict(*arguments)[0])
-        print()
-        print(prediction.curve_table(prediction.curve(*arguments)))
+        show(prediction.forecast(net, workload, imagined, options.exchange), options.json)
     finally:
         net.close()
     return 0

@@ -1,6 +1,7 @@
 """Score a trained net.
 
-Prints every batch's outputs and their means.  Under mpirun the batches are spread over the ranks.
+Prints the outputs' means over all batches; the log has those of every batch.  Under mpirun the
+batches are spread over the ranks.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, split_list
+from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_json_flag, split_list
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import fmt, logger
 
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 
     from pycaffe_dist.comm.cluster import Cluster
     from pycaffe_dist.net import Net
+    from pycaffe_dist.reports.scores import Output, Scores
     from pycaffe_dist.solvers.detections import Detections
 
 
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags."""
     add_caffe_flags(parser, ("model", "weights", "iterations", "gpu", "level", "stage"))
+    add_json_flag(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,6 +41,8 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.data.partition import Shard
     from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.net.precompile import compile_kernels
+    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.reports.scores import Scores
     from pycaffe_dist.schema import caffe_pb2
     from pycaffe_dist.solvers.average_precision import VERSIONS
     from pycaffe_dist.solvers.detections import Detections, write_files
@@ -62,11 +67,14 @@ def run(options: argparse.Namespace) -> int:
             write_files(net, cluster)
         finally:
             net.close()
-    _log_means(net, scores.mean(axis=0).tolist())
-    for name, detected in found.items():
-        for version in VERSIONS:
-            precision = fmt(detected.mean_precision(version))
-            logger.info("%s = %s (mean average precision, %s)", name, precision, version)
+    loss, *means = scores.mean(axis=0).tolist()
+    precisions = {
+        name: {version: detected.mean_precision(version) for version in VERSIONS}
+        for name, detected in found.items()
+    }
+    result = Scores(options.iterations, loss, _outputs(net, means), precisions)
+    _log(result)
+    show(result, options.json)
     return 0
 
 
@@ -98,12 +106,24 @@ def _log_batch(net: Net, batch: int, scores: np.ndarray) -> None:
             logger.info("Batch %d, %s = %s", batch, name, fmt(value))
 
 
-def _log_means(net: Net, means: list[float]) -> None:
+def _outputs(net: Net, means: list[float]) -> tuple[Output, ...]:
+    from pycaffe_dist.reports.scores import Output
     from pycaffe_dist.solvers.testing import by_output
 
-    logger.info("Loss: %s", fmt(means[0]))
-    for name, values in by_output(net, means[1:]).items():
-        weight = net.blob_losses.get(name, 0.0)
-        for mean in values:
+    return tuple(
+        Output(name, tuple(values), net.blob_losses.get(name, 0.0))
+        for name, values in by_output(net, means).items()
+    )
+
+
+def _log(scores: Scores) -> None:
+    """Log the scores in Caffe's words."""
+    logger.info("Loss: %s", fmt(scores.loss))
+    for output in scores.outputs:
+        weight = output.loss_weight
+        for mean in output.means:
             loss = f" (* {fmt(weight)} = {fmt(weight * mean)} loss)" if weight else ""
-            logger.info("%s = %s%s", name, fmt(mean), loss)
+            logger.info("%s = %s%s", output.name, fmt(mean), loss)
+    for name, found in scores.precisions.items():
+        for version, value in found.items():
+            logger.info("%s = %s (mean average precision, %s)", name, fmt(value), version)

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag
+from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, add_json_flag
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import fmt, logger
 
 if TYPE_CHECKING:
     from pycaffe_dist.net import Net
+    from pycaffe_dist.reports.layer_times import NetTimes
 
 
 def add_flags(parser: FlagParser) -> None:
@@ -28,6 +29,7 @@ def add_flags(parser: FlagParser) -> None:
     add_flag(
         parser, "threads", int, default=0, metavar="N", help="threads; 0 is one for every core"
     )
+    add_json_flag(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.cli.nets import open_net
     from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.net.precompile import compile_kernels
+    from pycaffe_dist.reports.results import show
     from pycaffe_dist.schema import caffe_pb2
     from pycaffe_dist.threads import set_threads
 
@@ -49,13 +52,17 @@ def run(options: argparse.Namespace) -> int:
     net = open_net(options, phase, device=chosen)
     try:
         compile_kernels([net])
-        _measure(net, options.iterations)
+        result = _measure(net, options.iterations)
     finally:
         net.close()
+    _log(result)
+    show(result, options.json)
     return 0
 
 
-def _measure(net: Net, iterations: int) -> None:
+def _measure(net: Net, iterations: int) -> NetTimes:
+    from pycaffe_dist.reports.layer_times import LayerTime, NetTimes
+
     logger.info("Performing Forward")
     logger.info("Initial loss: %s", fmt(net.forward()))
     logger.info("Performing Backward")
@@ -72,19 +79,35 @@ def _measure(net: Net, iterations: int) -> None:
         _add_times(backward, net, net.backward_layer, reversed(range(len(names))))
         passed = fmt(_milliseconds(perf_counter() - at))
         logger.info("Iteration: %d forward-backward time: %s ms.", iteration, passed)
-    total = perf_counter() - start
+    mean = _milliseconds((perf_counter() - start) / iterations)
+    layers = tuple(
+        LayerTime(
+            node.name,
+            node.layer.type,
+            _milliseconds(forward[index] / iterations),
+            _milliseconds(backward[index] / iterations),
+        )
+        for index, node in enumerate(net.nodes)
+    )
+    all_forward, all_backward = (
+        _milliseconds(sum(seconds) / iterations) for seconds in (forward, backward)
+    )
+    return NetTimes(iterations, layers, all_forward, all_backward, mean)
+
+
+def _log(times: NetTimes) -> None:
+    """Log the times in Caffe's words."""
     logger.info("Average time per layer: ")
-    for index, name in enumerate(names):
-        for direction, seconds in (("forward", forward[index]), ("backward", backward[index])):
-            mean = fmt(_milliseconds(seconds / iterations))
-            logger.info("%10s\t%s: %s ms.", name, direction, mean)
-    for words, seconds in (
-        ("Forward pass", sum(forward)),
-        ("Backward pass", sum(backward)),
-        ("Forward-Backward", total),
+    for layer in times.layers:
+        for direction, mean in (("forward", layer.forward), ("backward", layer.backward)):
+            logger.info("%10s\t%s: %s ms.", layer.name, direction, fmt(mean))
+    for words, mean in (
+        ("Average Forward pass", times.forward),
+        ("Average Backward pass", times.backward),
+        ("Average Forward-Backward", times.both),
+        ("Total Time", times.both * times.iterations),
     ):
-        logger.info("Average %s: %s ms.", words, fmt(_milliseconds(seconds / iterations)))
-    logger.info("Total Time: %s ms.", fmt(_milliseconds(total)))
+        logger.info("%s: %s ms.", words, fmt(mean))
     logger.info("*** Benchmark ends ***")
 
 

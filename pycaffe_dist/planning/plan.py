@@ -16,6 +16,7 @@ from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.exchange.base import AUTO, Bucket
 from pycaffe_dist.exchange.schedule import buckets_of
 from pycaffe_dist.planning.search import Choice, Workload, best_together, use_buckets
+from pycaffe_dist.table import aligned
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
@@ -94,15 +95,7 @@ class Plan:
         lines.append(
             ("sum", "", f"{moved / 1024:.1f}", "", f"{seconds * 1e3:.3g}", "", "", buckets)
         )
-        widths = [max(map(len, column)) for column in zip(*lines)]
-        left = (True, True, False, True, False, True, False, True)
-        return "\n".join(
-            "  ".join(
-                cell.ljust(width) if to_left else cell.rjust(width)
-                for cell, width, to_left in zip(line, widths, left)
-            ).rstrip()
-            for line in lines
-        )
+        return aligned(lines, left=(0, 1, 3, 5, 7))
 
     def to_bytes(self) -> bytes:
         """Return the plan as JSON."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -11,10 +10,10 @@ from pycaffe_dist.comm.cluster import LocalCluster
 from pycaffe_dist.comm.measured import Link
 from pycaffe_dist.config import ExchangeSettings, Wire
 from pycaffe_dist.errors import UsageError, did_you_mean
-from pycaffe_dist.exchange.base import candidates
+from pycaffe_dist.exchange.base import Exchange, candidates
 from pycaffe_dist.net import Net
 from pycaffe_dist.planning.layer_times import LayerTimes, Times
-from pycaffe_dist.planning.plan import describe, make_plan
+from pycaffe_dist.planning.plan import Plan, describe, make_plan
 from pycaffe_dist.planning.search import Workload, predicted
 from pycaffe_dist.planning.simulation import Iteration
 from pycaffe_dist.profiling import Kind
@@ -22,6 +21,7 @@ from pycaffe_dist.schema import text
 from pycaffe_dist.schema.reading import read_lines
 from pycaffe_dist.solvers import nets
 from pycaffe_dist.solvers.method import Regularization, method_class
+from pycaffe_dist.table import aligned
 
 if TYPE_CHECKING:
     from pycaffe_dist.schema.caffe_pb2 import SolverParameter
@@ -110,47 +110,70 @@ def read_times(path: str, net: Net) -> Times:
 
 def predict(
     net: Net, workload: Workload, imagined: Imagined, exchange: str
-) -> tuple[str, Iteration]:
-    """Return the exchange plan as text, and one iteration on the imagined cluster."""
+) -> tuple[Plan, Iteration]:
+    """Return the exchange plan and one iteration on the imagined cluster."""
+    cluster, exchanges = _imagine(workload, imagined, exchange)
+    plan = make_plan(net.parameters, exchanges, cluster, exchange, workload)
+    return plan, predicted(plan.choice, net.parameters, exchanges, workload, cluster)
+
+
+def _imagine(
+    workload: Workload, imagined: Imagined, exchange: str
+) -> tuple[ImaginedCluster, list[Exchange]]:
     cluster = ImaginedCluster(imagined)
     settings = ExchangeSettings(
         passes=workload.passes, overlap=workload.overlap, wire=imagined.wire
     )
-    exchanges = [kind(cluster, settings) for kind in candidates(exchange, imagined.wire)]
-    plan = make_plan(net.parameters, exchanges, cluster, exchange, workload)
-    iteration = predicted(plan.choice, net.parameters, exchanges, workload, cluster)
-    return f"Exchange plan for {describe(cluster, exchanges)}:\n{plan.table()}", iteration
+    return cluster, [kind(cluster, settings) for kind in candidates(exchange, imagined.wire)]
 
 
-def curve(
-    net: Net, workload: Workload, imagined: Imagined, exchange: str
-) -> list[tuple[int, Iteration]]:
-    """Return one iteration on 1, 2, 4, … ranks and on all of the imagined cluster."""
+@dataclass(frozen=True)
+class Speed:
+    """One iteration on a number of ranks.
+
+    ``speedup`` is of samples per second, with fixed batches.
+    """
+
+    ranks: int
+    iteration: Iteration
+    speedup: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A net on an imagined cluster: the exchange of each parameter, and the speed of less of it."""
+
+    cluster: str
+    plan: Plan
+    speeds: tuple[Speed, ...]
+
+    def table(self) -> str:
+        """Return the plan and the speeds as text."""
+        lines: list[tuple[str, ...]] = [
+            ("ranks", "ms", "computing", "wire", "waiting", "speed-up", "efficiency")
+        ]
+        for speed in self.speeds:
+            found = speed.iteration
+            seconds = [
+                f"{1e3 * value:.3f}"
+                for value in (found.total, found.computing, found.wire, found.waiting)
+            ]
+            efficiency = f"{100 * speed.speedup / speed.ranks:.0f} %"
+            lines.append((str(speed.ranks), *seconds, f"{speed.speedup:.2f}", efficiency))
+        plan = f"Exchange plan for {self.cluster}:\n{self.plan.table()}"
+        return f"{plan}\n\n{aligned(lines, left=())}"
+
+
+def forecast(net: Net, workload: Workload, imagined: Imagined, exchange: str) -> Forecast:
+    """Return the forecast for 1, 2, 4, … ranks and for all of the imagined cluster."""
     counts = [2**power for power in range(imagined.ranks.bit_length()) if 2**power < imagined.ranks]
-    return [
-        (ranks, predict(net, workload, replace(imagined, ranks=ranks), exchange)[1])
+    found = [
+        (ranks, *predict(net, workload, replace(imagined, ranks=ranks), exchange))
         for ranks in [*counts, imagined.ranks]
     ]
-
-
-def curve_table(iterations: Sequence[tuple[int, Iteration]]) -> str:
-    """Return the curve as text; speed-ups are of samples per second, with fixed batches."""
-    alone = iterations[0][1].total
-    lines: list[tuple[str, ...]] = [
-        ("ranks", "ms", "computing", "wire", "waiting", "speed-up", "efficiency")
-    ]
-    for ranks, found in iterations:
-        speedup = ranks * alone / found.total
-        seconds = (found.total, found.computing, found.wire, found.waiting)
-        lines.append(
-            (
-                str(ranks),
-                *(f"{1e3 * value:.3f}" for value in seconds),
-                f"{speedup:.2f}",
-                f"{100 * speedup / ranks:.0f} %",
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines
+    alone = found[0][2].total
+    speeds = (
+        Speed(ranks, iteration, ranks * alone / iteration.total) for ranks, _, iteration in found
     )
+    words = describe(*_imagine(workload, imagined, exchange))
+    return Forecast(words, found[-1][1], tuple(speeds))

@@ -10,6 +10,7 @@ import numpy as np
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.snapshot.caffemodel import load_weights
 from pycaffe_dist.snapshot.solverstate import load_state
+from pycaffe_dist.table import aligned
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,35 @@ class Difference:
     note: str = ""
 
 
-def compare(first: str, second: str) -> list[Difference]:
-    """Return the differences between two .caffemodel or two .solverstate files, blob by blob.
+@dataclass(frozen=True)
+class Comparison:
+    """Differences, and how many of the blobs that were compared are the same."""
 
-    Binary and HDF5 files may be mixed.  Raises PcaffeError for unreadable files, and UsageError for
-    weights with a solver state.
+    differences: tuple[Difference, ...]
+    compared: int
+    same: int
+
+    def table(self) -> str:
+        """Return a line for each difference, and the sum."""
+        rows = [
+            (row.name, row.note or f"largest {row.largest:.3g}, relative {row.relative:.3g}")
+            for row in self.differences
+        ]
+        return aligned(rows, left=(0, 1)) + f"\n{self.same} of {self.compared} blobs are the same"
+
+
+def compare(first: str, second: str, tolerance: float = 0.0, by_blob: bool = False) -> Comparison:
+    """Compare two .caffemodel or two .solverstate files, by layer or ``by_blob``.
+
+    Blobs are the same up to the relative difference ``tolerance``.  Binary and HDF5 files may be
+    mixed.  Raises PcaffeError for unreadable files, and UsageError for weights with a solver state.
     """
+    found = _differences(first, second)
+    same = sum(not blob.note and blob.relative <= tolerance for blob in found)
+    return Comparison(tuple(found if by_blob else worst_per_layer(found)), len(found), same)
+
+
+def _differences(first: str, second: str) -> list[Difference]:
     kinds = {_is_state(path) for path in (first, second)}
     if len(kinds) > 1:
         raise UsageError(f"cannot compare weights with a solver state: {first}, {second}")

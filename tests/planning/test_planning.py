@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -52,13 +53,13 @@ def test_an_iteration_worked_out_by_hand(net, solver):
     assert found.wire == pytest.approx(66.606e-3)
     assert found.computing == pytest.approx(9.1101e-3)
     assert found.total == pytest.approx(8e-3 + 66.606e-3 + 1e-3)
-    assert plan.startswith("Exchange plan for 4 ranks on 4 hosts (latency 0 us, 10 MB/s):")
+    assert set(plan.choice.values()) == {"allreduce"}
 
 
 def test_factors_take_the_place_of_the_large_gradient(net, solver):
     times = prediction.read_times(str(solver.parent / "times"), net)
     plan, found = prediction.predict(net, Workload(times), IMAGINED, "auto")
-    rows = {line.split()[0]: line.split()[3] for line in plan.splitlines()[2:-1]}
+    rows = plan.choice
     assert rows["large[0]"] == "sufficient_factor"
     assert rows["large[1]"] == rows["small[1]"] == "allreduce"
     # A product of 8 samples is 1.6 MFLOP, 0.2 ms: backward has one less, and four come after it.
@@ -78,8 +79,8 @@ def test_exchanges_hidden_by_backward_cost_nothing(tmp_path):
     workload = Workload(Times((0.0,) * 4, (0.0, 0.3, 0.02, 0.0), 0.0))
     imagined = prediction.Imagined(2, Link(0.0, 4e6), 3e7)
     plan, found = prediction.predict(net, workload, imagined, "auto")
-    assert re.search(r"(?m)^small\[0\] .* allreduce +30 .*hidden behind backward$", plan)
-    assert re.search(r"(?m)^large\[0\] .* sufficient_factor ", plan)
+    assert re.search(r"(?m)^small\[0\] .* allreduce +30 .*hidden behind backward$", plan.table())
+    assert re.search(r"(?m)^large\[0\] .* sufficient_factor ", plan.table())
     as_factors = prediction.predict(net, workload, imagined, "sufficient_factor")[1]
     # Backward keeps a product of 8 samples, 16 ms; one of 16 would take 32 after it, of which 8.8
     # pass while the first weight's factors are on the wire.
@@ -94,19 +95,20 @@ def test_messages_that_slow_computing_down_are_few(net, monkeypatch, per_message
     monkeypatch.setattr("pycaffe_dist.planning.search.contention_of", lambda cluster: contention)
     workload = Workload(Times((0.0,) * 4, (0.0, 0.01, 0.1, 0.0), 0.0))
     plan, _ = prediction.predict(net, workload, prediction.Imagined(2, Link(0.0, 1e9), 1e6), "auto")
-    assert plan.splitlines()[-1].endswith(f"together up to {kib} KiB")
+    assert plan.table().endswith(f"together up to {kib} KiB")
 
 
 def test_the_curve_ends_at_the_ranks_that_were_asked_for(net, solver):
     times = prediction.read_times(str(solver.parent / "times"), net)
-    curve = prediction.curve(
-        net, Workload(times), prediction.Imagined(6, Link(0.0, 1e7), 8e9), "allreduce"
-    )
-    assert [ranks for ranks, _ in curve] == [1, 2, 4, 6]
-    alone, two = curve[0][1], curve[1][1]
+    imagined = prediction.Imagined(6, Link(0.0, 1e7), 8e9)
+    found = prediction.forecast(net, Workload(times), imagined, "allreduce")
+    assert [speed.ranks for speed in found.speeds] == [1, 2, 4, 6]
+    alone, two = (speed.iteration for speed in found.speeds[:2])
     assert (alone.total, alone.wire) == (pytest.approx(9.1101e-3), 0)
     assert two.total == pytest.approx(8e-3 + 44.404e-3 + 1e-3)
-    heading, first, second, *_ = prediction.curve_table(curve).splitlines()
+    plan, curve = found.table().split("\n\n")
+    assert plan.startswith("Exchange plan for 6 ranks on 6 hosts (latency 0 us, 10 MB/s):")
+    heading, first, second, *_ = curve.splitlines()
     assert heading.split()[-2:] == ["speed-up", "efficiency"]
     assert first.split()[-3:] == ["1.00", "100", "%"]
     assert float(second.split()[-3]) == pytest.approx(2 * 9.1101 / 53.404, abs=0.005)
@@ -141,6 +143,10 @@ def test_the_command_prints_plan_and_curve(solver, capsys):
     plan, curve = capsys.readouterr().out.split("\n\n")
     assert "8 ranks on 8 hosts (latency 20 us, 125 MB/s" in plan
     assert [line.split()[0] for line in curve.splitlines()] == ["ranks", "1", "2", "4", "8"]
+    assert main(["plan", *flags, "--json", "--minloglevel=3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [speed["ranks"] for speed in found["speeds"]] == [1, 2, 4, 8]
+    assert {row["key"] for row in found["plan"]["rows"]} >= {"large[0]", "small[1]"}
 
 
 def test_accumulated_gradients_go_as_gradients(tmp_path, capsys):

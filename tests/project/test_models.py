@@ -8,8 +8,8 @@ import pytest
 
 from pycaffe_dist.net import Net
 from pycaffe_dist.net.rules import with_state
+from pycaffe_dist.net.summary import summarize
 from pycaffe_dist.reports.sources import without_sources
-from pycaffe_dist.reports.summary import summarize
 from pycaffe_dist.schema import caffe_pb2, text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +65,7 @@ def _net(path: str) -> Net:
 )
 def test_numbers_of_learned_parameters(path, learned):
     net = _net(path)
-    assert sum(row.learned for row in summarize(net)) == learned
+    assert sum(row.learned for row in summarize(net).layers) == learned
     net.close()
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pycaffe_dist.layers import Layer
-from pycaffe_dist.net import Net
+from pycaffe_dist.log import logger
+from pycaffe_dist.net.net import Net
+from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.table import RULE, aligned
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,31 @@ class LayerSummary:
     bytes: int
 
 
-def summarize(net: Net) -> list[LayerSummary]:
-    """Return a row for every layer of a net, except splits."""
+@dataclass(frozen=True)
+class Summary:
+    """A net's rows, one for every layer except splits."""
+
+    name: str
+    phase: str
+    layers: tuple[LayerSummary, ...]
+
+    def table(self) -> str:
+        """Return the rows as text, with totals."""
+        rows = self.layers
+        total = [
+            "total",
+            f"{len(rows)} layers",
+            "",
+            f"{sum(row.parameters for row in rows):,}",
+            _short(sum(row.macs for row in rows)),
+            _size(sum(row.bytes for row in rows)),
+        ]
+        head = ["layer", "type", "tops", "parameters", "MACs", "memory"]
+        return aligned([head, RULE, *map(_cells, rows), RULE, total], left=(0, 1, 2))
+
+
+def summarize(net: Net) -> Summary:
+    """Return a net's table."""
     owners = {id(p.blob): p for p in net.parameters}
     seen: set[int] = set()
     rows = []
@@ -39,6 +65,7 @@ def summarize(net: Net) -> list[LayerSummary]:
         if layer.type == "Split":
             continue
         statistics = {id(blob) for blob in layer.statistics_blobs()}
+        in_place = not set(map(id, node.top)).isdisjoint(map(id, node.bottom))
         rows.append(
             LayerSummary(
                 node.name,
@@ -47,12 +74,28 @@ def summarize(net: Net) -> list[LayerSummary]:
                 sum(blob.count for blob in own),
                 sum(blob.count for blob in own if id(blob) not in statistics),
                 _macs(layer, node.bottom, node.top),
-                sum(blob.count * blob.dtype.itemsize for blob in node.top)
-                if not set(map(id, node.top)) & set(map(id, node.bottom))
-                else 0,
+                0 if in_place else sum(blob.count * blob.dtype.itemsize for blob in node.top),
             )
         )
-    return rows
+    return Summary(net.name, caffe_pb2.Phase.Name(net.phase), tuple(rows))
+
+
+def log_layers(net: Net, train_net: Net | None = None) -> None:
+    """Log a net's table; of a test net only the first layer and those that ``train_net`` lacks.
+
+    Batch sizes do not count.
+    """
+    found, words = summarize(net), ""
+    if train_net is not None:
+        known = set(map(_per_sample, summarize(train_net).layers))
+        others = (row for row in found.layers[1:] if _per_sample(row) not in known)
+        rows = (*found.layers[:1], *others)
+        found, words = replace(found, layers=rows), ", the first and those that the train net lacks"
+    logger.info("Layers of net '%s' (%s)%s:\n%s", found.name, found.phase, words, found.table())
+
+
+def _per_sample(row: LayerSummary) -> tuple[Any, ...]:
+    return row.name, row.type, tuple(shape[1:] for shape in row.shapes)
 
 
 def _macs(layer: Layer, bottom: list[Any], top: list[Any]) -> int:
@@ -67,38 +110,15 @@ def _macs(layer: Layer, bottom: list[Any], top: list[Any]) -> int:
     return 0
 
 
-def table(rows: list[LayerSummary]) -> str:
-    """Return the rows as text, with totals."""
-    head = ["layer", "type", "tops", "parameters", "MACs", "memory"]
-    cells = [
-        [
-            row.name,
-            row.type,
-            " ".join("x".join(map(str, shape)) or "1" for shape in row.shapes),
-            f"{row.parameters:,}" if row.parameters else "",
-            _short(row.macs) if row.macs else "",
-            _size(row.bytes) if row.bytes else "",
-        ]
-        for row in rows
+def _cells(row: LayerSummary) -> list[str]:
+    return [
+        row.name,
+        row.type,
+        " ".join("x".join(map(str, shape)) or "1" for shape in row.shapes),
+        f"{row.parameters:,}" if row.parameters else "",
+        _short(row.macs) if row.macs else "",
+        _size(row.bytes) if row.bytes else "",
     ]
-    total = [
-        "total",
-        f"{len(rows)} layers",
-        "",
-        f"{sum(row.parameters for row in rows):,}",
-        _short(sum(row.macs for row in rows)),
-        _size(sum(row.bytes for row in rows)),
-    ]
-    widths = [max(map(len, column)) for column in zip(head, *cells, total)]
-    line = "  ".join("-" * width for width in widths)
-    return "\n".join([_line(head, widths), line, *(_line(c, widths) for c in cells), line,
-                      _line(total, widths)])  # fmt: skip
-
-
-def _line(cells: list[str], widths: list[int]) -> str:
-    left = [cell.ljust(width) for cell, width in zip(cells[:3], widths)]
-    right = [cell.rjust(width) for cell, width in zip(cells[3:], widths[3:])]
-    return "  ".join(left + right).rstrip()
 
 
 def _short(count: float) -> str:

@@ -1,0 +1,41 @@
+"""The results of commands on standard output: as text, or as JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pycaffe_dist import log
+from pycaffe_dist.launch import environment
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    class Result(DataclassInstance, Protocol):
+        """A command's result: a dataclass that can show itself as text."""
+
+        def table(self) -> str:
+            """Return the result as aligned text."""
+            ...
+
+
+def show(result: Result, as_json: bool) -> None:
+    """Print a result on rank 0, whatever is logged: as text, or its fields as one line of JSON.
+
+    In JSON a number that is not finite is null.
+    """
+    if environment.rank():
+        return
+    shown = json.dumps(_plain(dataclasses.asdict(result))) if as_json else result.table()
+    with log.line_removed():
+        print(shown, flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
