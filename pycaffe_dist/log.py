@@ -2,7 +2,8 @@
 
 ``I1121 08:37:34.808195 21316 solver.py:45] Initializing solver from parameters:``
 
-Modules log through ``logger``; numbers in messages go through :func:`fmt`.  The command line calls
+Modules log through ``logger``; numbers in messages go through :func:`fmt`, details have the level
+``DETAIL``, and :func:`status` shows how far a command has come.  The command line calls
 :func:`start`; a Python program that does not keeps Python's own logging rules.  The module itself
 can be called, as pycaffe's ``caffe.log`` is: ``pycaffe_dist.log("a line")``.
 """
@@ -14,6 +15,7 @@ import getpass
 import itertools
 import logging
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -32,8 +34,11 @@ logger = logging.getLogger("pcaffe")
 # glog's four severities, by the numbers of --minloglevel.
 SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
-# The level of information that commands show although they hide their nets' log lines.
-NOTICE = 25
+# The level of glog's VLOG(1): shown with -v 1, and written to log files.
+DETAIL = logging.INFO - 1
+
+# Without a terminal, a line tells how far a command has come when the log was silent for so long.
+_SILENT_SECONDS = 30.0
 
 
 def fmt(number: float) -> str:
@@ -70,20 +75,61 @@ class GlogFormatter(logging.Formatter):
 
 
 class _TerminalHandler(logging.StreamHandler):
-    """Writes to a stream; removes the progress line before and restores it afterwards."""
+    """Writes to a stream; on a terminal, a last line that changes stays below what is written."""
+
+    def __init__(self, stream: TextIO | None = None):
+        super().__init__(stream)
+        self._status = ""
+        self._within_a_line = False  # what a block has written does not end with its line
+        self._written_at = time.monotonic()
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm = sys.modules.get("tqdm")
-        if tqdm is None:
+        with self.line_removed():
             super().emit(record)
+
+    @contextmanager
+    def line_removed(self, ends_line: bool = True) -> Iterator[None]:
+        """Remove the last line while a block writes to the terminal, and restore it if it may."""
+        with self.lock or contextlib.nullcontext():
+            self._draw("")
+            try:
+                yield
+            finally:
+                self._written_at = time.monotonic()
+                self._within_a_line = not ends_line
+                self._draw(self._status)
+
+    def show(self, text: str) -> None:
+        """Show a text as the last line; without a terminal, log it now and then."""
+        with self.lock or contextlib.nullcontext():
+            if self._is_terminal():
+                self._draw(text)
+                self._status = text
+            elif text and time.monotonic() - self._written_at >= _SILENT_SECONDS:
+                logger.info("%s", text)
+
+    def _is_terminal(self) -> bool:
+        return self.stream is not None and self.stream.isatty()
+
+    def _draw(self, text: str) -> None:
+        """Write a text over the last line; an empty one removes it."""
+        if self._within_a_line or not (text or self._status):
             return
-        with tqdm.tqdm.external_write_mode(file=self.stream):
-            super().emit(record)
+        with contextlib.suppress(OSError):
+            columns = shutil.get_terminal_size().columns
+            self.stream.write(f"\r\x1b[K{text[: columns - 1]}")
+            self.stream.flush()
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop a line if the reader is gone or the disk full; show any other error, it is a bug."""
         if self.stream is not None and not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
+
+    def close(self) -> None:
+        """Remove the last line."""
+        if self._status:
+            self.show("")
+        super().close()
 
 
 class _FileHandler(logging.Handler):
@@ -130,11 +176,7 @@ class _FileHandler(logging.Handler):
             f"{self._file.name}: cannot be written: {error.strerror}; lines of the log are dropped"
         )
         record = logger.makeRecord(logger.name, logging.WARNING, __file__, 0, text, (), None)
-        shown = [each for each in logger.handlers if isinstance(each, _TerminalHandler)]
-        if not shown:
-            shown = [_TerminalHandler()]
-            shown[0].setFormatter(GlogFormatter())
-        for handler in shown:
+        for handler in _terminals() or [_TerminalHandler()]:
             handler.handle(record)
 
 
@@ -148,27 +190,63 @@ def start(
     log_dir: str = "",
     to_stream: bool = True,
     debug: bool = False,
+    verbosity: int = 0,
+    threshold: int = logging.ERROR,
 ) -> None:
     """Send pcaffe's log to ``stream`` (standard error); a second call replaces the first.
 
     A rank other than 0 logs warnings and errors only, with its rank in front.  With ``log_dir``,
-    rank 0 also writes a file there, named as glog names it; with ``to_stream`` False only the file.
-    ``debug`` adds tracebacks to errors.  Raises UsageError when the file cannot be written.
+    rank 0 also writes a file there, named as glog names it, details included; with ``to_stream``
+    False, only lines from the level ``threshold`` on then go to the stream.  ``verbosity`` 1 adds
+    details.  ``debug`` adds tracebacks to errors.  Raises UsageError when the file cannot be
+    written.
     """
-    _started.update(
-        level=level, stream=stream, rank=rank, log_dir=log_dir, to_stream=to_stream, debug=debug
-    )
+    _started.update(locals())
+    least = max(level, logging.WARNING) if rank else level
     handlers: list[logging.Handler] = []
     if log_dir and rank == 0:
         handlers.append(_file_handler(Path(log_dir)))
-    if to_stream or not handlers:
-        handlers.append(_TerminalHandler(stream))
+        handlers[0].setLevel(_with_details(least, max(verbosity, 1)))
+    everything = to_stream or not handlers
+    handlers.append(_TerminalHandler(stream))
+    handlers[-1].setLevel(_with_details(least, verbosity) if everything else max(least, threshold))
     stop()
     for handler in handlers:
         handler.setFormatter(GlogFormatter(rank, debug))
         logger.addHandler(handler)
-    logger.setLevel(max(level, logging.WARNING) if rank else level)
+    logger.setLevel(min(handler.level for handler in handlers))
     logger.propagate = False
+
+
+def _with_details(level: int, verbosity: int) -> int:
+    """Return the lowest level to log; glog's VLOG(n) is n below information."""
+    return max(1, logging.INFO - max(0, verbosity)) if level == logging.INFO else level
+
+
+def status(text: str) -> None:
+    """Show how far a command has come; an empty text removes that.
+
+    On a terminal it is the last line, below the log.  Without one it becomes a line of the log when
+    nothing else was written for half a minute.
+    """
+    for handler in _terminals():
+        handler.show(text)
+
+
+@contextmanager
+def line_removed(ends_line: bool = True) -> Iterator[None]:
+    """Remove the line of :func:`status` while a block writes to the terminal itself.
+
+    If what it writes ends within a line, nothing is shown before another block has ended that.
+    """
+    with contextlib.ExitStack() as stack:
+        for handler in _terminals():
+            stack.enter_context(handler.line_removed(ends_line))
+        yield
+
+
+def _terminals() -> list[_TerminalHandler]:
+    return [handler for handler in logger.handlers if isinstance(handler, _TerminalHandler)]
 
 
 def change_rank(rank: int) -> None:

@@ -118,14 +118,16 @@ def test_a_log_file_is_named_as_glog_names_it(stream, tmp_path):
     log.start(stream=stream, log_dir=str(tmp_path))
     log.logger.info("Solving LeNet")
     log.start(level=logging.WARNING, stream=stream, log_dir=str(tmp_path), to_stream=False)
-    log.logger.error("only in the file")
+    log.logger.warning("only in the file")
+    log.logger.error("also on the stream")
     log.stop()
     (file,) = tmp_path.glob(f"pcaffe.*.log.INFO.*.{os.getpid()}")
     assert file.read_text().startswith("Log file created at: ")
     assert file.read_text().splitlines()[-1].endswith("Solving LeNet")
     text = (tmp_path / "pcaffe.INFO").read_text()
-    assert text.splitlines()[-1].endswith("only in the file")
+    assert text.splitlines()[-2].endswith("only in the file")
     assert "only in the file" not in stream.getvalue()
+    assert stream.getvalue().endswith("also on the stream\n")
 
 
 def test_names_of_log_files_are_unique(stream, tmp_path, monkeypatch):
@@ -196,3 +198,79 @@ def test_only_rank_0_writes_a_log_file(stream, tmp_path):
 def test_a_log_folder_that_is_missing(tmp_path):
     with pytest.raises(UsageError, match="cannot write a log file"):
         log.start(log_dir=str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("verbosity", [0, 1])
+def test_details_go_to_the_file_and_on_request_to_the_stream(stream, tmp_path, verbosity):
+    log.start(stream=stream, log_dir=str(tmp_path), verbosity=verbosity)
+    log.logger.log(log.DETAIL, "Setting up conv1")
+    log.logger.info("Solving LeNet")
+    log.stop()
+    shown = [line.partition("] ")[2] for line in stream.getvalue().splitlines()]
+    assert shown == ["Setting up conv1"] * verbosity + ["Solving LeNet"]
+    assert (tmp_path / "pcaffe.INFO").read_text().splitlines()[3][0] == "I"
+    assert "Setting up conv1" in (tmp_path / "pcaffe.INFO").read_text()
+
+
+def test_from_warnings_on_there_are_no_details(stream, tmp_path):
+    log.start(logging.WARNING, stream, log_dir=str(tmp_path), verbosity=1)
+    log.logger.log(log.DETAIL, "Setting up conv1")
+    assert not stream.getvalue()
+    assert "Setting" not in (tmp_path / "pcaffe.INFO").read_text()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def seen(shown: str) -> list[str]:
+    """Return the lines that a terminal shows after these bytes."""
+    return [line.rpartition("\x1b[K")[2] for line in shown.split("\n")]
+
+
+def test_a_status_stays_below_the_log_of_a_terminal():
+    stream = Terminal()
+    log.start(stream=stream)
+    log.status("3/10 iterations")
+    log.logger.info("Iteration 3, lr = 0.01")
+    first, last = seen(stream.getvalue())
+    assert first.endswith("] Iteration 3, lr = 0.01") and last == "3/10 iterations"
+    log.status("4/10 iterations")
+    with log.line_removed():
+        stream.write("a table\n")
+    assert seen(stream.getvalue())[1:] == ["a table", "4/10 iterations"]
+    with log.line_removed(ends_line=False):
+        stream.write("half")
+    log.status("5/10 iterations")
+    with log.line_removed():
+        stream.write(" a line\n")
+    assert seen(stream.getvalue())[2:] == ["half a line", "5/10 iterations"]
+    log.stop()
+    assert seen(stream.getvalue())[-1] == ""
+
+
+def test_a_status_is_cut_to_the_width_of_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "10")
+    stream = Terminal()
+    log.start(stream=stream)
+    log.status("3/1000 iterations")
+    assert seen(stream.getvalue()) == ["3/1000 it"]
+    log.stop()
+
+
+def test_without_a_terminal_a_status_is_logged_after_silence(stream, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(log.time, "monotonic", lambda: now)
+    log.start(stream=stream)
+    log.status("1/10 iterations")
+    now += 29
+    log.logger.info("Iteration 2, lr = 0.01")
+    now += 29
+    log.status("3/10 iterations")
+    now += 2
+    log.status("4/10 iterations")
+    log.status("5/10 iterations")
+    log.status("")
+    messages = [HEAD.match(line).group(7) for line in stream.getvalue().splitlines()]
+    assert messages == ["Iteration 2, lr = 0.01", "4/10 iterations"]

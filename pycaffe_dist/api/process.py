@@ -133,7 +133,15 @@ def init_log(level: int | None = None, stderr: bool = True) -> None:
     if not 0 <= level < len(logs.SEVERITIES):
         raise UsageError(f"a log level goes from 0 to {len(logs.SEVERITIES) - 1}, not {level}")
     folder = "" if stderr else _log_folder()
-    logs.start(logs.SEVERITIES[level], None, environment.rank(), folder, to_stream=stderr)
+    details = os.environ.get("GLOG_v", "")  # noqa: SIM112
+    logs.start(
+        logs.SEVERITIES[level],
+        None,
+        environment.rank(),
+        folder,
+        to_stream=stderr,
+        verbosity=int(details) if details.isdigit() else 0,
+    )
 
 
 def _log_folder() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pycaffe_dist
 from pycaffe_dist import cli, log
-from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.cli.flags import Flag, FlagParser, add_flag
 from pycaffe_dist.errors import WRONG_INPUT, UsageError, did_you_mean, exit_status
 from pycaffe_dist.launch import environment, messages, processes
 
@@ -21,6 +21,32 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 RANK_0_FIRST_SECONDS = 3
 _LAST_STANDARD_STREAM = 2
+# GLOG_ and the name is the environment variable of the default.
+_GLOG_FLAGS = (
+    Flag("v", int, 0, "1 logs details, too: solver and nets as text, their building", "N"),
+    Flag(
+        "minloglevel",
+        int,
+        0,
+        "log from this severity on: 0 all, 1 warnings, 2 errors, 3 only fatal errors",
+        "N",
+    ),
+    Flag("log_dir", str, "", "write the log with details to a file in this folder, too", "FOLDER"),
+    Flag("logtostderr", bool, False, "write no log file, even with log_dir"),
+    Flag(
+        "alsologtostderr",
+        bool,
+        True,
+        "log to standard error also when there is a log file (the default, as in Caffe)",
+    ),
+    Flag(
+        "stderrthreshold",
+        int,
+        2,
+        "with log_dir and --noalsologtostderr: the least severity for standard error",
+        "N",
+    ),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -138,51 +164,36 @@ def _usage() -> str:
     lines += [
         "",
         "pcaffe COMMAND --help shows a command's flags; -x 1, -x=1, --x 1 and --x=1 are the same.",
-        "mpirun -n P pcaffe train --solver=FILE trains on P ranks.",
+        "pcaffe launch -n P train --solver=FILE trains on P ranks.",
     ]
     return "\n".join(lines)
 
 
 def _add_log_flags(parser: FlagParser) -> None:
-    """Give ``parser`` --debug and glog's flags; glog's environment variables are the defaults.
-
-    argparse parses a text default like a value.
-    """
-    environment = os.environ.get
-    add_flag(
-        parser,
-        "minloglevel",
-        int,
-        default=environment("GLOG_minloglevel", "0"),
-        metavar="N",
-        help="log from this severity on: 0 all, 1 warnings, 2 errors, 3 only fatal errors",
-    )
-    add_flag(
-        parser,
-        "log_dir",
-        default=environment("GLOG_log_dir", ""),
-        metavar="FOLDER",
-        help="write the log to a file in this folder, too",
-    )
-    add_flag(parser, "logtostderr", bool, help="write no log file, even with log_dir")
-    add_flag(
-        parser,
-        "alsologtostderr",
-        bool,
-        default=True,
-        help="log to standard error also when there is a log file (the default)",
-    )
+    """Give ``parser`` --debug and glog's flags."""
+    for flag in _GLOG_FLAGS:
+        # argparse parses a text default like a value.
+        default = os.environ.get(f"GLOG_{flag.name}") or flag.default
+        add_flag(
+            parser, flag.name, flag.kind, default=default, metavar=flag.metavar, help=flag.help
+        )
     add_flag(parser, "debug", bool, help="show the traceback of an error that ends the command")
 
 
 def _start_log(options: Any) -> None:
-    if not 0 <= options.minloglevel < len(log.SEVERITIES):
-        raise UsageError(f"flag --minloglevel goes from 0 to 3, not {options.minloglevel}")
-    level = log.SEVERITIES[options.minloglevel]
     log.start(
-        level=level,
+        level=_severity(options, "minloglevel"),
         rank=environment.rank(),
         log_dir="" if options.logtostderr else options.log_dir,
-        to_stream=options.alsologtostderr or options.logtostderr,
+        to_stream=options.alsologtostderr,
         debug=options.debug,
+        verbosity=options.v,
+        threshold=_severity(options, "stderrthreshold"),
     )
+
+
+def _severity(options: Any, flag: str) -> int:
+    number = getattr(options, flag)
+    if not 0 <= number < len(log.SEVERITIES):
+        raise UsageError(f"flag --{flag} goes from 0 to 3, not {number}")
+    return log.SEVERITIES[number]

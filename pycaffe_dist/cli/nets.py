@@ -23,8 +23,11 @@ def open_net(
     from pycaffe_dist.data.partition import Shard
     from pycaffe_dist.net import Net
     from pycaffe_dist.net.rules import with_state
+    from pycaffe_dist.net.summary import log_layers
     from pycaffe_dist.schema import text
 
     param, places = text.read_net_with_places(options.model)
     param = with_state(param, phase, options.level, split_list(options.stage))
-    return Net(param, shard=shard or Shard(), places=places, device=device)
+    net = Net(param, shard=shard or Shard(), places=places, device=device)
+    log_layers(net)
+    return net

@@ -1,93 +1,99 @@
-"""The live progress line of a training run on a terminal."""
+"""How far a training run has come: the text of the last line on a terminal."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+import time
+from typing import TYPE_CHECKING
+
+from pycaffe_dist import log
+from pycaffe_dist.launch import messages
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from pycaffe_dist.solvers import Solver
 
-_FORMAT = "{n_fmt}/{total_fmt} iterations  {images_rate} images/s  {remaining} left"
+# Seconds between two texts, and until older iterations count half in the images per second.
+_INTERVAL = 0.5
+_HALVING = 5.0
+# The least share of the time for which waiting is shown.
+_NOTABLE = 0.01
 
 
 class Progress:
-    """Shows iterations done and in total, images/s and the time left, inside a ``with``.
+    """Shows iterations, loss, images/s, time left and waiting, inside a ``with``, by `log.status`.
 
-    Call it with the solver after every iteration.  It writes to ``stream`` (standard error) only if
-    this is a terminal, or if mpirun copies it to one, so a log in a file has no progress lines.
-    Log lines appear above it.
+    Call it with the solver after every iteration.  Only rank 0 shows anything.  Started by pcaffe
+    launch, it sends the text to the launcher, which shows it, since mpirun passes on whole lines
+    only.
     """
 
-    def __init__(self, stream: TextIO | None = None):
-        self._stream = stream or sys.stderr
-        self._line: tqdm | None = None
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._meter: _Meter | None = None
 
     def __enter__(self) -> Progress:
         return self
 
     def __call__(self, solver: Solver) -> None:
-        """Show that the solver has finished an iteration; the first call opens the line."""
-        if self._line is None:
-            if solver.cluster.rank != 0 or not _ends_at_terminal(self._stream):
-                return
-            self._line = _open_line(solver, self._stream)
-        self._line.update(solver.iteration - self._line.n)
+        """Show that the solver has finished an iteration."""
+        now = time.monotonic()
+        if now < self._due or solver.cluster.rank:
+            return
+        self._due = now + _INTERVAL
+        if self._meter is None or not self._meter.follows(solver):
+            self._meter = _Meter(solver, now)
+        else:
+            _show(self._meter.read(now))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._line is not None:
-            self._line.close()
+    def __exit__(self, *details: object) -> None:
+        if self._meter is not None:
+            _show("")
 
 
-def _open_line(solver: Solver, stream: TextIO) -> tqdm:
-    from tqdm import tqdm
-
-    images = solver.effective_batch
-
-    class Line(tqdm):
-        @property
-        def format_dict(self) -> dict[str, Any]:
-            values = super().format_dict
-            # tqdm's own rate is smoothed, and unknown until the second update.
-            mean = (values["n"] - values["initial"]) / max(values["elapsed"], 1e-9)
-            values["images_rate"] = f"{images * (values['rate'] or mean):.0f}"
-            return values
-
-    return Line(
-        total=solver.param.max_iter,
-        initial=solver.iteration,
-        file=stream,
-        bar_format=_FORMAT,
-        leave=False,
-        ncols=shutil.get_terminal_size().columns,
-        smoothing=0.1,
-    )
+def _show(text: str) -> None:
+    if not messages.report(messages.PROGRESS, text):
+        log.status(text)
 
 
-def _ends_at_terminal(stream: TextIO) -> bool:
-    """Tell whether standard error ends at a terminal, of this process or of its mpirun.
+class _Meter:
+    """Measures a solver's speed from ``now`` on."""
 
-    Open MPI's mpirun reads its ranks' standard error through a pipe and copies it to its own,
-    unless one of its output options redirects it.
-    """
-    if stream.isatty():
-        return True
-    if stream is not sys.stderr or "OMPI_COMM_WORLD_RANK" not in os.environ:
-        return False
-    parent = Path(f"/proc/{os.getppid()}")
-    try:
-        target = os.readlink(parent / "fd" / "2")
-        return target.startswith("/dev/pts/") and b"output" not in (parent / "cmdline").read_bytes()
-    except OSError:
-        return False
+    def __init__(self, solver: Solver, now: float):
+        self._solver = solver
+        self._first = self._last = self._sample(now)
+        self._rate = 0.0
+
+    def follows(self, solver: Solver) -> bool:
+        """Tell whether this is the solver, and it has not gone back to an earlier iteration."""
+        return solver is self._solver and solver.iteration >= self._last[0]
+
+    def read(self, now: float) -> str:
+        """Return the run's state in words."""
+        solver, before = self._solver, self._last
+        self._last = iteration, _, data, messages = self._sample(now)
+        passed = max(now - before[1], 1e-9)
+        rate = (iteration - before[0]) / passed
+        older = 0.5 ** (passed / _HALVING) if self._rate else 0.0
+        self._rate = older * self._rate + (1 - older) * rate
+        parts = [f"{iteration}/{solver.param.max_iter} iterations"]
+        if solver.state.losses.recent:
+            parts.append(f"loss {log.fmt(solver.state.losses.mean)}")
+        parts.append(f"{solver.effective_batch * self._rate:.0f} images/s")
+        done = iteration - self._first[0]
+        if done:
+            mean = (now - self._first[1]) / done
+            parts.append(f"{_clock(mean * (solver.param.max_iter - iteration))} left")
+        for what, seconds in (("data", data - before[2]), ("gradients", messages - before[3])):
+            if seconds / passed >= _NOTABLE:
+                parts.append(f"waiting for {what} {100 * seconds / passed:.0f} %")
+        return ", ".join(parts)
+
+    def _sample(self, now: float) -> tuple[int, float, float, float]:
+        """Return iterations, the time, and the seconds of waiting for data and for messages."""
+        solver = self._solver
+        data = sum(layer.seconds_waited for layer in solver.net.layers)
+        return solver.iteration, now, data, solver.engine.seconds_waited
+
+
+def _clock(seconds: float) -> str:
+    minutes, second = divmod(round(max(0.0, seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{second:02}"

@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from pycaffe_dist import log
 from pycaffe_dist.errors import WRONG_INPUT, ClusterError, UsageError
 from pycaffe_dist.launch import failure, messages, processes
 from pycaffe_dist.launch.mpirun import ENVIRONMENT, is_hydra
@@ -98,6 +99,7 @@ class Job:
             processes.end({self._name})
         for output in self._outputs:
             output.wait(_SECONDS_TO_END)
+        log.status("")
         if not self._done:
             processes.end({self._name})
         return status
@@ -136,6 +138,8 @@ class Job:
         """Take a rank's message; an output's thread calls this."""
         if kind == messages.DONE:
             self._done = True
+        elif kind == messages.PROGRESS:
+            log.status(details)
         elif kind == messages.HOSTS:
             self._hosts = details.split()
         elif kind == messages.FAILED:

@@ -19,6 +19,8 @@ DONE = "done"
 FAILED = "failed"
 #: Where the ranks are.  After the word: the host of every rank.
 HOSTS = "hosts"
+#: How far rank 0 has come.  After the word: a text to show until the next one.
+PROGRESS = "progress"
 
 #: Called with the kind and the details of a message.
 Receiver = Callable[[str, str], None]
@@ -29,15 +31,16 @@ _BEGIN, _END = b"\x02", b"\x03"
 _MOST_BYTES = 4096
 
 
-def report(kind: str, details: str = "") -> None:
-    """Send a message to the launcher of this job, if there is one and the message is short."""
+def report(kind: str, details: str = "") -> bool:
+    """Send a message to the launcher of this job if it is short; tell whether there is one."""
     job = os.environ.get(VARIABLE)
     if not job:
-        return
+        return False
     message = _begin(job) + f"{kind} {details}".encode() + _END + b"\n"
     if len(message) <= _MOST_BYTES:
         with suppress(OSError):  # nobody reads standard error
             os.write(2, message)
+    return True
 
 
 def _begin(job: str) -> bytes:

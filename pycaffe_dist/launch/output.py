@@ -8,6 +8,7 @@ import threading
 from contextlib import suppress
 from typing import TextIO
 
+from pycaffe_dist import log
 from pycaffe_dist.launch.messages import MessageFilter, Receiver
 from pycaffe_dist.log import logger
 
@@ -55,11 +56,12 @@ class Output:
 
     def _write(self, data: bytes) -> None:
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
-        if self._stream is None:
+        if self._stream is None or not data:
             return
         try:
-            while data:
-                data = data[os.write(self._stream.fileno(), data) :]
+            with log.line_removed(ends_line=data.endswith(b"\n")):
+                while data:
+                    data = data[os.write(self._stream.fileno(), data) :]
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True

@@ -140,6 +140,8 @@ class Layer:
     idle_when_empty: ClassVar[bool] = True
     # The net reshapes a layer when its bottoms' shapes change; some need it before every forward.
     reshape_every_forward: ClassVar[bool] = False
+    # The seconds that forward has waited for data, in total.
+    seconds_waited: float = 0.0
     # Can it not run on a GPU?  Then the net runs it on the host and copies its blobs.
     host_only: ClassVar[bool] = False
     # Are diffs used in backward only, so that other diffs may share their memory?

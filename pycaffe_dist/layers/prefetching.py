@@ -87,7 +87,9 @@ class PrefetchingLayer(Layer):
         for blob in top:
             blob.release()
         with self.located_errors():
+            waited = self._prefetcher.seconds_waited
             batch = self._prefetcher.next()
+            self.seconds_waited += self._prefetcher.seconds_waited - waited
         self._tell_waiting()
         for blob, values, shape in zip(top, batch, self._prefetcher.top_shapes):
             if self._packer is not None and values.dtype == self._packer.dtype:
@@ -113,11 +115,6 @@ class PrefetchingLayer(Layer):
         """Continue after the records that the ranks of an earlier run have read."""
         places = [Place(**state["place"]) for state in states]
         self._go_on(states[0], *continued(self.shard, self.batch_size, places))
-
-    @property
-    def seconds_waited(self) -> float:
-        """The time that forward has waited for data, in total."""
-        return self._prefetcher.seconds_waited
 
     def transformer(self) -> Transformer:
         """Return the transformer for the layer's ``transform_param``; raises DataError."""
@@ -160,7 +157,7 @@ class PrefetchingLayer(Layer):
 
     def _tell_waiting(self) -> None:
         """Log a warning if the net has waited for data for long."""
-        now, waited = time.monotonic(), self._prefetcher.seconds_waited
+        now, waited = time.monotonic(), self.seconds_waited
         since, before = self._told or (now, waited)
         if self._told is not None and now - since <= _TELL_SECONDS:
             return

@@ -16,7 +16,7 @@ from pycaffe_dist import caffe_modules
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import PcaffeError, UsageError, did_you_mean
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
-from pycaffe_dist.log import NOTICE, logger
+from pycaffe_dist.log import logger
 from pycaffe_dist.schema import caffe_pb2
 
 
@@ -86,7 +86,7 @@ class PythonLayerBase:
 @functools.cache
 def _tell_import(layer: str, module: str, file: str) -> None:
     """Log once which file is imported: every command that builds a net runs its code."""
-    logger.log(NOTICE, "Layer '%s' runs module '%s' of %s", layer, module, file)
+    logger.info("Layer '%s' runs module '%s' of %s", layer, module, file)
 
 
 @register("Python")

@@ -10,7 +10,7 @@ from pycaffe_dist import device
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import LayerError, NetError, PcaffeError, did_you_mean
 from pycaffe_dist.layers import Arity, Layer, LayerContext, layer_class, layer_types
-from pycaffe_dist.log import logger
+from pycaffe_dist.log import DETAIL, logger
 from pycaffe_dist.net.parameter import Parameter
 from pycaffe_dist.schema import caffe_pb2, forks
 
@@ -68,13 +68,13 @@ class Builder:
         _skip_what_does_not_reach_the_loss(self.nodes)
         for node in reversed(self.nodes):
             verb = "needs" if node.need_backward else "does not need"
-            logger.info("%s %s backward computation.", node.name, verb)
+            logger.log(DETAIL, "%s %s backward computation.", node.name, verb)
         if self._param.force_backward:
             _force_backward(self.nodes)
         self._find_last_contributions()
         self.outputs = sorted(self._unread)
         for name in self.outputs:
-            logger.info("This network produces output %s", name)
+            logger.log(DETAIL, "This network produces output %s", name)
 
     def _error(self, layer_param: caffe_pb2.LayerParameter, message: str) -> LayerError:
         place = self._where.get(layer_param.name, "")
@@ -84,8 +84,8 @@ class Builder:
         if not layer_param.HasField("phase"):
             layer_param.phase = self._param.state.phase
         # The first line is from Caffe's factory, the second from its net.
-        logger.info("Creating layer %s", layer_param.name)
-        logger.info("Creating Layer %s", layer_param.name)
+        logger.log(DETAIL, "Creating layer %s", layer_param.name)
+        logger.log(DETAIL, "Creating Layer %s", layer_param.name)
         node = self._connect(layer_param)
         self.nodes.append(node)
         self._set_up(node)
@@ -130,7 +130,7 @@ class Builder:
     def _take_bottoms(self, layer_param: caffe_pb2.LayerParameter) -> tuple[list[Blob], list[bool]]:
         bottom, propagate_down = [], []
         for index, name in enumerate(layer_param.bottom):
-            logger.info("%s <- %s", layer_param.name, name)
+            logger.log(DETAIL, "%s <- %s", layer_param.name, name)
             del self._unread[name]
             bottom.append(self.blobs[name])
             if layer_param.propagate_down:
@@ -152,11 +152,11 @@ class Builder:
                         f"cannot work in place: its top '{name}' is also its bottom; "
                         "give the top another name",
                     )
-                logger.info("%s -> %s (in-place)", layer_param.name, name)
+                logger.log(DETAIL, "%s -> %s (in-place)", layer_param.name, name)
             elif name in self.blobs:
                 raise self._error(layer_param, self._why_taken(name))
             else:
-                logger.info("%s -> %s", layer_param.name, name)
+                logger.log(DETAIL, "%s -> %s", layer_param.name, name)
                 self.blobs[name] = self._new_top(layer, index)
                 self._need_backward[name] = False
                 if layer_param.type == "Input":
@@ -218,15 +218,17 @@ class Builder:
             raise self._error(layer_param, str(error)) from None
 
     def _log_set_up(self, node: Node) -> None:
-        logger.info("Setting up %s", node.name)
+        logger.log(DETAIL, "Setting up %s", node.name)
         for name, blob, weight in zip(node.top_names, node.top, node.layer.loss_weights):
             if weight or name not in self.blob_losses:
                 self.blob_losses[name] = weight
-            logger.info("Top shape: %s", blob.shape_string())
+            logger.log(DETAIL, "Top shape: %s", blob.shape_string())
             if weight:
-                logger.info("    with loss weight %g", weight)
+                logger.log(DETAIL, "    with loss weight %g", weight)
             self._memory += blob.count
-        logger.info("Memory required for data: %d", self._memory * self._context.dtype.itemsize)
+        logger.log(
+            DETAIL, "Memory required for data: %d", self._memory * self._context.dtype.itemsize
+        )
 
     def _check_types(self) -> None:
         """Raise NetError if the net has layers of unknown types, unless a type is mistyped."""
@@ -262,7 +264,8 @@ class Builder:
                 if spec.name:
                     self._named[spec.name] = parameter
                 continue
-            logger.info(
+            logger.log(
+                DETAIL,
                 "Sharing parameters '%s' owned by layer '%s', param index %d",
                 spec.name,
                 owner.layer_name,

@@ -14,7 +14,7 @@ from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.layers import Layer, LayerContext
 from pycaffe_dist.layers.joined import Joined
-from pycaffe_dist.log import logger
+from pycaffe_dist.log import DETAIL, logger
 from pycaffe_dist.net import debug, idle, weights
 from pycaffe_dist.net.build import Builder, out_of_memory
 from pycaffe_dist.net.diff_sharing import Turns, share_diffs
@@ -61,8 +61,9 @@ class Net:
         self.device = device or devices.current()
         kept = kept_layers(param)
         filtered = filter_layers(param, kept)
-        if logger.isEnabledFor(20):
-            logger.info("Initializing net from parameters: \n%s", text.to_text(filtered).rstrip())
+        if logger.isEnabledFor(DETAIL):
+            shown = text.to_text(filtered).rstrip()
+            logger.log(DETAIL, "Initializing net from parameters: \n%s", shown)
         self.definition = filtered
         self.dtype = np.dtype(dtype)
         self.name: str = filtered.name
@@ -105,7 +106,7 @@ class Net:
         for parameter in reversed(self.parameters):
             if parameter.ready_after is not None:
                 self._ready_after.setdefault(parameter.ready_after, []).append(parameter)
-        logger.info("Network initialization done.")
+        logger.log(DETAIL, "Network initialization done.")
 
     @property
     def layers(self) -> list[Layer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pycaffe_dist.errors import NetError
-from pycaffe_dist.log import logger
+from pycaffe_dist.log import DETAIL, logger
 from pycaffe_dist.schema import caffe_pb2
 
 
@@ -60,7 +60,7 @@ def _meets(
 ) -> bool:
     reason = _broken_by(state, rule)
     if reason and log:
-        logger.info("%s specified by a rule in layer %s", reason, layer_name)
+        logger.log(DETAIL, "%s specified by a rule in layer %s", reason, layer_name)
     return not reason
 
 

@@ -91,6 +91,11 @@ class Engine(abc.ABC):
         """Whether the solver is to leave each update to the next forward of the layer."""
         return False
 
+    @property
+    def seconds_waited(self) -> float:
+        """The time that this rank has waited for messages, in total."""
+        return 0.0
+
     def hidden(self) -> str:
         """Describe the hidden part of the messages' time since the last call; empty if unknown."""
         return ""

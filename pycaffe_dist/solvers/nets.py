@@ -11,6 +11,7 @@ from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import Net
 from pycaffe_dist.net.rules import kept_layers
+from pycaffe_dist.net.summary import log_layers
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.schema.places import Places
 from pycaffe_dist.solvers.detections import check_outputs
@@ -71,11 +72,17 @@ def make_train_net(
         divide_batches(spec.param, cluster.size)
     redirect_outputs(spec.param, output_folder)
     shard = Shard(cluster.rank, cluster.size, "record")
-    return Net(spec.param, shard=shard, places=spec.places, keep_diffs=keep_diffs, **options)
+    net = Net(spec.param, shard=shard, places=spec.places, keep_diffs=keep_diffs, **options)
+    log_layers(net)
+    return net
 
 
 def make_test_nets(
-    param: caffe_pb2.SolverParameter, cluster: Cluster, output_folder: str, **options: Any
+    param: caffe_pb2.SolverParameter,
+    cluster: Cluster,
+    train_net: Net,
+    output_folder: str,
+    **options: Any,
 ) -> list[Net]:
     """Return the test nets of this rank; the arguments are those of `make_train_net`."""
     made = []
@@ -85,6 +92,7 @@ def make_test_nets(
         logger.info("Creating test net (#%d) specified by %s", number, spec.origin)
         redirect_outputs(spec.param, output_folder)
         net = Net(spec.param, shard=shard, places=spec.places, **options)
+        log_layers(net, train_net)
         net.debug_info = param.debug_info
         if param.eval_type == "detection":
             check_outputs(net, number)

@@ -12,7 +12,7 @@ from pycaffe_dist import device as devices
 from pycaffe_dist.comm.cluster import Cluster, LocalCluster
 from pycaffe_dist.config import Action
 from pycaffe_dist.errors import UsageError
-from pycaffe_dist.log import fmt, logger
+from pycaffe_dist.log import DETAIL, fmt, logger
 from pycaffe_dist.net import Net, debug
 from pycaffe_dist.net.precompile import compile_kernels
 from pycaffe_dist.profiling import Profiler, Record
@@ -65,7 +65,8 @@ class Solver:
         output_folder: str = "",
         device: devices.Device | None = None,
     ):
-        logger.info("Initializing solver from parameters: \n%s", text.to_text(param).rstrip())
+        shown = text.to_text(param).rstrip()
+        logger.log(DETAIL, "Initializing solver from parameters: \n%s", shown)
         self.param = param
         self.cluster = cluster or LocalCluster()
         self.engine = engine or LocalEngine()
@@ -87,7 +88,7 @@ class Solver:
         options = {"dtype": dtype, "seed": seed, "device": self.device}
         options["output_folder"] = output_folder
         self.net = nets.make_train_net(param, self.cluster, divide_batches, keep_diffs, **options)
-        self.test_nets = nets.make_test_nets(param, self.cluster, **options)
+        self.test_nets = nets.make_test_nets(param, self.cluster, self.net, **options)
         self.state = TrainState(
             LearningRate(param),
             Losses(param.average_loss, stop_at_nan),

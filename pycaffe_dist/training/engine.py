@@ -320,6 +320,11 @@ class ExchangeEngine(TunableEngine):
         """Tell whether all messages of a parameter have arrived."""
         return all(transfer.has_arrived for transfer in self._of_parameter.get(parameter.key, ()))
 
+    @property
+    def seconds_waited(self) -> float:
+        """The time that this rank has waited for messages, in total."""
+        return self._waited
+
     def hidden(self) -> str:
         """Describe the hidden part of the messages' time since the last call; empty without any."""
         now = self._cluster.communication.exchange_seconds(), self._waited

@@ -218,7 +218,7 @@ def test_the_log_starts_with_the_first_solver():
     )
     before, _, after = done.stderr.partition("now a solver\n")
     assert not before
-    assert "Initializing net from parameters" in after
+    assert "Layers of net" in after
 
 
 def test_a_program_with_a_log_of_its_own_keeps_it(solver):

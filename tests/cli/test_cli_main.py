@@ -20,7 +20,7 @@ from pycaffe_dist.errors import (
     UsageError,
     exit_status,
 )
-from pycaffe_dist.log import logger
+from pycaffe_dist.log import DETAIL, logger
 
 FATAL = re.compile(r"^F\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ (\S+\.py):\d+\] (.*)\n$")
 
@@ -213,6 +213,44 @@ def test_log_flags_and_their_environment(capsys, command, monkeypatch, tmp_path)
     assert "hello" in (tmp_path / "pcaffe.INFO").read_text()
     assert cli.main(["train", "--minloglevel=9"]) == WRONG_INPUT
     assert "from 0 to 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags, shown",
+    [
+        ([], ["hello", "careful"]),
+        (["-v", "1"], ["detail", "hello", "careful"]),
+        (["--noalsologtostderr", "--log_dir=LOGS"], []),
+        (["--noalsologtostderr", "--log_dir=LOGS", "--stderrthreshold=1"], ["careful"]),
+        (["--noalsologtostderr", "--log_dir=LOGS", "--logtostderr"], ["hello", "careful"]),
+    ],
+)
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_glogs_flags_have_glogs_meaning(
+    capsys, command, monkeypatch, tmp_path, flags, shown, by_environment
+):
+    def run(options):
+        logger.log(DETAIL, "detail")
+        logger.info("hello")
+        logger.warning("careful")
+        return 0
+
+    command.run = run
+    flags = [flag.replace("LOGS", str(tmp_path)) for flag in flags]
+    if by_environment:
+        for name, value in {
+            "-v": ("v", "1"),
+            "--noalsologtostderr": ("alsologtostderr", "0"),
+            "--logtostderr": ("logtostderr", "1"),
+            "--stderrthreshold=1": ("stderrthreshold", "1"),
+            f"--log_dir={tmp_path}": ("log_dir", str(tmp_path)),
+        }.items():
+            if name in flags:
+                monkeypatch.setenv(f"GLOG_{value[0]}", value[1])
+        flags = []
+    assert cli.main(["train", *flags]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("] ")[2] for line in lines] == shown
 
 
 def test_a_log_folder_that_is_missing_is_one_line(capsys, command, tmp_path):

@@ -110,6 +110,16 @@ def test_zero_bytes_and_messages_do_not_reach_the_output(tmp_path, capfd):
     assert capfd.readouterr() == ("a\2", "told\n")
 
 
+def test_progress_of_rank_0_is_shown_by_the_launcher(tmp_path, capfd, monkeypatch):
+    shown = []
+    monkeypatch.setattr(job.log, "status", shown.append)
+    tells = rf'printf "{_BEGIN} progress 3/9 iterations, loss 2\003\n" >&2'
+    line = program_that(tmp_path, f"{tells}; echo a line >&2; {IS_DONE}")
+    assert job.run(line, 0, never) == 0
+    assert shown == ["3/9 iterations, loss 2", ""]
+    assert capfd.readouterr().err == "a line\n"
+
+
 def test_messages_are_found_in_any_chunks():
     heard = []
     message = f"\2{VARIABLE} a.1 failed rank 1 on b\3\r\n".encode()

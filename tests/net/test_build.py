@@ -1,13 +1,12 @@
 """How layers are connected, which of them run backward, and errors of bad nets."""
 
-import logging
-
 import numpy as np
 import pytest
 from nets import build, input_layer, ip, parse
 
 from pycaffe_dist.errors import LayerError, NetError
 from pycaffe_dist.layers import layer_class
+from pycaffe_dist.log import DETAIL
 from pycaffe_dist.net import Net
 from pycaffe_dist.schema import caffe_pb2, text
 
@@ -250,7 +249,7 @@ Network initialization done.
 
 
 def test_the_log_is_caffes(caplog):
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(DETAIL):
         build(
             """
             layer { name: "data" type: "Input" top: "data" top: "label"
