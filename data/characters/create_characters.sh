@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make train.h5 and test.h5 with their lists from a text, for models/char_lstm.
+# Make train.h5 and test.h5 with the lists train.txt and test.txt from a text, for models/char_lstm.
 #
 # usage: data/characters/create_characters.sh [TEXT]
 #

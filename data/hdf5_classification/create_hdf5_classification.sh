@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Make points of two classes, train.h5 and test.h5 with their lists, for models/hdf5_classification.
+# Make points of two classes, train.h5 and test.h5 with the lists train.txt and test.txt, for
+# models/hdf5_classification.
 #
 # usage: data/hdf5_classification/create_hdf5_classification.sh
 

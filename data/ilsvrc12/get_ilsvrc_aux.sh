@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Put ImageNet's auxiliary files (lists of images and labels, names of classes, Caffe's mean) into
-# this script's folder.
+# Put ImageNet's auxiliary files (the lists of images and labels train.txt and val.txt, names of
+# classes, Caffe's mean imagenet_mean.binaryproto) into this script's folder.
 #
 # usage: data/ilsvrc12/get_ilsvrc_aux.sh
 #

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Draw images of shapes with their masks, train.h5 and test.h5 with lists, for models/segnet_shapes.
+# Draw images of shapes with their masks, train.h5 and test.h5 with the lists train.txt and test.txt,
+# for models/segnet_shapes.
 #
 # usage: data/shapes/create_shapes.sh
 

@@ -44,10 +44,14 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.reports.results import show
     from pycaffe_dist.reports.scores import Scores
     from pycaffe_dist.schema import caffe_pb2
+    from pycaffe_dist.snapshot.caffemodel import require_weights
     from pycaffe_dist.solvers.average_precision import VERSIONS
     from pycaffe_dist.solvers.detections import Detections, write_files
     from pycaffe_dist.threads import set_threads
 
+    weights = split_list(options.weights)
+    for path in weights:
+        require_weights(path)
     with detect() as cluster:
         set_threads(cluster.threads)
         chosen = choose_device(
@@ -58,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             net.open_files()
             compile_kernels([net])
-            for path in split_list(options.weights):
+            for path in weights:
                 net.load_weights(path)
             logger.info("Running for %d iterations.", options.iterations)
             detections = Detections(net)

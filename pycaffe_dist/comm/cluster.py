@@ -18,11 +18,11 @@ class Cluster(abc.ABC):
     """The ranks of a run, seen from one of them.
 
     ``rank`` of ``size`` ranks; ``hosts`` names every rank's host; ``local_rank`` of ``local_size``
-    ranks on this host; ``threads`` is this rank's share of its host's cores; ``measured`` has the
-    measurements of `pycaffe_dist.calibration`.  Every operation is collective: all ranks call the
-    same ones in the same order, from their main threads.  Use it as a context: an exception that
-    leaves it ends the run on all ranks; while this rank ``may_leave``, an unexpected one ends this
-    rank alone.
+    ranks on this host, which use ``local_cores``; ``threads`` is this rank's share of them;
+    ``measured`` has the measurements of `pycaffe_dist.calibration`.  Every operation is collective:
+    all ranks call the same ones in the same order, from their main threads.  Use it as a context:
+    an exception that leaves it ends the run on all ranks; while this rank ``may_leave``, an
+    unexpected one ends this rank alone.
     """
 
     rank: int
@@ -30,6 +30,7 @@ class Cluster(abc.ABC):
     local_rank: int
     local_size: int
     hosts: tuple[str, ...]
+    local_cores: int
     threads: int
     measured: Measured
     may_leave: bool = False
@@ -140,7 +141,8 @@ class LocalCluster(Cluster):
         self.rank, self.size = 0, 1
         self.local_rank, self.local_size = 0, 1
         self.hosts = (environment.host_name(),)
-        self.threads = len(environment.cores(environment.usable_cpus()))
+        self.local_cores = len(environment.cores(environment.usable_cpus()))
+        self.threads = self.local_cores
         self.measured = Measured(Link(latency=0.0, bandwidth=float("inf")), NO_CONTENTION)
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:

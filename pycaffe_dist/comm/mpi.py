@@ -223,6 +223,7 @@ class MPICluster(Cluster):
         together = [rank for rank, name in enumerate(self.hosts) if name == host]
         self.local_rank, self.local_size = together.index(self.rank), len(together)
         of_all = [set(map(int, known[rank][1:])) for rank in together]
+        self.local_cores = len(set().union(*of_all))
         self.threads = environment.share_of_cores(mine, of_all)
         if widened:
             log.logger.info(

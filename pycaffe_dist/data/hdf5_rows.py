@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from pycaffe_dist import limits
+from pycaffe_dist.data_scripts import how_to_make
 from pycaffe_dist.errors import DataError, PcaffeError
 
 # The kinds of NumPy's types that are numbers.
@@ -31,8 +32,9 @@ class HDF5Rows:
         try:
             self.files = Path(list_file).read_text("utf-8", "surrogateescape").split()
         except OSError as error:
+            hint = "" if Path(list_file).exists() else how_to_make(list_file)
             raise DataError(
-                f"cannot read the list of HDF5 files '{list_file}': {error.strerror}"
+                f"cannot read the list of HDF5 files '{list_file}': {error.strerror}{hint}"
             ) from error
         if not self.files:
             raise DataError(f"{list_file}: the list names no HDF5 file")

@@ -164,6 +164,12 @@ class Layer:
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Read the layer's parameters and create its blobs, unless it has them already."""
 
+    def require_files(self) -> None:
+        """Raise DataError for a file that setup will read and that is missing.
+
+        Runs call this before anything is built, so on a layer that is not set up.
+        """
+
     def open_files(self) -> None:
         """Read the files that forward needs, once; runs do so before they begin.
 

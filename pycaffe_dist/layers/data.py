@@ -49,6 +49,13 @@ class Data(PrefetchingLayer):
         if param.prefetch < 1:
             raise self.error("data_param.prefetch must be at least 1, found 0")
 
+    def require_source(self) -> None:
+        from pycaffe_dist.data.sources import database_class, file_of
+
+        kind, path = database_class(self._backend), self._path
+        if path and kind.file:
+            file_of(path, kind)
+
     def rand_skip(self) -> int:
         return self.param.data_param.rand_skip
 
@@ -85,17 +92,24 @@ class Data(PrefetchingLayer):
         if self._cache is not None:
             self._cache.close()
 
+    @property
+    def _backend(self) -> str:
+        param = self.param.data_param
+        return param.backend_name or caffe_pb2.DataParameter.DB.Name(param.backend).lower()
+
+    @property
+    def _path(self) -> str:
+        path = self.param.data_param.source
+        own = not options().shared_file_system
+        return partition_name(path, self.context.shard.rank) if own and path else path
+
     def _source(self, transformer: Transformer, decoders: Decoders) -> Source:
         from pycaffe_dist.data.order import Order
         from pycaffe_dist.data.sources import open_source
         from pycaffe_dist.data.sources.cached import CachedSource, RecordCache
         from pycaffe_dist.data.sources.shuffled import ShuffledSource
 
-        param = self.param.data_param
-        backend = param.backend_name or caffe_pb2.DataParameter.DB.Name(param.backend).lower()
-        path = param.source
-        if not options().shared_file_system:
-            path = partition_name(path, self.shard.rank)
+        param, backend, path = self.param.data_param, self._backend, self._path
         cached = options().cache
         if cached != "none":
             self._cache = self._cache or RecordCache(

@@ -14,6 +14,7 @@ from pycaffe_dist.data.partition import Place, continued
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.layers.base import Arity, Layer, register
 from pycaffe_dist.log import logger
+from pycaffe_dist.schema.reading import require_file
 
 
 @register("HDF5Data")
@@ -24,6 +25,15 @@ class HDF5Data(Layer):
     bottoms = Arity(0, 0)
     tops = Arity(1, None)
     has_backward = False
+
+    def require_files(self) -> None:
+        source = self.param.hdf5_data_param.source
+        try:
+            require_file(
+                source, lambda message: DataError(f"list of HDF5 files '{source}': {message}")
+            )
+        except DataError as error:
+            raise self.error(str(error)) from error
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.hdf5_data_param

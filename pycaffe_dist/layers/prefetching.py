@@ -15,6 +15,7 @@ from pycaffe_dist.data.partition import Place, Shard, continued
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.layers.base import Arity, Layer
 from pycaffe_dist.log import logger
+from pycaffe_dist.schema.reading import require_file
 
 if TYPE_CHECKING:
     from pycaffe_dist.data.decoders import Decoders
@@ -61,6 +62,18 @@ class PrefetchingLayer(Layer):
     def depth(self) -> int | None:
         """Return the number of batches to keep ready, None for the usual number."""
         return None
+
+    def require_files(self) -> None:
+        with self.located_errors():
+            if mean := self.param.transform_param.mean_file:
+                require_file(mean, lambda message: DataError(f"{mean}: {message}"))
+            self.require_source()
+
+    def require_source(self) -> None:
+        """Raise DataError when the list that the layer reads is missing."""
+        for _, own in self.param.ListFields():
+            if source := getattr(own, "source", ""):
+                require_file(source, lambda message: DataError(f"{source}: {message}"))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.labels = len(top) > 1

@@ -6,10 +6,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from pycaffe_dist.data_scripts import how_to_make
 from pycaffe_dist.errors import PcaffeError
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
+
+
+def require_file(path: str | os.PathLike[str], fail: Callable[[str], PcaffeError]) -> None:
+    """Raise the error that ``fail`` makes from a message without the path if a file is missing."""
+    if not Path(path).exists():
+        raise fail(f"no such file{how_to_make(path)}")
 
 
 def read_bytes(path: str | os.PathLike[str], fail: Callable[[str], PcaffeError]) -> bytes:
@@ -21,7 +28,7 @@ def read_bytes(path: str | os.PathLike[str], fail: Callable[[str], PcaffeError])
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:
-        raise fail("no such file") from None
+        raise fail(f"no such file{how_to_make(path)}") from None
     except IsADirectoryError:
         raise fail("is a folder, not a file") from None
     except OSError as error:

@@ -13,7 +13,7 @@ import numpy as np
 from pycaffe_dist import atomic, hdf5
 from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.schema import binary, caffe_pb2, wire
-from pycaffe_dist.schema.reading import is_hdf5
+from pycaffe_dist.schema.reading import is_hdf5, require_file
 
 if TYPE_CHECKING:
     import h5py
@@ -65,6 +65,11 @@ def fill_weights(
         parts = _encoded(path, net_name, layers)
         binary.check_size(path, parts)
         atomic.fill(new, parts)
+
+
+def require_weights(path: _Path) -> None:
+    """Raise SnapshotError if a file of weights is missing."""
+    require_file(path, lambda message: SnapshotError(f"{os.fspath(path)}: {message}"))
 
 
 def load_weights(path: _Path) -> list[LayerWeights]:

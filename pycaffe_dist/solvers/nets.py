@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.errors import UsageError
+from pycaffe_dist.layers import Layer, LayerContext, layer_class, layer_types
 from pycaffe_dist.log import logger
 from pycaffe_dist.net import Net
 from pycaffe_dist.net.rules import kept_layers
 from pycaffe_dist.net.summary import log_layers
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.schema.places import Places
+from pycaffe_dist.snapshot.caffemodel import require_weights
 from pycaffe_dist.solvers.detections import check_outputs
 
 _TRAIN_FIELDS = ("net", "net_param", "train_net", "train_net_param")
@@ -53,8 +55,34 @@ def _with_state(
     return spec._replace(param=param)
 
 
+def check_files(
+    solver: caffe_pb2.SolverParameter, specs: Iterable[NetDefinition], cluster: Cluster
+) -> None:
+    """Raise an error when weights, or a file that a net's data layer reads, are missing.
+
+    Only rank 0 reads weights.
+    """
+    for path in split_paths(solver.weights) if cluster.rank == 0 else ():
+        require_weights(path)
+    known = layer_types()
+    for spec in specs:
+        shard = Shard(cluster.rank, cluster.size)
+        for number in kept_layers(spec.param, log=False):
+            param = spec.param.layer[number]
+            kind = layer_class(param.type) if param.type in known else Layer
+            if kind.require_files is not Layer.require_files:
+                where = spec.places.layer(number) if spec.places else ""
+                context = LayerContext(spec.param.state.phase, shard=shard, where=where)
+                kind(param, context).require_files()
+
+
+def split_paths(weights: Iterable[str]) -> list[str]:
+    """Return the paths in a solver's ``weights``, which may hold several, with commas between."""
+    return [path.strip() for paths in weights for path in paths.split(",")]
+
+
 def make_train_net(
-    param: caffe_pb2.SolverParameter,
+    spec: NetDefinition,
     cluster: Cluster,
     divide: bool,
     keep_diffs: bool,
@@ -66,7 +94,6 @@ def make_train_net(
     With ``divide`` the batch sizes count for all ranks together.  Layers write their files to an
     ``output_folder``, if there is one.
     """
-    spec = train_net(param)
     logger.info("Creating training net from %s", spec.origin)
     if divide:
         divide_batches(spec.param, cluster.size)
@@ -79,6 +106,7 @@ def make_train_net(
 
 def make_test_nets(
     param: caffe_pb2.SolverParameter,
+    specs: Iterable[NetDefinition],
     cluster: Cluster,
     train_net: Net,
     output_folder: str,
@@ -88,7 +116,7 @@ def make_test_nets(
     made = []
     # Tests are spread over ranks batch by batch, so the batches stay the prototxt's.
     shard = Shard(cluster.rank, cluster.size, "batch")
-    for number, spec in enumerate(test_nets(param)):
+    for number, spec in enumerate(specs):
         logger.info("Creating test net (#%d) specified by %s", number, spec.origin)
         redirect_outputs(spec.param, output_folder)
         net = Net(spec.param, shard=shard, places=spec.places, **options)

@@ -17,6 +17,7 @@ from pycaffe_dist.log import logger
 from pycaffe_dist.net import Net
 from pycaffe_dist.net import weights as net_weights
 from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.schema.reading import require_file
 from pycaffe_dist.snapshot import catalog
 from pycaffe_dist.snapshot import prefix as prefixes
 from pycaffe_dist.snapshot.background import Background, Copies
@@ -268,6 +269,8 @@ def resolve(param: caffe_pb2.SolverParameter, wanted: str) -> str:
     """
     first, _, otherwise = wanted.partition(",")
     if first not in (LATEST, LATEST_OF_LAUNCH):
+        if wanted:
+            require_file(wanted, lambda message: SnapshotError(f"{wanted}: {message}"))
         return wanted
     launch = launch_name() if first == LATEST_OF_LAUNCH else ""
     if first == LATEST_OF_LAUNCH and not launch:

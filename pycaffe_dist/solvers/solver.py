@@ -29,7 +29,7 @@ from pycaffe_dist.solvers.local_engine import LocalEngine
 from pycaffe_dist.solvers.loss_scale import LossScale, data_type
 from pycaffe_dist.solvers.losses import Losses
 from pycaffe_dist.solvers.lr_policy import LearningRate
-from pycaffe_dist.solvers.method import Method
+from pycaffe_dist.solvers.method import Method, method_class
 from pycaffe_dist.solvers.run_snapshots import RunSnapshots
 from pycaffe_dist.solvers.state import TrainState
 from pycaffe_dist.solvers.testing import Testing
@@ -72,6 +72,9 @@ class Solver:
         self.engine = engine or LocalEngine()
         self.device = device or devices.current()
         check_fields(param)
+        learning_rate, _ = LearningRate(param), method_class(param.type)
+        train, tests = nets.train_net(param), nets.test_nets(param)
+        nets.check_files(param, [train, *tests], self.cluster)
         if (param.snapshot or param.best_output) and self.cluster.rank == 0:
             snapshots.check_prefix(param)
         if param.data_type != "float32":
@@ -87,10 +90,10 @@ class Solver:
         seed = sharing.agree_on_seed(param, self.cluster)
         options = {"dtype": dtype, "seed": seed, "device": self.device}
         options["output_folder"] = output_folder
-        self.net = nets.make_train_net(param, self.cluster, divide_batches, keep_diffs, **options)
-        self.test_nets = nets.make_test_nets(param, self.cluster, self.net, **options)
+        self.net = nets.make_train_net(train, self.cluster, divide_batches, keep_diffs, **options)
+        self.test_nets = nets.make_test_nets(param, tests, self.cluster, self.net, **options)
         self.state = TrainState(
-            LearningRate(param),
+            learning_rate,
             Losses(param.average_loss, stop_at_nan),
             LossScale(param.loss_scale) if param.data_type == "float16" else None,
             [0] * len(self.test_nets),
@@ -112,8 +115,7 @@ class Solver:
         for net in (self.net, *self.test_nets):
             net.open_files()
         compile_kernels([self.net, *self.test_nets], also=self._dry_update, also_is=param.type)
-        for paths in param.weights:
-            self.load_weights(path.strip() for path in paths.split(","))
+        self.load_weights(nets.split_paths(param.weights))
         logger.info("Solver scaffolding done.")
 
     def _dry_update(self, net: Net) -> None:

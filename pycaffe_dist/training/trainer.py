@@ -15,7 +15,7 @@ from pycaffe_dist.device import HOST, Device
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exchange.server.serving import serve
 from pycaffe_dist.gpu.choice import choose_device
-from pycaffe_dist.log import logger
+from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.callbacks import Callback
@@ -137,7 +137,7 @@ def _run(
     callbacks: Sequence[Callback],
 ) -> None:
     """Resume if there is a ``snapshot``, and train to the end."""
-    _log_ranks(cluster, solver)
+    _log_ranks(cluster, solver, options.global_batch)
     if snapshot:
         logger.info("Resuming from %s", snapshot)
         solver.restore(snapshot)
@@ -248,8 +248,8 @@ def _solver_param(options: TrainOptions) -> caffe_pb2.SolverParameter:
     return param
 
 
-def _log_ranks(cluster: Cluster, solver: Solver) -> None:
-    """Log the number of ranks and of samples per iteration."""
+def _log_ranks(cluster: Cluster, solver: Solver, divided: bool) -> None:
+    """Log the number of ranks and of samples per iteration, and what may surprise about them."""
     if cluster.size == 1:
         return
     logger.info(
@@ -260,6 +260,12 @@ def _log_ranks(cluster: Cluster, solver: Solver) -> None:
     )
     if cluster.owners != tuple(range(cluster.size)):
         logger.info("%d more rank(s) serve parameters", len(cluster.owners))
+    if cluster.local_size > cluster.local_cores:
+        logger.warning(
+            "%d ranks share the %d core(s) of %s and wait for each other: start at most one per "
+            "core; a rank computes on several cores by itself",
+            *(cluster.local_size, cluster.local_cores, cluster.host),
+        )
     batch = solver.batch_size
     if batch:
         logger.info(
@@ -269,3 +275,9 @@ def _log_ranks(cluster: Cluster, solver: Solver) -> None:
             cluster.size,
             solver.param.iter_size,
         )
+        if not divided:
+            logger.info(
+                "This is %d times the solver's batch, and base_lr is still %s: raise that, up to "
+                "as many times (with warmup_iter), or keep the batch with --global_batch",
+                *(cluster.size, fmt(solver.param.base_lr)),
+            )

@@ -138,10 +138,48 @@ def test_a_solver_without_a_net(job, fails):
     )
 
 
-def test_a_learning_rate_policy_that_does_not_exist(job, fails):
+TEST_NET = """
+test_iter: 1 test_interval: 2
+test_net_param {
+  layer { name: "data" type: "Data" top: "data" %s
+    data_param { source: "%s" batch_size: 4 backend: LMDB } }
+}
+"""
+MEAN = "transform_param { mean_file: 'none' }"
+
+
+@pytest.mark.parametrize(
+    "old, new, flags, message",
+    [
+        ('"fixed"', '"fixd"', [], "unknown lr_policy 'fixd'; did you mean 'fixed'?"),
+        ("random_seed: 1", "type: 'Adma'", [], "did you mean 'Adam'?"),
+        ("random_seed: 1", "weights: 'a, b'", [], "a: no such file"),
+        ("", "", ["--weights=a"], "a: no such file"),
+        ("", "", ["--snapshot=a.solverstate"], "a.solverstate: no such file"),
+        (
+            "random_seed: 1",
+            TEST_NET % ("", "none_lmdb"),
+            [],
+            "layer 'data' (Data): LMDB 'none_lmdb' does not exist",
+        ),
+        ("random_seed: 1", TEST_NET % (MEAN, "train_lmdb"), [], "none: no such file"),
+    ],
+)
+def test_checks_that_need_no_data_come_before_anything_is_built(
+    job, capsys, old, new, flags, message
+):
     text = (job.folder / "solver.prototxt").read_text()
-    (job.folder / "solver.prototxt").write_text(text.replace('"fixed"', '"fixt"'))
-    assert "fixt" in fails("train", "--solver=solver.prototxt")
+    (job.folder / "solver.prototxt").write_text(text.replace(old, new, 1))
+    assert main(["train", "--solver=solver.prototxt", *flags]) in (FAILURE, WRONG_INPUT)
+    *before, last = capsys.readouterr().err.splitlines()
+    assert message in last
+    assert [line.partition("] ")[2] for line in before] == ["Use CPU."]
+
+
+def test_a_test_needs_its_weights_before_its_net(job, fails):
+    job.write(source="none_lmdb")
+    message = fails("test", "--model=net.prototxt", "--weights=none.caffemodel")
+    assert message == "none.caffemodel: no such file"
 
 
 def test_a_snapshot_that_is_missing_or_damaged(job, fails):
@@ -177,7 +215,9 @@ def test_a_snapshot_folder_that_is_missing(job, fails):
 
 def test_a_database_that_is_missing_or_empty(job, fails):
     job.write(source="none_lmdb")
-    assert "none_lmdb" in fails("train", "--solver=solver.prototxt")
+    message = fails("train", "--solver=solver.prototxt")
+    assert "net.prototxt:3: layer 'data' (Data): LMDB 'none_lmdb' does not exist" in message
+    assert "; pcaffe convert_imageset makes one of images" in message
     assert not (job.folder / "none_lmdb").exists()
     write_lmdb(job.folder / "empty_lmdb", [])
     job.write(source="empty_lmdb")

@@ -11,8 +11,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pycaffe_dist.data_scripts import how_to_make
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.registry import Registry
+
+_CONVERTERS = (
+    "; pcaffe convert_imageset makes one of images (others: convert_mnist_data, "
+    "convert_cifar_data, convert_annoset)"
+)
 
 
 @dataclass
@@ -213,7 +219,9 @@ def file_of(path: str, kind: type[Database]) -> str:
         return file
     if not os.path.exists(path):
         looked = f"(looked in '{os.getcwd()}')"
-        raise DataError(f"{one.split()[-1]} '{path}' does not exist {looked}")
+        raise DataError(
+            f"{one.split()[-1]} '{path}' does not exist {looked}{how_to_make(path) or _CONVERTERS}"
+        )
     if not os.path.isdir(path):
         raise DataError(f"'{path}' is not {one}: expected a folder with {name}, found a file")
     if not os.access(path, os.R_OK | os.X_OK):
