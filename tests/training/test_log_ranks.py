@@ -1,0 +1,41 @@
+"""What a run says about its ranks at the start."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from pycaffe_dist.training import trainer
+
+
+def log_of(caplog, size: int, cores: int, divided: bool = False) -> list[tuple[str, str]]:
+    """Return the levels and texts of the lines about some ranks on one host."""
+    cluster = SimpleNamespace(
+        size=size,
+        hosts=("a",) * size,
+        host="a",
+        owners=tuple(range(size)),
+        local_size=size,
+        local_cores=cores,
+    )
+    param = SimpleNamespace(iter_size=1, base_lr=0.01)
+    solver = SimpleNamespace(batch_size=64, param=param)
+    with caplog.at_level(logging.INFO):
+        trainer._log_ranks(cluster, solver, divided)
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+@pytest.mark.parametrize("ranks, cores, warned", [(4, 4, False), (4, 2, True), (1, 0, False)])
+def test_more_ranks_than_cores_are_a_warning(caplog, ranks, cores, warned):
+    warnings = [text for level, text in log_of(caplog, ranks, cores) if level == "WARNING"]
+    assert len(warnings) == warned
+    assert all(text.startswith("4 ranks share the 2 core(s) of a and wait") for text in warnings)
+
+
+@pytest.mark.parametrize("ranks, divided, told", [(4, False, 1), (4, True, 0), (1, False, 0)])
+def test_a_larger_batch_with_the_same_rate_is_one_line(caplog, ranks, divided, told):
+    lines = [text for _, text in log_of(caplog, ranks, 8, divided)]
+    words = "This is 4 times the solver's batch, and base_lr is still 0.01: raise that"
+    assert sum(text.startswith(words) for text in lines) == told
