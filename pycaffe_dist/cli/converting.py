@@ -99,8 +99,7 @@ def write(
     """Write the database; raises DataError and then leaves none behind."""
     import os
 
-    from tqdm import tqdm
-
+    from pycaffe_dist.cli.progress import Counter
     from pycaffe_dist.data.decoders import Decoders
     from pycaffe_dist.data.imageset import convert
     from pycaffe_dist.data.writers import create_database
@@ -108,7 +107,7 @@ def write(
     decoders = Decoders(options.decoders or os.cpu_count() or 1)
     with (
         create_database(options.database, options.backend, replace) as writer,
-        tqdm(total=len(paths), unit=" images", disable=None, leave=False) as bar,
+        Counter(len(paths), "images") as bar,
     ):
         written, skipped = convert(
             paths,

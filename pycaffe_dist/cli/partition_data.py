@@ -29,8 +29,7 @@ def add_flags(parser: FlagParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the parts; after a DataError none remains."""
-    from tqdm import tqdm
-
+    from pycaffe_dist.cli.progress import Counter
     from pycaffe_dist.data.parts import write_parts
     from pycaffe_dist.data.sources import open_source
     from pycaffe_dist.errors import UsageError
@@ -39,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"a database is cut into 1 part or more, not {options.ranks}")
     source = open_source(options.database, options.backend)
     target = options.target or options.database
-    with tqdm(total=source.count, unit=" records", disable=None, leave=False) as bar:
+    with Counter(source.count, "records") as bar:
         counts = write_parts(source, target, options.backend, options.ranks, bar.update)
     for rank, count in enumerate(counts):
         logger.info("%s_%d: %d records", target.rstrip("/"), rank, count)

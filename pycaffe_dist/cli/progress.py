@@ -1,4 +1,4 @@
-"""How far a training run has come: the text of the last line on a terminal."""
+"""How far a command has come: the text of the last line on a terminal."""
 
 from __future__ import annotations
 
@@ -47,6 +47,32 @@ class Progress:
     def __exit__(self, *details: object) -> None:
         if self._meter is not None:
             _show("")
+
+
+class Counter:
+    """Shows how many of ``total`` things, named by ``unit``, are done, inside a ``with``."""
+
+    def __init__(self, total: int, unit: str):
+        self._total, self._unit, self._done = total, unit, 0
+        self._began = self._due = time.monotonic()
+
+    def __enter__(self) -> Counter:
+        return self
+
+    def update(self, count: int = 1) -> None:
+        """Count some more."""
+        self._done += count
+        now = time.monotonic()
+        if now < self._due + _INTERVAL:
+            return
+        self._due = now
+        rate = self._done / (now - self._began)
+        left = _clock((self._total - self._done) / rate)
+        done = f"{self._done}/{self._total} {self._unit}"
+        log.status(f"{done}, {rate:.0f} {self._unit}/s, {left} left")
+
+    def __exit__(self, *details: object) -> None:
+        log.status("")
 
 
 def _show(text: str) -> None:

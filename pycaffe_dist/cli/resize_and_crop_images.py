@@ -37,8 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """Convert the images; raises DataError for the list; images that fail are named and counted."""
     import os
 
-    from tqdm import tqdm
-
+    from pycaffe_dist.cli.progress import Counter
     from pycaffe_dist.data.cropping import crop_file
     from pycaffe_dist.data.decoders import Decoders
     from pycaffe_dist.data.image_list import read_paths
@@ -64,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     paths = read_paths(options.list_file)
     decoders = Decoders(options.decoders or os.cpu_count() or 1)
     failed = 0
-    with tqdm(total=len(paths), unit=" images", disable=None, leave=False) as bar:
+    with Counter(len(paths), "images") as bar:
         for error in decoders.stream(crop, paths):
             bar.update()
             if error is not None:

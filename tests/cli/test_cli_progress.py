@@ -101,3 +101,15 @@ def test_the_launcher_gets_the_text_instead(start, monkeypatch):
     run.go_on(shown, 3, seconds=1)
     assert told[-1] == (messages.PROGRESS, "13/1000 iterations, loss 2, 384 images/s, 0:16:27 left")
     assert texts == []
+
+
+def test_a_counter_shows_its_units_per_second_and_the_time_left(monkeypatch):
+    now, texts = 50.0, []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(progress.log, "status", texts.append)
+    with progress.Counter(600, "images") as counter:
+        for _ in range(20):
+            now += 0.25
+            counter.update(5)
+    assert len(texts) == 11
+    assert texts[-2:] == ["100/600 images, 20 images/s, 0:00:25 left", ""]
