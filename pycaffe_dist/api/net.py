@@ -18,6 +18,7 @@ from pycaffe_dist.layers import Layer
 from pycaffe_dist.log import logger
 from pycaffe_dist.net.precompile import compile_kernels
 from pycaffe_dist.net.rules import with_state
+from pycaffe_dist.net.summary import log_layers
 from pycaffe_dist.schema import caffe_pb2, text
 
 _Path = str | os.PathLike[str]
@@ -56,6 +57,7 @@ class Net:
         param = with_state(param, phase, level, tuple(stages or ()))
         device = chosen_device()
         self._adopt(core.Net(param, seed=process.seed, places=places, device=device))
+        log_layers(self._net)
         if weights:
             self.copy_from(weights)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,6 +86,8 @@ def log_layers(net: Net, train_net: Net | None = None) -> None:
 
     Batch sizes do not count.
     """
+    if not logger.isEnabledFor(logging.INFO):
+        return
     found, words = summarize(net), ""
     if train_net is not None:
         known = set(map(_per_sample, summarize(train_net).layers))

@@ -260,7 +260,7 @@ def _log_ranks(cluster: Cluster, solver: Solver, divided: bool) -> None:
     )
     if cluster.owners != tuple(range(cluster.size)):
         logger.info("%d more rank(s) serve parameters", len(cluster.owners))
-    if cluster.local_size > cluster.local_cores:
+    if cluster.local_rank == 0 and cluster.local_size > cluster.local_cores:
         logger.warning(
             "%d ranks share the %d core(s) of %s and wait for each other: start at most one per "
             "core; a rank computes on several cores by itself",

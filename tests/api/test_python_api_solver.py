@@ -225,3 +225,15 @@ def test_a_program_with_a_log_of_its_own_keeps_it(solver):
     """The tests themselves run with pytest's handlers."""
     assert logging.getLogger().handlers
     assert not log.logger.handlers
+
+
+def test_a_net_is_a_table_in_the_log(capfd, no_log, monkeypatch):
+    monkeypatch.chdir(GOLDEN)
+    caffe.init_log()
+    caffe.Net("net.prototxt", caffe.TRAIN)
+    short = capfd.readouterr().err
+    assert "Layers of net" in short and "Setting up" not in short
+    monkeypatch.setenv("GLOG_v", "1")
+    caffe.init_log()
+    caffe.Net("net.prototxt", caffe.TRAIN)
+    assert "Setting up" in capfd.readouterr().err

@@ -10,13 +10,16 @@ import pytest
 from pycaffe_dist.training import trainer
 
 
-def log_of(caplog, size: int, cores: int, divided: bool = False) -> list[tuple[str, str]]:
+def log_of(
+    caplog, size: int, cores: int, divided: bool = False, rank: int = 0
+) -> list[tuple[str, str]]:
     """Return the levels and texts of the lines about some ranks on one host."""
     cluster = SimpleNamespace(
         size=size,
         hosts=("a",) * size,
         host="a",
         owners=tuple(range(size)),
+        local_rank=rank,
         local_size=size,
         local_cores=cores,
     )
@@ -27,9 +30,12 @@ def log_of(caplog, size: int, cores: int, divided: bool = False) -> list[tuple[s
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
-@pytest.mark.parametrize("ranks, cores, warned", [(4, 4, False), (4, 2, True), (1, 0, False)])
-def test_more_ranks_than_cores_are_a_warning(caplog, ranks, cores, warned):
-    warnings = [text for level, text in log_of(caplog, ranks, cores) if level == "WARNING"]
+@pytest.mark.parametrize(
+    "ranks, cores, rank, warned", [(4, 4, 0, 0), (4, 2, 0, 1), (4, 2, 3, 0), (1, 0, 0, 0)]
+)
+def test_more_ranks_than_cores_are_one_warning_per_host(caplog, ranks, cores, rank, warned):
+    lines = log_of(caplog, ranks, cores, rank=rank)
+    warnings = [text for level, text in lines if level == "WARNING"]
     assert len(warnings) == warned
     assert all(text.startswith("4 ranks share the 2 core(s) of a and wait") for text in warnings)
 
