@@ -28,8 +28,8 @@ class Output:
         self._tail = b""
         self._has_warned = stream is None
         # If a terminal shows the output, mpirun must write to a terminal, too.
-        is_terminal = stream is not None and stream.isatty()
-        self._source, self.target = (pty.openpty if is_terminal else os.pipe)()
+        self._is_terminal = stream is not None and stream.isatty()
+        self._source, self.target = (pty.openpty if self._is_terminal else os.pipe)()
         self._thread = threading.Thread(target=self._pass_on, daemon=True)
         self._thread.start()
 
@@ -59,7 +59,8 @@ class Output:
         if self._stream is None or not data:
             return
         try:
-            with log.line_removed(ends_line=data.endswith(b"\n")):
+            ends_line = data.endswith(b"\n") or not self._is_terminal
+            with log.line_removed(ends_line):
                 while data:
                     data = data[os.write(self._stream.fileno(), data) :]
         except OSError as error:
