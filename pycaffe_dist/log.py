@@ -116,8 +116,7 @@ class _TerminalHandler(logging.StreamHandler):
         if self._within_a_line or not (text or self._status):
             return
         with contextlib.suppress(OSError):
-            columns = shutil.get_terminal_size().columns
-            self.stream.write(f"\r\x1b[K{text[: columns - 1]}")
+            self.stream.write(f"\r\x1b[K{text[: _columns(self.stream) - 1]}")
             self.stream.flush()
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -130,6 +129,14 @@ class _TerminalHandler(logging.StreamHandler):
         if self._status:
             self.show("")
         super().close()
+
+
+def _columns(terminal: TextIO) -> int:
+    """Return the width of a terminal, which may not be standard output's."""
+    with contextlib.suppress(OSError):
+        if columns := os.get_terminal_size(terminal.fileno()).columns:
+            return columns
+    return shutil.get_terminal_size().columns
 
 
 class _FileHandler(logging.Handler):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
 import pytest
 
+from pycaffe_dist import log
 from pycaffe_dist.cli import main as cli
 from pycaffe_dist.errors import WRONG_INPUT, ClusterError, UsageError
 from pycaffe_dist.launch import job, processes
@@ -118,6 +124,31 @@ def test_progress_of_rank_0_is_shown_by_the_launcher(tmp_path, capfd, monkeypatc
     assert job.run(line, 0, never) == 0
     assert shown == ["3/9 iterations, loss 2", ""]
     assert capfd.readouterr().err == "a line\n"
+
+
+def test_the_progress_is_the_last_line_of_a_terminal(tmp_path, monkeypatch):
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
+    tells = rf'printf "{_BEGIN} progress 3/9 iterations, loss 2\003\n" >&2'
+    line = program_that(tmp_path, f"echo one >&2; {tells}; sleep 0.2; echo two; {IS_DONE}")
+    with os.fdopen(slave, "w") as terminal:
+        for stream in "stdout", "stderr":
+            monkeypatch.setattr(job.sys, stream, terminal)
+        log.start(stream=terminal)
+        try:
+            assert job.run(line, 0, never) == 0
+        finally:
+            log.stop()
+            monkeypatch.undo()
+    shown = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while data := os.read(master, 1 << 16):
+            shown += data
+    os.close(master)
+    lines = shown.decode().replace("\r\r", "\r").split("\r\n")
+    clear = "\r\x1b[K"
+    assert [line.rpartition(clear)[2] for line in lines] == ["one", "two", ""]
+    assert f"{clear}3/9 iterations, los{clear}" in lines[-1]
 
 
 def test_messages_are_found_in_any_chunks():
