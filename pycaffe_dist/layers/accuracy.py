@@ -19,7 +19,8 @@ from pycaffe_dist.layers.loss import LabelLayout, checked_labels
 class Accuracy(Layer):
     """The share of labels among their prediction's top_k; a second top has it for each class.
 
-    Classes with the same score as the label count as better, so a tie is not a success.
+    Classes with the same score as the label count as better, so a tie is not a success.  With
+    min_is_better small scores are the best (happynear/caffe-windows).
     """
 
     bottoms = Arity(2, 2)
@@ -48,6 +49,8 @@ class Accuracy(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         labels, counted = checked_labels(self, bottom, self._layout, self._ignore)
         scores = self._layout.scores(bottom[0].data)
+        if self.param.accuracy_param.min_is_better:
+            scores = -scores
         right = xp().empty(labels.shape, bool)
         label_hits(scores, labels, counted, self._top_k, right)
         top[0].data[...] = np.count_nonzero(right) / np.maximum(np.count_nonzero(counted), 1)

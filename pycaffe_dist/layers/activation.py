@@ -288,6 +288,26 @@ class ELU(Neuron):
         elu_gradient(values, dy, dx, self._alpha)
 
 
+@register("SeLu")
+class SeLu(ELU):
+    """y = lambda·x where x > 0, else lambda·alpha·(e^x - 1).
+
+    (Klambauer et al., 2017; HolmesShuan/SNNs-Self-Normalizing-Neural-Networks-Caffe-Reimplementation.)
+    """
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.selu_param
+        self._alpha, self._lambda = param.alpha, getattr(param, "lambda")
+
+    def function(self, x: np.ndarray, y: np.ndarray) -> None:
+        super().function(x, y)
+        y *= self._lambda
+
+    def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+        super().gradient(values, dy, dx)
+        dx *= self._lambda
+
+
 @register("Exp")
 class Exp(Neuron):
     """y = base^(shift + scale·x); base -1 stands for e."""

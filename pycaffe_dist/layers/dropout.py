@@ -1,4 +1,4 @@
-"""Dropout."""
+"""Dropout and SeLuDropout."""
 
 from __future__ import annotations
 
@@ -59,3 +59,52 @@ class Dropout(Layer):
 
     def _shrink(self, source: np.ndarray, target: np.ndarray) -> None:
         np.multiply(source, self._scale, out=target)
+
+
+@register("SeLuDropout")
+class SeLuDropout(Layer):
+    """In training, a·x + b, or a·alpha + b with probability dropout_ratio.
+
+    a and b keep mean 0 and variance 1.  In the TEST phase the top is the bottom.  (Klambauer et
+    al., 2017; HolmesShuan/SNNs-Self-Normalizing-Neural-Networks-Caffe-Reimplementation.)
+    """
+
+    in_place = True
+    backward_needs_bottom = Need.NONE
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.selu_dropout_param
+        self._ratio, self._alpha = dropped, alpha = param.dropout_ratio, param.alpha
+        if not 0 < dropped < 1:
+            raise self.error(f"needs 0 < dropout_ratio < 1, found {dropped:g}")
+        self._factor = ((1 - dropped) * (1 + alpha * alpha * dropped)) ** -0.5
+        # What a dropped value becomes.
+        self._floor = self._factor * alpha * (1 - dropped)
+        self.random = self.rng("mask")
+        self._key = 0
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        top[0].reshape_like(bottom[0])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data, top[0].data
+        if is_test(self.phase):
+            if x is not y:
+                np.copyto(y, x)
+            return
+        self._key = int(self.random.integers(2**64, dtype=np.uint64))
+        blockwise(self._center, x, y)
+        dropout(y, y, self._key, self._ratio, self._factor)
+        blockwise(self._raise, y)
+
+    def _center(self, x: np.ndarray, y: np.ndarray) -> None:
+        np.subtract(x, self._alpha, out=y)
+
+    def _raise(self, y: np.ndarray) -> None:
+        y += self._floor
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0] and not is_test(self.phase):
+            dropout(top[0].diff, bottom[0].diff, self._key, self._ratio, self._factor)
+        elif propagate_down[0] and top[0] is not bottom[0]:
+            np.copyto(bottom[0].diff, top[0].diff)

@@ -62,6 +62,15 @@ def _positive_unitball(data: np.ndarray, param: FillerParameter, rng: np.random.
     rows /= rows.sum(axis=1, keepdims=True)
 
 
+def _gaussian_unitball(
+    data: np.ndarray, param: FillerParameter, rng: np.random.Generator
+) -> None:
+    """Rows of length 1 in directions of equal probability (happynear/caffe-windows)."""
+    rows = data.reshape(_first_axis(data, param), -1)
+    _draw_gaussian(rows, 0.0, 1.0, rng)
+    rows /= np.sqrt((rows * rows).sum(axis=1, keepdims=True) + 1e-12)
+
+
 def _xavier(data: np.ndarray, param: FillerParameter, rng: np.random.Generator) -> None:
     """Glorot and Bengio 2010: uniform with variance 1/n, n as variance_norm says."""
     bound = math.sqrt(3 / _fan(data, param))
@@ -116,6 +125,7 @@ _FILLERS: dict[str, _Filler] = {
     "constant": _constant,
     "uniform": _uniform,
     "gaussian": _gaussian,
+    "gaussian_unitball": _gaussian_unitball,
     "positive_unitball": _positive_unitball,
     "xavier": _xavier,
     "msra": _msra,

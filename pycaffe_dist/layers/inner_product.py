@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.bias_add import bias_gradient
 from pycaffe_dist.kernels.inner_product import InnerProduct as InnerProductPlan
+from pycaffe_dist.kernels.reduction import SQUARE, reduce_rows
 from pycaffe_dist.kernels.scatter import gather, scatter_add
 from pycaffe_dist.layers.base import Layer, register
 from pycaffe_dist.layers.checking import (
@@ -18,18 +21,40 @@ from pycaffe_dist.layers.checking import (
     require_no_gradient,
 )
 from pycaffe_dist.layers.parameters import Spec, make_parameters
+from pycaffe_dist.schema import caffe_pb2
+
+
+# Added to the squared lengths that weights are divided by, as in happynear/caffe-windows.
+_LENGTH_EPS = 1e-6
+
+
+def make_unit_length(weights: Any, eps: float = _LENGTH_EPS) -> None:
+    """Divide each row of a matrix by sqrt(its squared length + eps)."""
+    squares = xp().empty(len(weights), weights.dtype)
+    reduce_rows(weights, SQUARE, 1.0, squares)
+    weights /= np.sqrt(squares + eps)[:, None]
 
 
 @register("InnerProduct")
 class InnerProduct(Layer):
-    """y = x·Wᵀ + b with x flattened from ``axis`` on; W is (num_output, inputs), or transposed."""
+    """y = x·Wᵀ + b with x flattened from ``axis`` on; W is (num_output, inputs), or transposed.
+
+    With normalize, forward divides each output's weights by their length first, and the gradient
+    is that of the product alone, as in happynear/caffe-windows (there on the CPU).
+    """
 
     _plan: InnerProductPlan
 
+    def read_options(self) -> caffe_pb2.InnerProductParameter:
+        """Return the options of the product."""
+        return self.param.inner_product_param
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        param = self.param.inner_product_param
+        self.options = param = self.read_options()
         if param.num_output == 0:
             raise self.error("needs num_output of at least 1")
+        if param.normalize and param.transpose:
+            raise self.error("cannot normalize transposed weights")
         axis = axis_of(self, bottom, param.axis)
         self._inputs = math.prod(bottom[0].shape[axis:])
         shape = (param.num_output, self._inputs)
@@ -41,7 +66,7 @@ class InnerProduct(Layer):
         self._last: tuple[np.ndarray, np.ndarray] | None = None
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        param = self.param.inner_product_param
+        param = self.options
         axis = axis_of(self, bottom, param.axis)
         inputs = bottom[0].count_of(axis)
         if inputs != self._inputs:
@@ -66,14 +91,16 @@ class InnerProduct(Layer):
         return array if array.shape == shape else array.reshape(shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self.options.normalize:
+            make_unit_length(self.blobs[0].data)
         bias = self.blobs[1].data if len(self.blobs) > 1 else None
         x = self._matrix(bottom[0].data, self._inputs)
-        y = self._matrix(top[0].data, self.param.inner_product_param.num_output)
+        y = self._matrix(top[0].data, self.options.num_output)
         self._plan.forward(x, self.blobs[0].data, bias, y)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         x = self._matrix(bottom[0].data, self._inputs)
-        dy = self._matrix(top[0].diff, self.param.inner_product_param.num_output)
+        dy = self._matrix(top[0].diff, self.options.num_output)
         self._last = x, dy
         if self.param_propagate_down[0] and 0 not in self.factors_only:
             self._plan.backward_weights(x, dy, self.blobs[0].diff)
@@ -90,7 +117,7 @@ class InnerProduct(Layer):
         """
         if index != 0 or self._last is None:
             return None
-        return self._last if self.param.inner_product_param.transpose else self._last[::-1]
+        return self._last if self.options.transpose else self._last[::-1]
 
     def factor_rows(self, index: int) -> int:
         """Return the number of samples, for the weights."""

@@ -1,4 +1,4 @@
-"""Normalize: division by the L2 norm, and a learnt scale."""
+"""Normalize: division by a norm, with or without a learnt scale."""
 
 from __future__ import annotations
 
@@ -10,21 +10,47 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.channel_affine import affine, gradient_sums, normalize_gradient
 from pycaffe_dist.kernels.l2_norm import divide_by_norms, norms_gradient, scale_gradient
-from pycaffe_dist.layers.base import Layer, register
+from pycaffe_dist.layers.base import Arity, Layer, register
 from pycaffe_dist.layers.checking import axis_of, describe
 from pycaffe_dist.layers.parameters import constant, make_parameters
+from pycaffe_dist.layers.unit_length import UnitLength
 
 
 @register("Normalize")
 class Normalize(Layer):
-    """x / sqrt(eps + Σx²) times a learnt scale; the sum is over channels, or over the whole image.
+    """x / sqrt(eps + Σx²), over channels or the whole image; a learnt scale in one of two forms.
 
-    One sum for each position without across_spatial, one scale for all channels with
-    channel_shared.  (weiliu89/caffe, ssd branch.)  As there, the bottom's gradient is exact only if
-    all channels have the same scale.
+    The form with a scale has one sum for each position without across_spatial, and one scale for
+    all channels with channel_shared.  (weiliu89/caffe, ssd branch.)  As there, the bottom's
+    gradient is exact only if all channels have the same scale.
+
+    The form without a scale divides by the norm over the channels of each position, with
+    normalize_type L1 by Σ|x| + eps; a second top gets the norms, whose gradient counts with bp_norm
+    only; fix_gradient does not divide the gradient by the norm.  eps is 1e-6.  The tops have four
+    axes.  (happynear/caffe-windows, on the CPU, whose GPU code has a smaller eps.)
+
+    The form with a scale has norm_param, param entries or parameters.
     """
 
+    tops = Arity(1, 2)
+
+    def _has_scale(self, top: list[Blob]) -> bool:
+        has_norm, has_unit = (
+            self.param.HasField(field) for field in ("norm_param", "normalize_param")
+        )
+        if has_norm and has_unit:
+            raise self.error(
+                "mixes two forks: norm_param of weiliu89/caffe and normalize_param of "
+                "happynear/caffe-windows"
+            )
+        if has_norm and len(top) > 1:
+            raise self.error("has one top with norm_param")
+        return has_norm or (not has_unit and len(top) == 1 and bool(self.param.param or self.blobs))
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._unit = None if self._has_scale(top) else UnitLength(self)
+        if self._unit is not None:
+            return
         param = self.param.norm_param
         self._channels = bottom[0].shape[axis_of(self, bottom, 1, "channel axis")]
         shape = () if param.channel_shared else (self._channels,)
@@ -32,6 +58,10 @@ class Normalize(Layer):
         make_parameters(self, (shape, filler))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self._unit is not None:
+            axis_of(self, bottom, 1, "channel axis")
+            self._unit.reshape(bottom, top)
+            return
         if bottom[0].ndim < 2 or bottom[0].shape[1] != self._channels:
             raise self.error(
                 f"has scales of {self._channels} channels, found bottom {describe(self, bottom, 0)}"
@@ -57,6 +87,9 @@ class Normalize(Layer):
         return xp().broadcast_to(scale, (self._channels,)).copy()
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self._unit is not None:
+            self._unit.forward(bottom, top)
+            return
         eps = self.param.norm_param.eps
         x, y = bottom[0].data.reshape(self._shape), top[0].data.reshape(self._shape)
         if not self.param.norm_param.across_spatial:
@@ -73,6 +106,10 @@ class Normalize(Layer):
         return self._sums[1].reshape(self._images, -1)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if self._unit is not None:
+            if propagate_down[0]:
+                self._unit.backward(top, bottom)
+            return
         x, dy = bottom[0].data.reshape(self._shape), top[0].diff.reshape(self._shape)
         dx = bottom[0].diff.reshape(self._shape) if propagate_down[0] else None
         if self.param.norm_param.across_spatial:

@@ -1,4 +1,4 @@
-"""Losses that compare values: EuclideanLoss, L1Loss, ContrastiveLoss."""
+"""Losses that compare values: EuclideanLoss, L1Loss, DiceCoefLoss, ContrastiveLoss."""
 
 from __future__ import annotations
 
@@ -68,6 +68,41 @@ class L1Loss(DifferenceLoss):
 
     def slope(self, difference: np.ndarray) -> None:
         np.sign(difference, out=difference)
+
+
+@register("DiceCoefLoss")
+class DiceCoefLoss(Loss):
+    """1 - |2 x·y + 1| / (x² + y² + 1), averaged over the batch; both bottoms get gradients.
+
+    Follows HolmesShuan/A-Variation-of-Dice-coefficient-Loss-Caffe-Layer (there on the CPU), which
+    SURFZJY/EAST-caffe uses.  As there, the gradients are those of the sum over the batch, and of
+    the quotient without magnitude.
+    """
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        require_same_count(self, bottom, 0, 1)
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """Both bottoms may be predictions."""
+        return True
+
+    def loss(self, bottom: list[Blob], top: list[Blob]) -> float:
+        x, y = (blob.data.reshape(blob.shape[0], -1) for blob in bottom)
+        self._sums = 1.0 + sum(
+            np.einsum("nd,nd->n", array, array, dtype=self.context.parameter_dtype)
+            for array in (x, y)
+        )
+        both = np.einsum("nd,nd->n", x, y, dtype=self.context.parameter_dtype)
+        self._quotients = (2 * both + 1) / self._sums
+        return 1 - np.absolute(self._quotients).mean()
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        scale = 2 * self.weight_of(top) / self._sums[:, None]
+        for blob, other, wanted in zip(bottom, bottom[::-1], propagate_down):
+            if wanted:
+                x, y = (each.data.reshape(len(scale), -1) for each in (blob, other))
+                blob.diff[...] = (scale * (self._quotients[:, None] * x - y)).reshape(blob.shape)
 
 
 @register("ContrastiveLoss")

@@ -1,6 +1,8 @@
-"""Layers that select samples of a batch: Filter and BatchReindex."""
+"""Layers that select samples of a batch: Filter, BatchReindex and Select."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +12,11 @@ from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import (
     checked_indices,
     describe,
+    mismatch,
     require_axes,
     require_no_gradient,
     require_same_batch,
+    require_same_count,
 )
 
 
@@ -112,3 +116,55 @@ class BatchReindex(Layer):
             rows = top[0].diff.reshape(top[0].shape[0], -1)
             total = bottom[0].diff.reshape(bottom[0].shape[0], -1)
             scatter_add(rows, self._indices(bottom), total)
+
+
+@register("Select")
+class Select(Layer):
+    """Each sample from the bottom that the last bottom, an index for each sample, names.
+
+    Follows swift-n-brutal/caffe (there on a GPU; its gradient on the CPU is lost).
+    """
+
+    bottoms = Arity(2, None)
+    backward_needs_bottom = Need.NONE
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """The indices have no gradient."""
+        return bottom_index != len(self.param.bottom) - 1
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        last = len(bottom) - 1
+        if bottom[last].count != bottom[0].count_of(0, 1):
+            raise mismatch(self, bottom, 0, last, "do not fit: each sample needs one index")
+        for index in range(last):
+            require_same_batch(self, bottom, 0, index)
+            require_same_count(self, bottom, 0, index)
+        top[0].reshape_like(bottom[0])
+
+    def _rows(self, array: Any) -> Any:
+        return array.reshape(len(self._chosen), -1)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        candidates, where = bottom[:-1], describe(self, bottom, len(bottom) - 1)
+
+        def error(index: int, value: float) -> Exception:
+            return self.error(
+                f"needs indices of bottoms from 0 to {len(candidates) - 1}, found {value:g} for "
+                f"sample {index} in bottom {where}"
+            )
+
+        indices = bottom[-1].data.reshape(-1, 1)
+        self._chosen = checked_indices(indices, len(candidates), False, error)
+        for index, blob in enumerate(candidates):
+            np.copyto(
+                self._rows(top[0].data), self._rows(blob.data), where=self._chosen == index
+            )
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        require_no_gradient(self, propagate_down, len(bottom) - 1)
+        for index, blob in enumerate(bottom[:-1]):
+            if propagate_down[index]:
+                blob.diff.fill(0)
+                np.copyto(
+                    self._rows(blob.diff), self._rows(top[0].diff), where=self._chosen == index
+                )

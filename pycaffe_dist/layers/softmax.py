@@ -1,4 +1,4 @@
-"""Softmax, and SoftmaxWithLoss, its multinomial logistic loss."""
+"""Softmax, and its multinomial logistic loss: SoftmaxWithLoss, SoftmaxWithDist."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.labels import total_loss
 from pycaffe_dist.kernels.softmax import (
     NO_LABEL,
+    SMALLEST,
     each_label_loss,
     label_loss,
     label_loss_gradient,
@@ -16,8 +17,15 @@ from pycaffe_dist.kernels.softmax import (
     softmax_forward,
 )
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
-from pycaffe_dist.layers.checking import axis_of, describe, report
-from pycaffe_dist.layers.loss import VALID, LabelLayout, Loss, normalization_of, wrong_label
+from pycaffe_dist.layers.checking import axis_of, describe, report, require_no_gradient
+from pycaffe_dist.layers.loss import (
+    VALID,
+    LabelLayout,
+    Loss,
+    checked_labels,
+    normalization_of,
+    wrong_label,
+)
 
 
 @register("Softmax")
@@ -131,3 +139,53 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
             probability = self._layout.scores(self._probability.data)
             each_label_loss(probability, labels, self._ignore, losses)
         return loss
+
+
+@register("SoftmaxWithDist")
+class SoftmaxWithDist(Layer):
+    """-log(softmax of the label's class) of each sample and position, over the positions.
+
+    The bottoms are scores and labels; the top is (samples, 1, 1, positions), a second top gets the
+    probabilities, without a gradient.  Follows swift-n-brutal/caffe.
+    """
+
+    bottoms = Arity(2, 2)
+    tops = Arity(1, 2)
+    # The probabilities are kept here, as are the labels.
+    backward_needs_bottom = Need.NONE
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._probability = self.new_blob()
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """Labels have no gradient."""
+        return bottom_index == 0
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        axis = axis_of(self, bottom, self.param.softmax_param.axis)
+        self._layout = LabelLayout(self, bottom, axis)
+        self._probability.reshape_like(bottom[0])
+        top[0].reshape(self._layout.outer, 1, 1, self._layout.inner)
+        if len(top) > 1:
+            top[1].reshape_like(bottom[0])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        layout = self._layout
+        self._labels, _ = checked_labels(self, bottom, layout, None)
+        probability = layout.scores(self._probability.data)
+        softmax_forward(layout.scores(bottom[0].data), probability)
+        own = np.take_along_axis(probability, self._labels[:, None, :], 1)
+        distance = -np.log(np.maximum(own, SMALLEST)) / layout.inner
+        top[0].data[...] = distance.reshape(top[0].shape)
+        if len(top) > 1:
+            np.copyto(top[1].data, self._probability.data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        require_no_gradient(self, propagate_down, 1)
+        if propagate_down[0]:
+            layout, dx = self._layout, self._layout.scores(bottom[0].diff)
+            classes = xp().arange(layout.classes).reshape(1, -1, 1)
+            np.subtract(
+                layout.scores(self._probability.data), classes == self._labels[:, None, :], out=dx
+            )
+            dx *= layout.labels(top[0].diff)[:, None, :] / layout.inner

@@ -115,7 +115,7 @@ class NetStateRule(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., min_level: _Optional[int] = ..., max_level: _Optional[int] = ..., stage: _Optional[_Iterable[str]] = ..., not_stage: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LayerParameter(_message.Message):
-    __slots__ = ("name", "type", "bottom", "top", "loss_weight", "param", "blobs", "include", "exclude", "phase", "propagate_down", "transform_param", "loss_param", "accuracy_param", "argmax_param", "concat_param", "contrastive_loss_param", "convolution_param", "data_param", "dropout_param", "dummy_data_param", "eltwise_param", "exp_param", "hdf5_data_param", "hdf5_output_param", "hinge_loss_param", "image_data_param", "infogain_loss_param", "inner_product_param", "lrn_param", "memory_data_param", "mvn_param", "pooling_param", "power_param", "relu_param", "sigmoid_param", "softmax_param", "slice_param", "tanh_param", "threshold_param", "window_data_param", "python_param", "prelu_param", "spp_param", "reshape_param", "log_param", "flatten_param", "reduction_param", "embed_param", "tile_param", "batch_norm_param", "elu_param", "bias_param", "scale_param", "input_param", "crop_param", "parameter_param", "recurrent_param", "swish_param", "clip_param", "seg_accuracy_param", "dense_image_data_param", "relu6_param", "lstm_param", "detection_loss_param", "detection_accuracy_param", "image_gt_data_param", "detection_data_param", "eval_data_param", "detection_group_loss_param", "detection_group_accuracy_param", "frcnn_output_param", "scale_route_param", "illum_image_data_param", "mvno_param", "chnwise_param", "upsample_param", "bn_param", "box_output_param", "bbox_reg_param", "decode_bbox_param", "box_group_output_param", "proposal_target_param", "reorg_param", "shuffle_channel_param", "interp_param", "annotated_data_param", "multibox_loss_param", "permute_param", "prior_box_param", "detection_output_param", "detection_evaluate_param", "norm_param", "video_data_param", "center_loss_param", "flip_param", "transpose_param", "reverse_param", "box_annotator_ohem_param", "psroi_pooling_param", "roi_pooling_param", "smooth_l1_loss_param", "proposal_param")
+    __slots__ = ("name", "type", "bottom", "top", "loss_weight", "param", "blobs", "include", "exclude", "phase", "propagate_down", "transform_param", "loss_param", "accuracy_param", "argmax_param", "concat_param", "contrastive_loss_param", "convolution_param", "data_param", "dropout_param", "dummy_data_param", "eltwise_param", "exp_param", "hdf5_data_param", "hdf5_output_param", "hinge_loss_param", "image_data_param", "infogain_loss_param", "inner_product_param", "lrn_param", "memory_data_param", "mvn_param", "pooling_param", "power_param", "relu_param", "sigmoid_param", "softmax_param", "slice_param", "tanh_param", "threshold_param", "window_data_param", "python_param", "prelu_param", "spp_param", "reshape_param", "log_param", "flatten_param", "reduction_param", "embed_param", "tile_param", "batch_norm_param", "elu_param", "bias_param", "scale_param", "input_param", "crop_param", "parameter_param", "recurrent_param", "swish_param", "clip_param", "seg_accuracy_param", "dense_image_data_param", "relu6_param", "lstm_param", "detection_loss_param", "detection_accuracy_param", "image_gt_data_param", "detection_data_param", "eval_data_param", "detection_group_loss_param", "detection_group_accuracy_param", "frcnn_output_param", "scale_route_param", "illum_image_data_param", "mvno_param", "chnwise_param", "selu_param", "selu_dropout_param", "inner_distance_param", "normalize_param", "general_contrastive_loss_param", "general_triplet_loss_param", "largemargin_inner_product_param", "label_specific_rescale_param", "margin_inner_product_param", "channel_scale_param", "label_specific_add_param", "noise_param", "upsample_param", "bn_param", "box_output_param", "bbox_reg_param", "decode_bbox_param", "box_group_output_param", "proposal_target_param", "reorg_param", "shuffle_channel_param", "interp_param", "annotated_data_param", "multibox_loss_param", "permute_param", "prior_box_param", "detection_output_param", "detection_evaluate_param", "norm_param", "video_data_param", "center_loss_param", "flip_param", "transpose_param", "reverse_param", "box_annotator_ohem_param", "psroi_pooling_param", "roi_pooling_param", "smooth_l1_loss_param", "proposal_param")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     BOTTOM_FIELD_NUMBER: _ClassVar[int]
@@ -192,6 +192,18 @@ class LayerParameter(_message.Message):
     ILLUM_IMAGE_DATA_PARAM_FIELD_NUMBER: _ClassVar[int]
     MVNO_PARAM_FIELD_NUMBER: _ClassVar[int]
     CHNWISE_PARAM_FIELD_NUMBER: _ClassVar[int]
+    SELU_PARAM_FIELD_NUMBER: _ClassVar[int]
+    SELU_DROPOUT_PARAM_FIELD_NUMBER: _ClassVar[int]
+    INNER_DISTANCE_PARAM_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_PARAM_FIELD_NUMBER: _ClassVar[int]
+    GENERAL_CONTRASTIVE_LOSS_PARAM_FIELD_NUMBER: _ClassVar[int]
+    GENERAL_TRIPLET_LOSS_PARAM_FIELD_NUMBER: _ClassVar[int]
+    LARGEMARGIN_INNER_PRODUCT_PARAM_FIELD_NUMBER: _ClassVar[int]
+    LABEL_SPECIFIC_RESCALE_PARAM_FIELD_NUMBER: _ClassVar[int]
+    MARGIN_INNER_PRODUCT_PARAM_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_SCALE_PARAM_FIELD_NUMBER: _ClassVar[int]
+    LABEL_SPECIFIC_ADD_PARAM_FIELD_NUMBER: _ClassVar[int]
+    NOISE_PARAM_FIELD_NUMBER: _ClassVar[int]
     UPSAMPLE_PARAM_FIELD_NUMBER: _ClassVar[int]
     BN_PARAM_FIELD_NUMBER: _ClassVar[int]
     BOX_OUTPUT_PARAM_FIELD_NUMBER: _ClassVar[int]
@@ -295,6 +307,18 @@ class LayerParameter(_message.Message):
     illum_image_data_param: IllumImageDataParameter
     mvno_param: MVNOParameter
     chnwise_param: ChnwiseParameter
+    selu_param: SeLuParameter
+    selu_dropout_param: SeLuDropoutParameter
+    inner_distance_param: InnerDistanceParameter
+    normalize_param: UnitLengthParameter
+    general_contrastive_loss_param: GeneralContrastiveParameter
+    general_triplet_loss_param: GeneralTripletParameter
+    largemargin_inner_product_param: LargeMarginInnerProductParameter
+    label_specific_rescale_param: LabelSpecificRescaleParameter
+    margin_inner_product_param: MarginInnerProductParameter
+    channel_scale_param: ChannelScaleParameter
+    label_specific_add_param: LabelSpecificAddParameter
+    noise_param: AddedNoiseParameter
     upsample_param: UpsampleParameter
     bn_param: BNParameter
     box_output_param: BoxOutputParameter
@@ -322,7 +346,7 @@ class LayerParameter(_message.Message):
     roi_pooling_param: ROIPoolingParameter
     smooth_l1_loss_param: SmoothL1LossParameter
     proposal_param: ProposalParameter
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., bottom: _Optional[_Iterable[str]] = ..., top: _Optional[_Iterable[str]] = ..., loss_weight: _Optional[_Iterable[float]] = ..., param: _Optional[_Iterable[_Union[ParamSpec, _Mapping]]] = ..., blobs: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., include: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., exclude: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., phase: _Optional[_Union[Phase, str]] = ..., propagate_down: _Optional[_Iterable[bool]] = ..., transform_param: _Optional[_Union[TransformationParameter, _Mapping]] = ..., loss_param: _Optional[_Union[LossParameter, _Mapping]] = ..., accuracy_param: _Optional[_Union[AccuracyParameter, _Mapping]] = ..., argmax_param: _Optional[_Union[ArgMaxParameter, _Mapping]] = ..., concat_param: _Optional[_Union[ConcatParameter, _Mapping]] = ..., contrastive_loss_param: _Optional[_Union[ContrastiveLossParameter, _Mapping]] = ..., convolution_param: _Optional[_Union[ConvolutionParameter, _Mapping]] = ..., data_param: _Optional[_Union[DataParameter, _Mapping]] = ..., dropout_param: _Optional[_Union[DropoutParameter, _Mapping]] = ..., dummy_data_param: _Optional[_Union[DummyDataParameter, _Mapping]] = ..., eltwise_param: _Optional[_Union[EltwiseParameter, _Mapping]] = ..., exp_param: _Optional[_Union[ExpParameter, _Mapping]] = ..., hdf5_data_param: _Optional[_Union[HDF5DataParameter, _Mapping]] = ..., hdf5_output_param: _Optional[_Union[HDF5OutputParameter, _Mapping]] = ..., hinge_loss_param: _Optional[_Union[HingeLossParameter, _Mapping]] = ..., image_data_param: _Optional[_Union[ImageDataParameter, _Mapping]] = ..., infogain_loss_param: _Optional[_Union[InfogainLossParameter, _Mapping]] = ..., inner_product_param: _Optional[_Union[InnerProductParameter, _Mapping]] = ..., lrn_param: _Optional[_Union[LRNParameter, _Mapping]] = ..., memory_data_param: _Optional[_Union[MemoryDataParameter, _Mapping]] = ..., mvn_param: _Optional[_Union[MVNParameter, _Mapping]] = ..., pooling_param: _Optional[_Union[PoolingParameter, _Mapping]] = ..., power_param: _Optional[_Union[PowerParameter, _Mapping]] = ..., relu_param: _Optional[_Union[ReLUParameter, _Mapping]] = ..., sigmoid_param: _Optional[_Union[SigmoidParameter, _Mapping]] = ..., softmax_param: _Optional[_Union[SoftmaxParameter, _Mapping]] = ..., slice_param: _Optional[_Union[SliceParameter, _Mapping]] = ..., tanh_param: _Optional[_Union[TanHParameter, _Mapping]] = ..., threshold_param: _Optional[_Union[ThresholdParameter, _Mapping]] = ..., window_data_param: _Optional[_Union[WindowDataParameter, _Mapping]] = ..., python_param: _Optional[_Union[PythonParameter, _Mapping]] = ..., prelu_param: _Optional[_Union[PReLUParameter, _Mapping]] = ..., spp_param: _Optional[_Union[SPPParameter, _Mapping]] = ..., reshape_param: _Optional[_Union[ReshapeParameter, _Mapping]] = ..., log_param: _Optional[_Union[LogParameter, _Mapping]] = ..., flatten_param: _Optional[_Union[FlattenParameter, _Mapping]] = ..., reduction_param: _Optional[_Union[ReductionParameter, _Mapping]] = ..., embed_param: _Optional[_Union[EmbedParameter, _Mapping]] = ..., tile_param: _Optional[_Union[TileParameter, _Mapping]] = ..., batch_norm_param: _Optional[_Union[BatchNormParameter, _Mapping]] = ..., elu_param: _Optional[_Union[ELUParameter, _Mapping]] = ..., bias_param: _Optional[_Union[BiasParameter, _Mapping]] = ..., scale_param: _Optional[_Union[ScaleParameter, _Mapping]] = ..., input_param: _Optional[_Union[InputParameter, _Mapping]] = ..., crop_param: _Optional[_Union[CropParameter, _Mapping]] = ..., parameter_param: _Optional[_Union[ParameterParameter, _Mapping]] = ..., recurrent_param: _Optional[_Union[RecurrentParameter, _Mapping]] = ..., swish_param: _Optional[_Union[SwishParameter, _Mapping]] = ..., clip_param: _Optional[_Union[ClipParameter, _Mapping]] = ..., seg_accuracy_param: _Optional[_Union[SegAccuracyParameter, _Mapping]] = ..., dense_image_data_param: _Optional[_Union[DenseImageDataParameter, _Mapping]] = ..., relu6_param: _Optional[_Union[ReLUParameter, _Mapping]] = ..., lstm_param: _Optional[_Union[LSTMParameter, _Mapping]] = ..., detection_loss_param: _Optional[_Union[DetectionLossParameter, _Mapping]] = ..., detection_accuracy_param: _Optional[_Union[DetectionAccuracyParameter, _Mapping]] = ..., image_gt_data_param: _Optional[_Union[ImageGtDataParameter, _Mapping]] = ..., detection_data_param: _Optional[_Union[DetectionDataParameter, _Mapping]] = ..., eval_data_param: _Optional[_Union[EvalDataParameter, _Mapping]] = ..., detection_group_loss_param: _Optional[_Union[DetectionGroupLossParameter, _Mapping]] = ..., detection_group_accuracy_param: _Optional[_Union[DetectionGroupAccuracyParameter, _Mapping]] = ..., frcnn_output_param: _Optional[_Union[FrcnnOutputParameter, _Mapping]] = ..., scale_route_param: _Optional[_Union[ScaleRouteParameter, _Mapping]] = ..., illum_image_data_param: _Optional[_Union[IllumImageDataParameter, _Mapping]] = ..., mvno_param: _Optional[_Union[MVNOParameter, _Mapping]] = ..., chnwise_param: _Optional[_Union[ChnwiseParameter, _Mapping]] = ..., upsample_param: _Optional[_Union[UpsampleParameter, _Mapping]] = ..., bn_param: _Optional[_Union[BNParameter, _Mapping]] = ..., box_output_param: _Optional[_Union[BoxOutputParameter, _Mapping]] = ..., bbox_reg_param: _Optional[_Union[BBoxRegParameter, _Mapping]] = ..., decode_bbox_param: _Optional[_Union[DecodeBBoxParameter, _Mapping]] = ..., box_group_output_param: _Optional[_Union[BoxGroupOutputParameter, _Mapping]] = ..., proposal_target_param: _Optional[_Union[ProposalTargetParameter, _Mapping]] = ..., reorg_param: _Optional[_Union[ReorgParameter, _Mapping]] = ..., shuffle_channel_param: _Optional[_Union[ShuffleChannelParameter, _Mapping]] = ..., interp_param: _Optional[_Union[InterpParameter, _Mapping]] = ..., annotated_data_param: _Optional[_Union[AnnotatedDataParameter, _Mapping]] = ..., multibox_loss_param: _Optional[_Union[MultiBoxLossParameter, _Mapping]] = ..., permute_param: _Optional[_Union[PermuteParameter, _Mapping]] = ..., prior_box_param: _Optional[_Union[PriorBoxParameter, _Mapping]] = ..., detection_output_param: _Optional[_Union[DetectionOutputParameter, _Mapping]] = ..., detection_evaluate_param: _Optional[_Union[DetectionEvaluateParameter, _Mapping]] = ..., norm_param: _Optional[_Union[NormalizeParameter, _Mapping]] = ..., video_data_param: _Optional[_Union[VideoDataParameter, _Mapping]] = ..., center_loss_param: _Optional[_Union[CenterLossParameter, _Mapping]] = ..., flip_param: _Optional[_Union[FlipParameter, _Mapping]] = ..., transpose_param: _Optional[_Union[TransposeParameter, _Mapping]] = ..., reverse_param: _Optional[_Union[ReverseParameter, _Mapping]] = ..., box_annotator_ohem_param: _Optional[_Union[BoxAnnotatorOHEMParameter, _Mapping]] = ..., psroi_pooling_param: _Optional[_Union[PSROIPoolingParameter, _Mapping]] = ..., roi_pooling_param: _Optional[_Union[ROIPoolingParameter, _Mapping]] = ..., smooth_l1_loss_param: _Optional[_Union[SmoothL1LossParameter, _Mapping]] = ..., proposal_param: _Optional[_Union[ProposalParameter, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., bottom: _Optional[_Iterable[str]] = ..., top: _Optional[_Iterable[str]] = ..., loss_weight: _Optional[_Iterable[float]] = ..., param: _Optional[_Iterable[_Union[ParamSpec, _Mapping]]] = ..., blobs: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., include: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., exclude: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., phase: _Optional[_Union[Phase, str]] = ..., propagate_down: _Optional[_Iterable[bool]] = ..., transform_param: _Optional[_Union[TransformationParameter, _Mapping]] = ..., loss_param: _Optional[_Union[LossParameter, _Mapping]] = ..., accuracy_param: _Optional[_Union[AccuracyParameter, _Mapping]] = ..., argmax_param: _Optional[_Union[ArgMaxParameter, _Mapping]] = ..., concat_param: _Optional[_Union[ConcatParameter, _Mapping]] = ..., contrastive_loss_param: _Optional[_Union[ContrastiveLossParameter, _Mapping]] = ..., convolution_param: _Optional[_Union[ConvolutionParameter, _Mapping]] = ..., data_param: _Optional[_Union[DataParameter, _Mapping]] = ..., dropout_param: _Optional[_Union[DropoutParameter, _Mapping]] = ..., dummy_data_param: _Optional[_Union[DummyDataParameter, _Mapping]] = ..., eltwise_param: _Optional[_Union[EltwiseParameter, _Mapping]] = ..., exp_param: _Optional[_Union[ExpParameter, _Mapping]] = ..., hdf5_data_param: _Optional[_Union[HDF5DataParameter, _Mapping]] = ..., hdf5_output_param: _Optional[_Union[HDF5OutputParameter, _Mapping]] = ..., hinge_loss_param: _Optional[_Union[HingeLossParameter, _Mapping]] = ..., image_data_param: _Optional[_Union[ImageDataParameter, _Mapping]] = ..., infogain_loss_param: _Optional[_Union[InfogainLossParameter, _Mapping]] = ..., inner_product_param: _Optional[_Union[InnerProductParameter, _Mapping]] = ..., lrn_param: _Optional[_Union[LRNParameter, _Mapping]] = ..., memory_data_param: _Optional[_Union[MemoryDataParameter, _Mapping]] = ..., mvn_param: _Optional[_Union[MVNParameter, _Mapping]] = ..., pooling_param: _Optional[_Union[PoolingParameter, _Mapping]] = ..., power_param: _Optional[_Union[PowerParameter, _Mapping]] = ..., relu_param: _Optional[_Union[ReLUParameter, _Mapping]] = ..., sigmoid_param: _Optional[_Union[SigmoidParameter, _Mapping]] = ..., softmax_param: _Optional[_Union[SoftmaxParameter, _Mapping]] = ..., slice_param: _Optional[_Union[SliceParameter, _Mapping]] = ..., tanh_param: _Optional[_Union[TanHParameter, _Mapping]] = ..., threshold_param: _Optional[_Union[ThresholdParameter, _Mapping]] = ..., window_data_param: _Optional[_Union[WindowDataParameter, _Mapping]] = ..., python_param: _Optional[_Union[PythonParameter, _Mapping]] = ..., prelu_param: _Optional[_Union[PReLUParameter, _Mapping]] = ..., spp_param: _Optional[_Union[SPPParameter, _Mapping]] = ..., reshape_param: _Optional[_Union[ReshapeParameter, _Mapping]] = ..., log_param: _Optional[_Union[LogParameter, _Mapping]] = ..., flatten_param: _Optional[_Union[FlattenParameter, _Mapping]] = ..., reduction_param: _Optional[_Union[ReductionParameter, _Mapping]] = ..., embed_param: _Optional[_Union[EmbedParameter, _Mapping]] = ..., tile_param: _Optional[_Union[TileParameter, _Mapping]] = ..., batch_norm_param: _Optional[_Union[BatchNormParameter, _Mapping]] = ..., elu_param: _Optional[_Union[ELUParameter, _Mapping]] = ..., bias_param: _Optional[_Union[BiasParameter, _Mapping]] = ..., scale_param: _Optional[_Union[ScaleParameter, _Mapping]] = ..., input_param: _Optional[_Union[InputParameter, _Mapping]] = ..., crop_param: _Optional[_Union[CropParameter, _Mapping]] = ..., parameter_param: _Optional[_Union[ParameterParameter, _Mapping]] = ..., recurrent_param: _Optional[_Union[RecurrentParameter, _Mapping]] = ..., swish_param: _Optional[_Union[SwishParameter, _Mapping]] = ..., clip_param: _Optional[_Union[ClipParameter, _Mapping]] = ..., seg_accuracy_param: _Optional[_Union[SegAccuracyParameter, _Mapping]] = ..., dense_image_data_param: _Optional[_Union[DenseImageDataParameter, _Mapping]] = ..., relu6_param: _Optional[_Union[ReLUParameter, _Mapping]] = ..., lstm_param: _Optional[_Union[LSTMParameter, _Mapping]] = ..., detection_loss_param: _Optional[_Union[DetectionLossParameter, _Mapping]] = ..., detection_accuracy_param: _Optional[_Union[DetectionAccuracyParameter, _Mapping]] = ..., image_gt_data_param: _Optional[_Union[ImageGtDataParameter, _Mapping]] = ..., detection_data_param: _Optional[_Union[DetectionDataParameter, _Mapping]] = ..., eval_data_param: _Optional[_Union[EvalDataParameter, _Mapping]] = ..., detection_group_loss_param: _Optional[_Union[DetectionGroupLossParameter, _Mapping]] = ..., detection_group_accuracy_param: _Optional[_Union[DetectionGroupAccuracyParameter, _Mapping]] = ..., frcnn_output_param: _Optional[_Union[FrcnnOutputParameter, _Mapping]] = ..., scale_route_param: _Optional[_Union[ScaleRouteParameter, _Mapping]] = ..., illum_image_data_param: _Optional[_Union[IllumImageDataParameter, _Mapping]] = ..., mvno_param: _Optional[_Union[MVNOParameter, _Mapping]] = ..., chnwise_param: _Optional[_Union[ChnwiseParameter, _Mapping]] = ..., selu_param: _Optional[_Union[SeLuParameter, _Mapping]] = ..., selu_dropout_param: _Optional[_Union[SeLuDropoutParameter, _Mapping]] = ..., inner_distance_param: _Optional[_Union[InnerDistanceParameter, _Mapping]] = ..., normalize_param: _Optional[_Union[UnitLengthParameter, _Mapping]] = ..., general_contrastive_loss_param: _Optional[_Union[GeneralContrastiveParameter, _Mapping]] = ..., general_triplet_loss_param: _Optional[_Union[GeneralTripletParameter, _Mapping]] = ..., largemargin_inner_product_param: _Optional[_Union[LargeMarginInnerProductParameter, _Mapping]] = ..., label_specific_rescale_param: _Optional[_Union[LabelSpecificRescaleParameter, _Mapping]] = ..., margin_inner_product_param: _Optional[_Union[MarginInnerProductParameter, _Mapping]] = ..., channel_scale_param: _Optional[_Union[ChannelScaleParameter, _Mapping]] = ..., label_specific_add_param: _Optional[_Union[LabelSpecificAddParameter, _Mapping]] = ..., noise_param: _Optional[_Union[AddedNoiseParameter, _Mapping]] = ..., upsample_param: _Optional[_Union[UpsampleParameter, _Mapping]] = ..., bn_param: _Optional[_Union[BNParameter, _Mapping]] = ..., box_output_param: _Optional[_Union[BoxOutputParameter, _Mapping]] = ..., bbox_reg_param: _Optional[_Union[BBoxRegParameter, _Mapping]] = ..., decode_bbox_param: _Optional[_Union[DecodeBBoxParameter, _Mapping]] = ..., box_group_output_param: _Optional[_Union[BoxGroupOutputParameter, _Mapping]] = ..., proposal_target_param: _Optional[_Union[ProposalTargetParameter, _Mapping]] = ..., reorg_param: _Optional[_Union[ReorgParameter, _Mapping]] = ..., shuffle_channel_param: _Optional[_Union[ShuffleChannelParameter, _Mapping]] = ..., interp_param: _Optional[_Union[InterpParameter, _Mapping]] = ..., annotated_data_param: _Optional[_Union[AnnotatedDataParameter, _Mapping]] = ..., multibox_loss_param: _Optional[_Union[MultiBoxLossParameter, _Mapping]] = ..., permute_param: _Optional[_Union[PermuteParameter, _Mapping]] = ..., prior_box_param: _Optional[_Union[PriorBoxParameter, _Mapping]] = ..., detection_output_param: _Optional[_Union[DetectionOutputParameter, _Mapping]] = ..., detection_evaluate_param: _Optional[_Union[DetectionEvaluateParameter, _Mapping]] = ..., norm_param: _Optional[_Union[NormalizeParameter, _Mapping]] = ..., video_data_param: _Optional[_Union[VideoDataParameter, _Mapping]] = ..., center_loss_param: _Optional[_Union[CenterLossParameter, _Mapping]] = ..., flip_param: _Optional[_Union[FlipParameter, _Mapping]] = ..., transpose_param: _Optional[_Union[TransposeParameter, _Mapping]] = ..., reverse_param: _Optional[_Union[ReverseParameter, _Mapping]] = ..., box_annotator_ohem_param: _Optional[_Union[BoxAnnotatorOHEMParameter, _Mapping]] = ..., psroi_pooling_param: _Optional[_Union[PSROIPoolingParameter, _Mapping]] = ..., roi_pooling_param: _Optional[_Union[ROIPoolingParameter, _Mapping]] = ..., smooth_l1_loss_param: _Optional[_Union[SmoothL1LossParameter, _Mapping]] = ..., proposal_param: _Optional[_Union[ProposalParameter, _Mapping]] = ...) -> None: ...
 
 class ParamSpec(_message.Message):
     __slots__ = ("name", "share_mode", "lr_mult", "decay_mult", "regularization_type")
@@ -871,20 +895,22 @@ class EmbedParameter(_message.Message):
     def __init__(self, num_output: _Optional[int] = ..., input_dim: _Optional[int] = ..., bias_term: _Optional[bool] = ..., weight_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ...) -> None: ...
 
 class InnerProductParameter(_message.Message):
-    __slots__ = ("num_output", "bias_term", "weight_filler", "bias_filler", "axis", "transpose")
+    __slots__ = ("num_output", "bias_term", "weight_filler", "bias_filler", "axis", "transpose", "normalize")
     NUM_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     BIAS_TERM_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FILLER_FIELD_NUMBER: _ClassVar[int]
     BIAS_FILLER_FIELD_NUMBER: _ClassVar[int]
     AXIS_FIELD_NUMBER: _ClassVar[int]
     TRANSPOSE_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
     num_output: int
     bias_term: bool
     weight_filler: FillerParameter
     bias_filler: FillerParameter
     axis: int
     transpose: bool
-    def __init__(self, num_output: _Optional[int] = ..., bias_term: _Optional[bool] = ..., weight_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., axis: _Optional[int] = ..., transpose: _Optional[bool] = ...) -> None: ...
+    normalize: bool
+    def __init__(self, num_output: _Optional[int] = ..., bias_term: _Optional[bool] = ..., weight_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., axis: _Optional[int] = ..., transpose: _Optional[bool] = ..., normalize: _Optional[bool] = ...) -> None: ...
 
 class PReLUParameter(_message.Message):
     __slots__ = ("filler", "channel_shared")
@@ -1287,14 +1313,16 @@ class LossParameter(_message.Message):
     def __init__(self, ignore_label: _Optional[int] = ..., normalize: _Optional[bool] = ..., normalization: _Optional[_Union[LossParameter.NormalizationMode, str]] = ..., pre_fixed_normalizer: _Optional[float] = ..., weight_by_label_freqs: _Optional[bool] = ..., class_weighting: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class AccuracyParameter(_message.Message):
-    __slots__ = ("top_k", "axis", "ignore_label")
+    __slots__ = ("top_k", "axis", "ignore_label", "min_is_better")
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     AXIS_FIELD_NUMBER: _ClassVar[int]
     IGNORE_LABEL_FIELD_NUMBER: _ClassVar[int]
+    MIN_IS_BETTER_FIELD_NUMBER: _ClassVar[int]
     top_k: int
     axis: int
     ignore_label: int
-    def __init__(self, top_k: _Optional[int] = ..., axis: _Optional[int] = ..., ignore_label: _Optional[int] = ...) -> None: ...
+    min_is_better: bool
+    def __init__(self, top_k: _Optional[int] = ..., axis: _Optional[int] = ..., ignore_label: _Optional[int] = ..., min_is_better: _Optional[bool] = ...) -> None: ...
 
 class ArgMaxParameter(_message.Message):
     __slots__ = ("out_max_val", "top_k", "axis")
@@ -2413,6 +2441,203 @@ class ChnwiseParameter(_message.Message):
     coeff: _containers.RepeatedScalarFieldContainer[float]
     stable_prod_grad: bool
     def __init__(self, operation: _Optional[_Union[ChnwiseParameter.ChnwiseOp, str]] = ..., coeff: _Optional[_Iterable[float]] = ..., stable_prod_grad: _Optional[bool] = ...) -> None: ...
+
+class SeLuParameter(_message.Message):
+    __slots__ = ("alpha",)
+    LAMBDA_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    alpha: float
+    def __init__(self, alpha: _Optional[float] = ..., **kwargs: object) -> None: ...
+
+class SeLuDropoutParameter(_message.Message):
+    __slots__ = ("dropout_ratio", "alpha")
+    DROPOUT_RATIO_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    dropout_ratio: float
+    alpha: float
+    def __init__(self, dropout_ratio: _Optional[float] = ..., alpha: _Optional[float] = ...) -> None: ...
+
+class InnerDistanceParameter(_message.Message):
+    __slots__ = ("num_output", "weight_filler", "axis", "distance_type", "normalize", "update_center_only")
+    NUM_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FILLER_FIELD_NUMBER: _ClassVar[int]
+    AXIS_FIELD_NUMBER: _ClassVar[int]
+    DISTANCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_CENTER_ONLY_FIELD_NUMBER: _ClassVar[int]
+    num_output: int
+    weight_filler: FillerParameter
+    axis: int
+    distance_type: str
+    normalize: bool
+    update_center_only: bool
+    def __init__(self, num_output: _Optional[int] = ..., weight_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., axis: _Optional[int] = ..., distance_type: _Optional[str] = ..., normalize: _Optional[bool] = ..., update_center_only: _Optional[bool] = ...) -> None: ...
+
+class UnitLengthParameter(_message.Message):
+    __slots__ = ("normalize_type", "fix_gradient", "bp_norm")
+    NORMALIZE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    FIX_GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    BP_NORM_FIELD_NUMBER: _ClassVar[int]
+    normalize_type: str
+    fix_gradient: bool
+    bp_norm: bool
+    def __init__(self, normalize_type: _Optional[str] = ..., fix_gradient: _Optional[bool] = ..., bp_norm: _Optional[bool] = ...) -> None: ...
+
+class GeneralContrastiveParameter(_message.Message):
+    __slots__ = ("positive_margin", "negative_margin", "positive_weight", "negative_weight", "normalize_negative", "positive_outlier_thresh", "max_negative_only", "max_positive_only", "positive_first", "positive_upper_bound", "exp_negative_weight")
+    POSITIVE_MARGIN_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVE_MARGIN_FIELD_NUMBER: _ClassVar[int]
+    POSITIVE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_NEGATIVE_FIELD_NUMBER: _ClassVar[int]
+    POSITIVE_OUTLIER_THRESH_FIELD_NUMBER: _ClassVar[int]
+    MAX_NEGATIVE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    MAX_POSITIVE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    POSITIVE_FIRST_FIELD_NUMBER: _ClassVar[int]
+    POSITIVE_UPPER_BOUND_FIELD_NUMBER: _ClassVar[int]
+    EXP_NEGATIVE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    positive_margin: float
+    negative_margin: float
+    positive_weight: float
+    negative_weight: float
+    normalize_negative: float
+    positive_outlier_thresh: float
+    max_negative_only: bool
+    max_positive_only: bool
+    positive_first: bool
+    positive_upper_bound: float
+    exp_negative_weight: bool
+    def __init__(self, positive_margin: _Optional[float] = ..., negative_margin: _Optional[float] = ..., positive_weight: _Optional[float] = ..., negative_weight: _Optional[float] = ..., normalize_negative: _Optional[float] = ..., positive_outlier_thresh: _Optional[float] = ..., max_negative_only: _Optional[bool] = ..., max_positive_only: _Optional[bool] = ..., positive_first: _Optional[bool] = ..., positive_upper_bound: _Optional[float] = ..., exp_negative_weight: _Optional[bool] = ...) -> None: ...
+
+class GeneralTripletParameter(_message.Message):
+    __slots__ = ("margin", "add_center_loss", "hardest_only", "positive_first", "positive_upper_bound", "positive_weight", "negative_weight")
+    MARGIN_FIELD_NUMBER: _ClassVar[int]
+    ADD_CENTER_LOSS_FIELD_NUMBER: _ClassVar[int]
+    HARDEST_ONLY_FIELD_NUMBER: _ClassVar[int]
+    POSITIVE_FIRST_FIELD_NUMBER: _ClassVar[int]
+    POSITIVE_UPPER_BOUND_FIELD_NUMBER: _ClassVar[int]
+    POSITIVE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    margin: float
+    add_center_loss: bool
+    hardest_only: bool
+    positive_first: bool
+    positive_upper_bound: float
+    positive_weight: float
+    negative_weight: float
+    def __init__(self, margin: _Optional[float] = ..., add_center_loss: _Optional[bool] = ..., hardest_only: _Optional[bool] = ..., positive_first: _Optional[bool] = ..., positive_upper_bound: _Optional[float] = ..., positive_weight: _Optional[float] = ..., negative_weight: _Optional[float] = ...) -> None: ...
+
+class LargeMarginInnerProductParameter(_message.Message):
+    __slots__ = ("num_output", "type", "weight_filler", "axis", "base", "gamma", "power", "iteration", "lambda_min")
+    class LargeMarginType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        SINGLE: _ClassVar[LargeMarginInnerProductParameter.LargeMarginType]
+        DOUBLE: _ClassVar[LargeMarginInnerProductParameter.LargeMarginType]
+        TRIPLE: _ClassVar[LargeMarginInnerProductParameter.LargeMarginType]
+        QUADRUPLE: _ClassVar[LargeMarginInnerProductParameter.LargeMarginType]
+    SINGLE: LargeMarginInnerProductParameter.LargeMarginType
+    DOUBLE: LargeMarginInnerProductParameter.LargeMarginType
+    TRIPLE: LargeMarginInnerProductParameter.LargeMarginType
+    QUADRUPLE: LargeMarginInnerProductParameter.LargeMarginType
+    NUM_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FILLER_FIELD_NUMBER: _ClassVar[int]
+    AXIS_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    GAMMA_FIELD_NUMBER: _ClassVar[int]
+    POWER_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    LAMBDA_MIN_FIELD_NUMBER: _ClassVar[int]
+    num_output: int
+    type: LargeMarginInnerProductParameter.LargeMarginType
+    weight_filler: FillerParameter
+    axis: int
+    base: float
+    gamma: float
+    power: float
+    iteration: int
+    lambda_min: float
+    def __init__(self, num_output: _Optional[int] = ..., type: _Optional[_Union[LargeMarginInnerProductParameter.LargeMarginType, str]] = ..., weight_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., axis: _Optional[int] = ..., base: _Optional[float] = ..., gamma: _Optional[float] = ..., power: _Optional[float] = ..., iteration: _Optional[int] = ..., lambda_min: _Optional[float] = ...) -> None: ...
+
+class MarginInnerProductParameter(_message.Message):
+    __slots__ = ("num_output", "type", "weight_filler", "axis", "base", "gamma", "power", "iteration", "lambda_min")
+    class MarginType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        SINGLE: _ClassVar[MarginInnerProductParameter.MarginType]
+        DOUBLE: _ClassVar[MarginInnerProductParameter.MarginType]
+        TRIPLE: _ClassVar[MarginInnerProductParameter.MarginType]
+        QUADRUPLE: _ClassVar[MarginInnerProductParameter.MarginType]
+    SINGLE: MarginInnerProductParameter.MarginType
+    DOUBLE: MarginInnerProductParameter.MarginType
+    TRIPLE: MarginInnerProductParameter.MarginType
+    QUADRUPLE: MarginInnerProductParameter.MarginType
+    NUM_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FILLER_FIELD_NUMBER: _ClassVar[int]
+    AXIS_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    GAMMA_FIELD_NUMBER: _ClassVar[int]
+    POWER_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    LAMBDA_MIN_FIELD_NUMBER: _ClassVar[int]
+    num_output: int
+    type: MarginInnerProductParameter.MarginType
+    weight_filler: FillerParameter
+    axis: int
+    base: float
+    gamma: float
+    power: float
+    iteration: int
+    lambda_min: float
+    def __init__(self, num_output: _Optional[int] = ..., type: _Optional[_Union[MarginInnerProductParameter.MarginType, str]] = ..., weight_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., axis: _Optional[int] = ..., base: _Optional[float] = ..., gamma: _Optional[float] = ..., power: _Optional[float] = ..., iteration: _Optional[int] = ..., lambda_min: _Optional[float] = ...) -> None: ...
+
+class LabelSpecificRescaleParameter(_message.Message):
+    __slots__ = ("positive_weight", "negative_weight", "rescale_test")
+    POSITIVE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    RESCALE_TEST_FIELD_NUMBER: _ClassVar[int]
+    positive_weight: float
+    negative_weight: float
+    rescale_test: bool
+    def __init__(self, positive_weight: _Optional[float] = ..., negative_weight: _Optional[float] = ..., rescale_test: _Optional[bool] = ...) -> None: ...
+
+class LabelSpecificAddParameter(_message.Message):
+    __slots__ = ("bias", "bias_base", "bias_gamma", "bias_power", "bias_min", "bias_max", "iteration")
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    BIAS_BASE_FIELD_NUMBER: _ClassVar[int]
+    BIAS_GAMMA_FIELD_NUMBER: _ClassVar[int]
+    BIAS_POWER_FIELD_NUMBER: _ClassVar[int]
+    BIAS_MIN_FIELD_NUMBER: _ClassVar[int]
+    BIAS_MAX_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    bias: float
+    bias_base: float
+    bias_gamma: float
+    bias_power: float
+    bias_min: float
+    bias_max: float
+    iteration: int
+    def __init__(self, bias: _Optional[float] = ..., bias_base: _Optional[float] = ..., bias_gamma: _Optional[float] = ..., bias_power: _Optional[float] = ..., bias_min: _Optional[float] = ..., bias_max: _Optional[float] = ..., iteration: _Optional[int] = ...) -> None: ...
+
+class ChannelScaleParameter(_message.Message):
+    __slots__ = ("do_forward", "do_backward_feature", "do_backward_scale")
+    DO_FORWARD_FIELD_NUMBER: _ClassVar[int]
+    DO_BACKWARD_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    DO_BACKWARD_SCALE_FIELD_NUMBER: _ClassVar[int]
+    do_forward: bool
+    do_backward_feature: bool
+    do_backward_scale: bool
+    def __init__(self, do_forward: _Optional[bool] = ..., do_backward_feature: _Optional[bool] = ..., do_backward_scale: _Optional[bool] = ...) -> None: ...
+
+class AddedNoiseParameter(_message.Message):
+    __slots__ = ("gaussian_std", "uniform_range", "bias")
+    GAUSSIAN_STD_FIELD_NUMBER: _ClassVar[int]
+    UNIFORM_RANGE_FIELD_NUMBER: _ClassVar[int]
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    gaussian_std: float
+    uniform_range: float
+    bias: float
+    def __init__(self, gaussian_std: _Optional[float] = ..., uniform_range: _Optional[float] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class NormalizeParameter(_message.Message):
     __slots__ = ("across_spatial", "scale_filler", "channel_shared", "eps")

@@ -19,7 +19,6 @@ _TYPES = {
     "MhLiao/TextBoxes_plusplus": "CTCGreedyDecoder CTCLoss",
     "NVIDIA/caffe": "DetectNetTransformation TRT",
     "Robert0812/deepsaldet": "MCWINDOW_DATA",
-    "SURFZJY/EAST-caffe": "DiceCoefLoss",
     "TheLegendAli/DeepLab-Context": "ADAPTIVE_BIAS_CHANNEL BIAS_CHANNEL CENSOR_LABEL "
     "CHANNEL_AGGREGATOR DENSE_CRF DOMINANT_CHANNEL HISTOGRAM IGNORE_OVERLAY MAT_READ MAT_WRITE "
     "ONEHOT PADDING RELATIVE_ERROR UNIQUE_LABEL",
@@ -40,11 +39,10 @@ _TYPES = {
     "L2Normalize POOLING3D Pooling3D VIDEO_DATA VIDEO_SEGMENTATION_DATA "
     "VIDEO_WITH_VOXEL_TRUTH_DATA VOXEL_SOFTMAX VOXEL_SOFTMAX_LOSS VOXEL_CUSTOM_LOSS",
     "goodluckcwl/Face-alignment-mobilenet-v2": "ImageFloatData WeightEuclideanLoss",
-    "happynear/caffe-windows": "Arccos BatchContrastiveLoss ChannelScale ConfidencePenaltyLoss "
-    "CorrelationLoss Cosine FCNAccuracy FocalLoss GeneralContrastiveLoss GeneralTripletLoss "
-    "GlobalLSEMargin Gram Hotspot InnerDistance Insanity LabelSpecificAdd LabelSpecificRescale "
-    "Local MovingNormalize MultiLabelImageData NCALoss Noise Pairwise PredictBox Resize "
-    "SoftContrastiveLoss SoftTruncation SubRegion Transformer TripletLoss Truncation",
+    "happynear/caffe-windows": "Arccos BatchContrastiveLoss ConfidencePenaltyLoss CorrelationLoss "
+    "Cosine FCNAccuracy FocalLoss GlobalLSEMargin Gram Hotspot Insanity Local MovingNormalize "
+    "MultiLabelImageData NCALoss Pairwise PredictBox Resize SoftContrastiveLoss SoftTruncation "
+    "SubRegion Transformer TripletLoss Truncation",
     "hszhao/PSPNet": "AdaptiveBiasChannel BiasChannel DenseCRF DomainTransform "
     "DomainTransformForwardOnly MatRead MatWrite SpatialProduct UniqueLabel",
     "HyeonwooNoh/DeconvNet": "ELTWISE_ACCURACY UNPOOLING WINDOW_SEG_DATA",
@@ -71,12 +69,8 @@ _TYPES = {
     "GenericWindowData GenericWindowData2 RandomNoise SquareBoxData",
     "rickyHong/caffe-rcnn-action-recognition": "MaskConvolution MultiSoftmaxWithLoss SplitConcat",
     "s9xie/hed": "ImageLabelmapData",
-    "soeaver/caffe-model": "SeLu SeLuDropout",
-    "swift-n-brutal/caffe": "Select SoftmaxWithDist",
     "thuml/Xlearn": "EntropyLoss GradientScaler JMMDLoss MMDLoss OuterProduct",
     "torrvision/crfasrnn": "MULTI_STAGE_MEANFIELD MultiStageMeanfield",
-    "wy1iu/LargeMargin_Softmax_Loss": "LargeMarginInnerProduct",
-    "wy1iu/sphereface": "MarginInnerProduct",
     "yjxiong/caffe": "BatchReduction Gather Scatter SyncBN",
     "zhaoweicai/cascade-rcnn": "HardMining",
     "BVLC/caffe-future": "CROP",
@@ -118,8 +112,9 @@ _FIELDS = {
     "VideoDataParameter.sampling_rate VideoDataParameter.show_data VideoDataParameter.use_image",
     "gklz1982/caffe-yolov2": "DataParameter.side DetectionOutputParameter.biases "
     "DetectionOutputParameter.coords",
-    "happynear/caffe-windows": "AccuracyParameter.min_is_better InnerProductParameter.normalize "
-    "LayerParameter.normalize_param SoftmaxParameter.normalize_type",
+    "happynear/caffe-windows": "ChannelScaleParameter.global_scale "
+    "GeneralContrastiveParameter.add_intra_mae InnerDistanceParameter.transpose "
+    "SoftmaxParameter.normalize_type",
     "intel/caffe": "SolverParameter.local_gw_ratio SolverParameter.local_lr_auto "
     "SolverParameter.test_offset",
     "jolibrain/caffe": "DistortionParameter.all_effects NoiseParameter.all_effects "
@@ -137,6 +132,7 @@ _PRECISION = "the precision of arithmetic: here it is the solver's data_type"
 _LIBRARY = "chooses between libraries that compute the same"
 _MEMORY = "chooses between memory and speed"
 _READING = "how records reach memory: the batches are the same"
+_UNREAD = "changes nothing in the fork"
 _GROUPS = "multiplies a decay of the solver, which is refused unless it is 0"
 #: Fields without effect on any number, MESSAGE.FIELD or FIELD of any message, with the reason.
 IGNORED: Mapping[str, str] = {
@@ -155,9 +151,13 @@ IGNORED: Mapping[str, str] = {
     "ImageDataParameter.cache": _READING,
     "ImageDataParameter.shared_file_system": _READING,
     "ImageDataParameter.threads": _READING,
+    "GeneralContrastiveParameter.square": _UNREAD,
+    "InnerDistanceParameter.bias_filler": _UNREAD,
+    "InnerDistanceParameter.bias_term": _UNREAD,
     "InnerProductParameter.gemm_mode": _LIBRARY,
     "InnerProductParameter.spmdm_transpose_in": _LIBRARY,
     "InnerProductParameter.spmdm_transpose_out": _LIBRARY,
+    "LabelSpecificAddParameter.transform_test": _UNREAD,
     "LayerParameter.backward_math": _PRECISION,
     "LayerParameter.backward_type": _PRECISION,
     "LayerParameter.cudnn_math_override": _LIBRARY,
@@ -189,12 +189,16 @@ IGNORED: Mapping[str, str] = {
 }
 #: Other fields, MESSAGE.FIELD, with the values that change nothing.
 NEUTRAL: Mapping[str, frozenset[str]] = {
+    "ChannelScaleParameter.global_scale": frozenset({"false"}),
     "DistortionParameter.all_effects": frozenset({"false"}),
+    "GeneralContrastiveParameter.add_intra_mae": frozenset({"false"}),
+    "InnerDistanceParameter.transpose": frozenset({"false"}),
     "LayerParameter.connectivity_mode": frozenset({"CONNECTED"}),
     "NoiseParameter.all_effects": frozenset({"false"}),
     "NonMaximumSuppressionParameter.soft_nms": frozenset({"false"}),
     "ResizeParameter.center_object": frozenset({"false"}),
     "ResizeParameter.max_angle": frozenset({"0", "0.0"}),
+    "SoftmaxParameter.normalize_type": frozenset({'"Softmax"'}),
     "SolverParameter.block_group_decay": frozenset({"0", "0.0"}),
     "SolverParameter.breadth_decay": frozenset({"0", "0.0"}),
     "SolverParameter.kernel_shape_decay": frozenset({"0", "0.0"}),

@@ -34,6 +34,8 @@ class Case:
     statistics: bool = False
     # Parameters whose diffs are no derivatives, by definition of the layer.
     no_derivatives: tuple[int, ...] = ()
+    # The bottoms' diffs are no derivatives, either.
+    no_bottom_derivatives: bool = False
     # So many of a loss's values are its loss; others are parts of them, without a gradient.
     counted: int | None = None
 

@@ -71,7 +71,7 @@ def test_the_gradient_fits_the_function(case):
     checked = [
         (f"bottom {i}", b.data, b.diff.copy())
         for i, b in enumerate(harness.bottom)
-        if propagated[i]
+        if propagated[i] and not case.no_bottom_derivatives
     ]
     checked += [
         (f"parameter {i}", b.data, b.diff.copy())
