@@ -289,7 +289,7 @@ class ELU(Neuron):
 
 
 @register("SeLu")
-class SeLu(ELU):
+class SeLu(Neuron):
     """y = lambda·x where x > 0, else lambda·alpha·(e^x - 1).
 
     (Klambauer et al., 2017; HolmesShuan/SNNs-Self-Normalizing-Neural-Networks-Caffe-Reimplementation.)
@@ -300,11 +300,11 @@ class SeLu(ELU):
         self._alpha, self._lambda = param.alpha, getattr(param, "lambda")
 
     def function(self, x: np.ndarray, y: np.ndarray) -> None:
-        super().function(x, y)
+        elu_forward(x, y, self._alpha)
         y *= self._lambda
 
     def gradient(self, values: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        super().gradient(values, dy, dx)
+        elu_gradient(values, dy, dx, self._alpha)
         dx *= self._lambda
 
 

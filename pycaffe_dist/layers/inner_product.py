@@ -35,19 +35,14 @@ def make_unit_length(weights: Any, eps: float = _LENGTH_EPS) -> None:
     weights /= np.sqrt(squares + eps)[:, None]
 
 
-@register("InnerProduct")
-class InnerProduct(Layer):
-    """y = x·Wᵀ + b with x flattened from ``axis`` on; W is (num_output, inputs), or transposed.
-
-    With normalize, forward divides each output's weights by their length first, and the gradient
-    is that of the product alone, as in happynear/caffe-windows (there on the CPU).
-    """
+class Product(Layer):
+    """The base of inner products: y = x·Wᵀ + b, of the options that ``read_options`` returns."""
 
     _plan: InnerProductPlan
 
     def read_options(self) -> caffe_pb2.InnerProductParameter:
         """Return the options of the product."""
-        return self.param.inner_product_param
+        raise NotImplementedError
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.options = param = self.read_options()
@@ -122,6 +117,19 @@ class InnerProduct(Layer):
     def factor_rows(self, index: int) -> int:
         """Return the number of samples, for the weights."""
         return self._samples if index == 0 else 0
+
+
+@register("InnerProduct")
+class InnerProduct(Product):
+    """y = x·Wᵀ + b with x flattened from ``axis`` on; W is (num_output, inputs), or transposed.
+
+    With normalize, forward divides each output's weights by their length first, and the gradient
+    is that of the product alone, as in happynear/caffe-windows (there on the CPU).
+    """
+
+    def read_options(self) -> caffe_pb2.InnerProductParameter:
+        """Return the options of the prototxt."""
+        return self.param.inner_product_param
 
 
 @register("Embed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
-from pycaffe_dist.layers.parameters import constant, make_parameters
+from pycaffe_dist.layers.parameters import make_parameters
 
 
 @register("Input")
@@ -35,13 +35,17 @@ class Input(Layer):
 
 @register("Parameter")
 class Parameter(Layer):
-    """A parameter of ``parameter_param { shape }`` as a top, which other layers may read."""
+    """A parameter of ``parameter_param { shape }`` as a top, which other layers may read.
+
+    It begins with zeros, or as blob_filler says (happynear/caffe-windows).
+    """
 
     bottoms = Arity(0, 0)
     backward_needs_bottom = Need.NONE
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        make_parameters(self, (tuple(self.param.parameter_param.shape.dim), constant(0)))
+        param = self.param.parameter_param
+        make_parameters(self, (tuple(param.shape.dim), param.blob_filler))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape(*self.blobs[0].shape)

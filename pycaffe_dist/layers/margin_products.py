@@ -17,7 +17,7 @@ from pycaffe_dist.kernels.scatter import gather, scatter_add
 from pycaffe_dist.layers.base import Arity, register
 from pycaffe_dist.layers.checking import describe, require_no_gradient
 from pycaffe_dist.layers.counting import Counting
-from pycaffe_dist.layers.inner_product import InnerProduct, make_unit_length
+from pycaffe_dist.layers.inner_product import Product, make_unit_length
 from pycaffe_dist.layers.loss import LabelLayout, checked_labels
 from pycaffe_dist.schema import caffe_pb2
 
@@ -39,7 +39,7 @@ def _psi(factor: int, cosine: Any) -> tuple[Any, Any]:
     return value, inner * 16 * cosine * (2 * square - 1)
 
 
-class _MarginProduct(Counting, InnerProduct):
+class _MarginProduct(Counting, Product):
     """The base of products x·Wᵀ whose label's element is (|x||w| psi + lambda x·w) / (1 + lambda).
 
     lambda is max(lambda_min, base·(1 + gamma·iteration)^-power); an optional second top gets it.

@@ -8,6 +8,7 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.layers.base import Layer
+from pycaffe_dist.schema import caffe_pb2
 
 # Added to sums of squares or magnitudes.
 _EPS = 1e-6
@@ -16,12 +17,10 @@ _EPS = 1e-6
 class UnitLength:
     """The form of `Normalize` without a scale, for a layer that has it."""
 
-    def __init__(self, layer: Layer):
-        self._param = layer.param.normalize_param
-        if self._param.normalize_type not in ("L1", "L2"):
-            raise layer.error(
-                f"needs normalize_type L1 or L2, found '{self._param.normalize_type}'"
-            )
+    def __init__(self, layer: Layer, param: caffe_pb2.UnitLengthParameter):
+        if param.normalize_type not in ("L1", "L2"):
+            raise layer.error(f"needs normalize_type L1 or L2, found '{param.normalize_type}'")
+        self._param = param
         self._squares = self._param.normalize_type == "L2"
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

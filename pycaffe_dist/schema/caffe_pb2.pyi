@@ -763,10 +763,12 @@ class MemoryDataParameter(_message.Message):
     def __init__(self, batch_size: _Optional[int] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
 
 class ParameterParameter(_message.Message):
-    __slots__ = ("shape",)
+    __slots__ = ("shape", "blob_filler")
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FILLER_FIELD_NUMBER: _ClassVar[int]
     shape: BlobShape
-    def __init__(self, shape: _Optional[_Union[BlobShape, _Mapping]] = ...) -> None: ...
+    blob_filler: FillerParameter
+    def __init__(self, shape: _Optional[_Union[BlobShape, _Mapping]] = ..., blob_filler: _Optional[_Union[FillerParameter, _Mapping]] = ...) -> None: ...
 
 class WindowDataParameter(_message.Message):
     __slots__ = ("source", "scale", "mean_file", "batch_size", "crop_size", "mirror", "fg_threshold", "bg_threshold", "fg_fraction", "context_pad", "crop_mode", "cache_images", "root_folder")

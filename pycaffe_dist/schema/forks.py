@@ -114,7 +114,7 @@ _FIELDS = {
     "DetectionOutputParameter.coords",
     "happynear/caffe-windows": "ChannelScaleParameter.global_scale "
     "GeneralContrastiveParameter.add_intra_mae InnerDistanceParameter.transpose "
-    "SoftmaxParameter.normalize_type",
+    "ScaleParameter.max_value ScaleParameter.min_value SoftmaxParameter.normalize_type",
     "intel/caffe": "SolverParameter.local_gw_ratio SolverParameter.local_lr_auto "
     "SolverParameter.test_offset",
     "jolibrain/caffe": "DistortionParameter.all_effects NoiseParameter.all_effects "

@@ -94,9 +94,9 @@ def test_a_list_of_gpus():
 
 REFUSED = [
     (
-        'layer { name: "fc" type: "MarginInnerProduct"\n margin_inner_product_param { type: 1 } }',
-        "1: layer 'fc' is of type 'MarginInnerProduct', which pcaffe lacks; "
-        "it comes from wy1iu/sphereface",
+        'layer { name: "fc" type: "GlobalLSEMargin"\n global_lse_margin_param { type: 1 } }',
+        "1: layer 'fc' is of type 'GlobalLSEMargin', which pcaffe lacks; "
+        "it comes from happynear/caffe-windows",
     ),
     (
         'layer { name: "a" type: "Resample" }\nlayer { name: "b" type: "CPMData" p { x: 1 } }'
