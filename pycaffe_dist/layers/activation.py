@@ -292,7 +292,8 @@ class ELU(Neuron):
 class SeLu(Neuron):
     """y = lambda·x where x > 0, else lambda·alpha·(e^x - 1).
 
-    (Klambauer et al., 2017; HolmesShuan/SNNs-Self-Normalizing-Neural-Networks-Caffe-Reimplementation.)
+    Follows HolmesShuan/SNNs-Self-Normalizing-Neural-Networks-Caffe-Reimplementation.  (Klambauer et
+    al., 2017.)
     """
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

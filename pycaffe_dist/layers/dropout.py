@@ -65,8 +65,9 @@ class Dropout(Layer):
 class SeLuDropout(Layer):
     """In training, a·x + b, or a·alpha + b with probability dropout_ratio.
 
-    a and b keep mean 0 and variance 1.  In the TEST phase the top is the bottom.  (Klambauer et
-    al., 2017; HolmesShuan/SNNs-Self-Normalizing-Neural-Networks-Caffe-Reimplementation.)
+    a and b keep mean 0 and variance 1.  In the TEST phase the top is the bottom.  Follows
+    HolmesShuan/SNNs-Self-Normalizing-Neural-Networks-Caffe-Reimplementation.  (Klambauer et al.,
+    2017.)
     """
 
     in_place = True

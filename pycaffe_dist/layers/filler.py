@@ -62,9 +62,7 @@ def _positive_unitball(data: np.ndarray, param: FillerParameter, rng: np.random.
     rows /= rows.sum(axis=1, keepdims=True)
 
 
-def _gaussian_unitball(
-    data: np.ndarray, param: FillerParameter, rng: np.random.Generator
-) -> None:
+def _gaussian_unitball(data: np.ndarray, param: FillerParameter, rng: np.random.Generator) -> None:
     """Rows of length 1 in directions of equal probability (happynear/caffe-windows)."""
     rows = data.reshape(_first_axis(data, param), -1)
     _draw_gaussian(rows, 0.0, 1.0, rng)

@@ -99,6 +99,7 @@ class InnerDistance(Layer):
 
     def _move_own(self, x: Any, centres: Any, dy: Any, bottom: list[Blob], change: Any) -> None:
         """Add the gradient of each sample's own centre to ``change``."""
+
         def error(index: int, value: float) -> Exception:
             return self.error(
                 f"label {value:g} of sample {index} in bottom {describe(self, bottom, 2)} is none "

@@ -23,7 +23,6 @@ from pycaffe_dist.layers.checking import (
 from pycaffe_dist.layers.parameters import Spec, make_parameters
 from pycaffe_dist.schema import caffe_pb2
 
-
 # Added to the squared lengths that weights are divided by, as in happynear/caffe-windows.
 _LENGTH_EPS = 1e-6
 

@@ -48,9 +48,7 @@ class Normalize(Layer):
         return has_norm or (not has_unit and len(top) == 1 and bool(self.param.param or self.blobs))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self._unit = (
-            None if self._has_scale(top) else UnitLength(self, self.param.normalize_param)
-        )
+        self._unit = None if self._has_scale(top) else UnitLength(self, self.param.normalize_param)
         if self._unit is not None:
             return
         param = self.param.norm_param

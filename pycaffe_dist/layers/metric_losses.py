@@ -48,7 +48,7 @@ class _DistanceLoss(Loss):
             top[1].data[1] = negative.sum() / samples / (self._layout.classes - 1)
 
     def _spread(self, bottom: list[Blob], positive: Any, others: Any, weight: float) -> None:
-        """Set the diff from the slopes of the labels' distances (N) and the others' (N, classes)."""
+        """Set the diff from slopes of the labels' distances (N) and the others' (N, classes)."""
         others[self._at] = positive
         scale = weight / max(1, self._layout.outer)
         np.multiply(others, others.dtype.type(scale), out=self._rows_of_diff(bottom))

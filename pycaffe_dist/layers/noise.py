@@ -14,7 +14,7 @@ from pycaffe_dist.layers.base import Layer, Need, is_test, register
 
 @register("Noise")
 class Noise(Layer):
-    """In training, adds bias and Gaussian noise, or uniform noise up to uniform_range, to all values.
+    """In training, adds a bias and Gaussian noise, or uniform noise up to uniform_range.
 
     The deviation is gaussian_std times the root mean square of all values, which the gradient takes
     for a constant.  In the TEST phase the top is the bottom.  Follows happynear/caffe-windows.
@@ -34,7 +34,8 @@ class Noise(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not is_test(self.phase):
-            np.add(bottom[0].data, self._noise(bottom[0].data), out=top[0].data, casting="same_kind")
+            x = bottom[0].data
+            np.add(x, self._noise(x), out=top[0].data, casting="same_kind")
         elif top[0] is not bottom[0]:
             np.copyto(top[0].data, bottom[0].data)
 

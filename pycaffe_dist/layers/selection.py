@@ -156,9 +156,7 @@ class Select(Layer):
         indices = bottom[-1].data.reshape(-1, 1)
         self._chosen = checked_indices(indices, len(candidates), False, error)
         for index, blob in enumerate(candidates):
-            np.copyto(
-                self._rows(top[0].data), self._rows(blob.data), where=self._chosen == index
-            )
+            np.copyto(self._rows(top[0].data), self._rows(blob.data), where=self._chosen == index)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         require_no_gradient(self, propagate_down, len(bottom) - 1)

@@ -33,9 +33,8 @@ def features_and_weights(seed=4):
 
 def margin_layer(kind, options, x, weights=None, labels=LABELS, tops=("y", "lambda")):
     names = " ".join(f'top: "{top}"' for top in tops)
-    text = (
-        f'type: "{kind}" bottom: "x" bottom: "t" {names} {FIELDS[kind]} {{ num_output: 4 {options} }}'
-    )
+    field = f"{FIELDS[kind]} {{ num_output: 4 {options} }}"
+    text = f'type: "{kind}" bottom: "x" bottom: "t" {names} {field}'
     parameters = () if weights is None else (weights,)
     return LayerHarness(text, {"x": x, "t": labels}, parameters=parameters)
 
@@ -108,9 +107,7 @@ def test_features_of_zeros_give_no_nan():
 def add_layer(options, phase="TRAIN", tops='top: "y" top: "bias"'):
     text = f'type: "LabelSpecificAdd" bottom: "x" bottom: "t" {tops} '
     bottoms = {"x": np.linspace(-1, 1, 8).reshape(2, 4), "t": np.array([3.0, 0])}
-    return LayerHarness(
-        f"{text} label_specific_add_param {{ {options} }}", bottoms, phase=phase
-    )
+    return LayerHarness(f"{text} label_specific_add_param {{ {options} }}", bottoms, phase=phase)
 
 
 def test_a_bias_falls_with_the_iterations_to_its_least_value():
@@ -222,7 +219,9 @@ def test_a_triplet_loss_and_its_mean_distances():
     np.testing.assert_allclose(dx, np.array(expected) / 2)
     _, (dx,), _ = run(triplet("margin: 0.2 hardest_only: true add_center_loss: false"))
     np.testing.assert_allclose(dx, np.array([[0, 0, 0], [1, -1, 0], [-1, 0, 1], [0, 0, 0]]) / 2)
-    options = "positive_first: true positive_upper_bound: 2 positive_weight: 3 add_center_loss: false"
+    options = (
+        "positive_first: true positive_upper_bound: 2 positive_weight: 3 add_center_loss: false"
+    )
     (loss, _), (dx,), _ = run(triplet(options))
     assert loss == pytest.approx((1.6 + 1.3) / 4)
     np.testing.assert_allclose(dx, np.array([[0, 0, 0], [3, 0, 0], [-1, -1, 3], [0, 0, 0]]) / 2)
@@ -287,7 +286,9 @@ def test_softmax_with_dist_gives_each_position_its_loss():
 
 def test_a_dice_loss_of_two_samples():
     x, y = np.array([[1.0, 0, 2], [0.5, 0.5, 0]]), np.array([[1.0, 1, 1], [0, 0, 0]])
-    harness = LayerHarness('type: "DiceCoefLoss" bottom: "x" bottom: "y" top: "l"', {"x": x, "y": y})
+    harness = LayerHarness(
+        'type: "DiceCoefLoss" bottom: "x" bottom: "y" top: "l"', {"x": x, "y": y}
+    )
     (loss,), (dx, _), _ = run(harness)
     quotients = np.array([7 / 9, 1 / 1.5])
     assert loss == pytest.approx(1 - quotients.mean())
@@ -306,7 +307,13 @@ WRONG = [
     ("LabelSpecificAdd", (7, 5), (6,), "", "as many labels are needed"),
     ("GeneralTripletLoss", (7, 1), (7,), "", "needs distances to 2 classes or more"),
     ("GeneralContrastiveLoss", (7, 5), (8,), "", "need the same first dimension"),
-    ("InnerDistance", (7, 5), (4, 6), "", r"compares vectors of 5 features, found bottom 't' \(4, 6"),
+    (
+        "InnerDistance",
+        (7, 5),
+        (4, 6),
+        "",
+        r"compares vectors of 5 features, found bottom 't' \(4, 6",
+    ),
     (
         "InnerDistance",
         (7, 5),
@@ -339,7 +346,10 @@ def test_wrong_shapes_and_fields_are_refused(kind, x, t, options, message):
     ("options", "message"),
     [
         ('type: "Noise" top: "y"', "needs gaussian_std or uniform_range"),
-        ('type: "SeLuDropout" top: "y" selu_dropout_param { dropout_ratio: 1 }', "dropout_ratio < 1"),
+        (
+            'type: "SeLuDropout" top: "y" selu_dropout_param { dropout_ratio: 1 }',
+            "needs 0 < dropout_ratio < 1",
+        ),
         ('type: "Normalize" top: "y" norm_param {} normalize_param {}', "mixes two forks"),
         ('type: "Normalize" top: "y" top: "z" norm_param {}', "has one top with norm_param"),
         (

@@ -19,9 +19,7 @@ def large(options, **rest):
 
 def contrastive(options, **rest):
     text = f"loss_weight: 0.5 loss_weight: 0 general_contrastive_loss_param {{ {options} }}"
-    return case(
-        "GeneralContrastiveLoss", text, x=DISTANCES, t=LABELS, tops=2, counted=1, **rest
-    )
+    return case("GeneralContrastiveLoss", text, x=DISTANCES, t=LABELS, tops=2, counted=1, **rest)
 
 
 def triplet(options, **rest):
