@@ -18,9 +18,9 @@ __global__ void distances(const T* x, const P* w, int magnitudes, Y* y, int othe
 }
 
 template <typename T, typename P, typename Y>
-__global__ void distances_gradient(const T* x, const P* w, const Y* dy, int turned, int magnitudes,
-                                   T* dx, int rows, int others, int depth, unsigned int factor,
-                                   int bits, int n) {
+__global__ void magnitudes_gradient(const T* x, const P* w, const Y* dy, int turned, T* dx,
+                                    int rows, int others, int depth, unsigned int factor, int bits,
+                                    int n) {
   for EACH(i, n) {
     const int row = divide(i, factor, bits);
     const int k = i - row * depth;
@@ -29,8 +29,7 @@ __global__ void distances_gradient(const T* x, const P* w, const Y* dy, int turn
     for (int other = 0; other < others; other++) {
       const long long at = turned ? (long long)other * rows + row : (long long)row * others + other;
       const Wide<T> difference = value - load(w, (long long)other * depth + k);
-      const Wide<T> sign = (difference > 0) - (difference < 0);
-      total += load(dy, at) * (magnitudes ? sign : 2 * difference);
+      total += load(dy, at) * ((difference > 0) - (difference < 0));
     }
     store(dx, i, total);
   }

@@ -32,8 +32,8 @@ def _distances(begin, end, x, w, magnitudes, y):
 
 
 @jit(fast=True)
-def _gradient(begin, end, x, w, dy, turned, magnitudes, dx):
-    two, one, zero = x.dtype.type(2), x.dtype.type(1), x.dtype.type(0)
+def _gradient(begin, end, x, w, dy, turned, dx):
+    one, zero = x.dtype.type(1), x.dtype.type(0)
     for unit in range(begin, end):
         first, last = unit * _ROWS, min(unit * _ROWS + _ROWS, x.shape[0])
         for n in range(w.shape[0]):
@@ -41,15 +41,10 @@ def _gradient(begin, end, x, w, dy, turned, magnitudes, dx):
             for m in range(first, last):
                 row, target = x[m], dx[m]
                 slope = dy[n, m] if turned else dy[m, n]
-                if magnitudes:
-                    for k in range(row.size):
-                        difference = row[k] - centre[k]
-                        sign = one if difference > 0 else -one
-                        target[k] += slope * (zero if difference == 0 else sign)
-                else:
-                    slope *= two
-                    for k in range(row.size):
-                        target[k] += slope * (row[k] - centre[k])
+                for k in range(row.size):
+                    difference = row[k] - centre[k]
+                    sign = one if difference > 0 else -one
+                    target[k] += slope * (zero if difference == 0 else sign)
 
 
 def _units(x: np.ndarray, w: np.ndarray) -> tuple[int, int]:
@@ -65,9 +60,12 @@ def distances(x: np.ndarray, w: np.ndarray, magnitudes: bool, y: np.ndarray) -> 
 
 
 @kernel
-def distances_gradient(
-    x: np.ndarray, w: np.ndarray, dy: np.ndarray, turned: bool, magnitudes: bool, dx: np.ndarray
+def magnitudes_gradient(
+    x: np.ndarray, w: np.ndarray, dy: np.ndarray, turned: bool, dx: np.ndarray
 ) -> None:
-    """Add the gradient with respect to x to dx; dy is (M, N), or (N, M) if ``turned``."""
+    """Add the gradient of the magnitudes with respect to x to dx.
+
+    dy is (M, N), or (N, M) if ``turned``.
+    """
     units, grain = _units(x, w)
-    parallel_for(_gradient, units, x, w, dy, turned, magnitudes, dx, grain=grain)
+    parallel_for(_gradient, units, x, w, dy, turned, dx, grain=grain)

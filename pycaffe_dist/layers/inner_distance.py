@@ -8,7 +8,8 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
-from pycaffe_dist.kernels.pairwise import distances, distances_gradient
+from pycaffe_dist.kernels.inner_product import InnerProduct
+from pycaffe_dist.kernels.pairwise import distances, magnitudes_gradient
 from pycaffe_dist.kernels.scatter import gather, scatter_add
 from pycaffe_dist.layers.base import Arity, Layer, register
 from pycaffe_dist.layers.checking import axis_of, checked_indices, describe, require_no_gradient
@@ -60,6 +61,7 @@ class InnerDistance(Layer):
         self._samples = bottom[0].count_of(0, self._axis)
         centres = bottom[1].shape[0] if len(bottom) > 1 else self._options.num_output
         top[0].reshape(*bottom[0].shape[: self._axis], centres)
+        self._plan = InnerProduct(self._samples, centres, self._inputs, dtype=self.context.dtype)
         if len(bottom) > 2 and bottom[2].count != self._samples:
             raise self.error(
                 f"needs one label per sample: {self._samples}, found bottom "
@@ -87,15 +89,24 @@ class InnerDistance(Layer):
         if len(bottom) > 1 and propagate_down[1]:
             blob.diff.fill(0)
         if propagate_down[1] if len(bottom) > 1 else self.param_propagate_down[0]:
+            change = self._rows(blob.diff)
             if self._options.update_center_only:
-                self._move_own(x, centres, dy, bottom, self._rows(blob.diff))
+                self._move_own(x, centres, dy, bottom, change)
+            elif self._magnitudes:
+                magnitudes_gradient(centres, x, dy, True, change)
             else:
-                change = self._rows(blob.diff)
-                distances_gradient(centres, x, dy, True, self._magnitudes, change)
+                pull = xp().zeros(centres.shape, centres.dtype)
+                self._plan.backward_weights(x, dy, pull)
+                change += 2 * (dy.sum(axis=0)[:, None] * centres - pull)
         if propagate_down[0]:
             dx = self._rows(bottom[0].diff)
-            dx.fill(0)
-            distances_gradient(x, centres, dy, False, self._magnitudes, dx)
+            if self._magnitudes:
+                dx.fill(0)
+                magnitudes_gradient(x, centres, dy, False, dx)
+            else:
+                self._plan.backward_data(dy, centres, dx)
+                np.subtract(dy.sum(axis=1, keepdims=True) * x, dx, out=dx)
+                dx *= 2
 
     def _move_own(self, x: Any, centres: Any, dy: Any, bottom: list[Blob], change: Any) -> None:
         """Add the gradient of each sample's own centre to ``change``."""

@@ -17,8 +17,8 @@ def distances(x: Any, w: Any, magnitudes: bool, y: Any) -> None:
     _cu.distances(y.size, x, w, int(magnitudes), y, *layout)
 
 
-def distances_gradient(x: Any, w: Any, dy: Any, turned: bool, magnitudes: bool, dx: Any) -> None:
-    """See `pycaffe_dist.kernels.pairwise.distances_gradient`."""
+def magnitudes_gradient(x: Any, w: Any, dy: Any, turned: bool, dx: Any) -> None:
+    """See `pycaffe_dist.kernels.pairwise.magnitudes_gradient`."""
     rows, depth = x.shape
     layout = rows, len(w), depth, *division(max(1, depth)), x.size
-    _cu.distances_gradient(x.size, x, w, dy, int(turned), int(magnitudes), dx, *layout)
+    _cu.magnitudes_gradient(x.size, x, w, dy, int(turned), dx, *layout)
