@@ -37,6 +37,7 @@ class FakeParameter:
         self.blob = Blob(shape, dtype)
         self.shape = self.blob.shape
         self.receives_gradient, self.regularization = True, ""
+        self.changes_in_forward = False
         self.layer_index = self.ready_after = 0
         self.sharers = [(0, index)]
         self.factor_rows = factor_rows

@@ -146,6 +146,8 @@ class Layer:
     host_only: ClassVar[bool] = False
     # Are diffs used in backward only, so that other diffs may share their memory?
     shares_diffs: ClassVar[bool] = True
+    # Does forward change its weights, parameter 0?
+    changes_weights: bool = False
     # May backward write the first bottom's diff over the first top's?
     backward_in_place: ClassVar[bool] = False
 

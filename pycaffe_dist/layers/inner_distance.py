@@ -44,6 +44,7 @@ class InnerDistance(Layer):
             return
         if param.num_output == 0:
             raise self.error("needs num_output of at least 1")
+        self.changes_weights = param.normalize
         make_parameters(self, ((param.num_output, self._inputs), param.weight_filler))
 
     def allow_force_backward(self, bottom_index: int) -> bool:
@@ -76,7 +77,7 @@ class InnerDistance(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         centres = self._rows(self._centres(bottom).data)
-        if self._options.normalize and self.blobs:
+        if self.changes_weights:
             make_unit_length(centres)
         y = top[0].data.reshape(self._samples, len(centres))
         distances(self._rows(bottom[0].data), centres, self._magnitudes, y)

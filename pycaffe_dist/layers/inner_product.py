@@ -49,6 +49,7 @@ class Product(Layer):
             raise self.error("needs num_output of at least 1")
         if param.normalize and param.transpose:
             raise self.error("cannot normalize transposed weights")
+        self.changes_weights = self.changes_weights or param.normalize
         axis = axis_of(self, bottom, param.axis)
         self._inputs = math.prod(bottom[0].shape[axis:])
         shape = (param.num_output, self._inputs)

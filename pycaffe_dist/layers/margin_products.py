@@ -141,6 +141,7 @@ class MarginInnerProduct(_MarginProduct):
     """
 
     eps = 0.0
+    changes_weights = True
 
     def margin_options(self) -> Any:
         """Return the options of the margin."""

@@ -41,6 +41,11 @@ class Parameter:
         return self.layer.blobs[self.index]
 
     @property
+    def changes_in_forward(self) -> bool:
+        """Whether a layer's forward changes its values, other than running statistics."""
+        return self.index == 0 and self.layer.changes_weights
+
+    @property
     def weights(self) -> np.ndarray:
         """The blob's data."""
         return self.blob.data

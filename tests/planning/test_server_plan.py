@@ -82,6 +82,15 @@ def test_settings_that_need_mean_gradients_are_refused_once():
     )
 
 
+def test_weights_that_forward_changes_stay_with_the_ranks():
+    nets = parameters([(9,), (8,)])
+    nets[1].changes_in_forward = True
+    _, made, _ = plan(FakeCluster(3), nets)
+    chosen = {row.exchange for row in made.rows if "changes it in forward" in row.reason}
+    assert chosen == {"allreduce"}
+    assert made.choice[nets[0].key] == "parameter_server"
+
+
 def test_staleness_needs_servers_and_a_schedule_without_losses():
     with pytest.raises(ClusterError, match="staleness 2 with exchange allreduce: it must be 0"):
         make_engine(LocalCluster(), "allreduce", ExchangeSettings(staleness=2))

@@ -57,7 +57,9 @@ class ParameterServer(UpdateExchange):
         self._random = np.random.default_rng(cluster.rank)
 
     def supports(self, parameter: Parameter, cluster: Cluster) -> str | None:
-        """Refuse what the solver has to see mean gradients for."""
+        """Refuse what the solver has to see mean gradients for, and what forward changes."""
+        if parameter.changes_in_forward:
+            return "its layer changes it in forward, which its owner would not see"
         return self.settings.needs_gradients or None
 
     def cost(self, slices: Sequence[Slice], cluster: Cluster) -> Cost:
