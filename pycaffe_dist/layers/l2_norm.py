@@ -29,7 +29,8 @@ class Normalize(Layer):
     only; fix_gradient does not divide the gradient by the norm.  eps is 1e-6.  The tops have four
     axes.  (happynear/caffe-windows, on the CPU, whose GPU code has a smaller eps.)
 
-    The form with a scale has norm_param, param entries or parameters.
+    The form with a scale has norm_param; a layer with neither field and one top has this form,
+    except in a net with other fields or layers of happynear/caffe-windows.
     """
 
     tops = Arity(1, 2)
@@ -45,7 +46,7 @@ class Normalize(Layer):
             )
         if has_norm and len(top) > 1:
             raise self.error("has one top with norm_param")
-        return has_norm or (not has_unit and len(top) == 1 and bool(self.param.param or self.blobs))
+        return has_norm or (not has_unit and len(top) == 1)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self._unit = None if self._has_scale(top) else UnitLength(self, self.param.normalize_param)

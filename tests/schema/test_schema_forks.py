@@ -87,6 +87,23 @@ def test_batch_norm_gets_the_nets_size_of_statistics():
     assert [layer.batch_norm_param.stats_batch_size for layer in net.layer] == [32, 0]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        'type: "InnerDistance"',
+        'type: "Normalize" normalize_param {}',
+        'type: "InnerProduct" inner_product_param { normalize: true }',
+    ],
+)
+def test_normalize_without_fields_has_the_form_of_its_net(other):
+    bare, scaled = 'layer { type: "Normalize" }', 'layer { type: "Normalize" norm_param {} }'
+    net = _net(f"{bare} {scaled} layer {{ {other} }}")
+    assert "gave Normalize the normalize_param" in upgrade_net(net).notes[0]
+    assert [layer.HasField("normalize_param") for layer in net.layer[:2]] == [True, False]
+    assert not upgrade_net(net).notes
+    assert not upgrade_net(_net(f"{bare} {scaled}")).notes
+
+
 def test_a_list_of_gpus():
     solver = text.parse("device_id: [0, 1] base_lr: 1", caffe_pb2.SolverParameter(), "s.prototxt")
     assert solver.device_id == 0

@@ -75,6 +75,8 @@ def upgrade_net(net: caffe_pb2.NetParameter, file: str = "", lines: Sequence[int
                 layer.batch_norm_param.stats_batch_size = net.bn_stats_batch_size
         net.ClearField("bn_stats_batch_size")
         notes.append("moved bn_stats_batch_size to batch_norm_param.stats_batch_size")
+    if _name_unit_lengths(net):
+        notes.append("gave Normalize the normalize_param of happynear/caffe-windows")
     if _freeze_batch_norm(net):
         notes.append("set lr_mult and decay_mult of BatchNorm's three blobs to 0")
     return Upgrade(tuple(notes), tuple(origins))
@@ -117,6 +119,38 @@ def _rename_holes(net: caffe_pb2.NetParameter, fail: Callable[[str], PrototxtErr
             param.ClearField(name)
         renamed = True
     return renamed
+
+
+# Layer types that only happynear/caffe-windows has.
+_HAPPYNEAR = {
+    "ChannelScale",
+    "GeneralContrastiveLoss",
+    "GeneralTripletLoss",
+    "InnerDistance",
+    "LabelSpecificAdd",
+    "LabelSpecificRescale",
+}
+
+
+def _name_unit_lengths(net: caffe_pb2.NetParameter) -> bool:
+    """Mark that fork's form of Normalize in its nets, if there are fields of neither form."""
+    bare = [
+        layer
+        for layer in net.layer
+        if layer.type == "Normalize"
+        and not layer.HasField("norm_param")
+        and not layer.HasField("normalize_param")
+    ]
+    if not bare or not any(
+        layer.type in _HAPPYNEAR
+        or layer.HasField("normalize_param")
+        or layer.inner_product_param.normalize
+        for layer in net.layer
+    ):
+        return False
+    for layer in bare:
+        layer.normalize_param.SetInParent()
+    return True
 
 
 def _freeze_batch_norm(net: caffe_pb2.NetParameter) -> bool:

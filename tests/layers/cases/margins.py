@@ -103,7 +103,7 @@ CASES = [
     triplet("positive_first: true", x=DISTANCES, t=LABELS, no_bottom_derivatives=True),
     case("Normalize", "normalize_param { bp_norm: true }", x=MAP, tops=2, grows=(0, 1)),
     case("Normalize", 'normalize_param { normalize_type: "L1" bp_norm: true }', x=MAP, tops=2),
-    case("Normalize", x=FEATURES),
+    case("Normalize", "normalize_param {}", x=FEATURES),
     case("Normalize", "normalize_param { fix_gradient: true }", x=MAP, no_bottom_derivatives=True),
     # The gradient takes the deviation of the noise for a constant.
     case("Noise", "noise_param { gaussian_std: 1e-5 bias: 0.5 }", x=MAP, tolerance=1e-3),
