@@ -43,11 +43,15 @@ class Arity(NamedTuple):
 
 
 class Need(enum.IntEnum):
-    """The data of a blob that backward reads: nothing, which elements are positive, or all."""
+    """The data of a blob that backward reads: nothing, which elements are positive, or all.
+
+    PRODUCT: all, but each only times its diff, so that those whose diff is 0 do not matter.
+    """
 
     NONE = 0
     SIGN = 1
-    VALUE = 2
+    PRODUCT = 2
+    VALUE = 3
 
 
 class RankMean:

@@ -21,7 +21,7 @@ class LRN(Layer):
     As in Caffe, within a channel n is the window's area and k is 1.  (Krizhevsky et al., 2012.)
     """
 
-    backward_needs_top = Need.VALUE
+    backward_needs_top = Need.PRODUCT
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.lrn_param

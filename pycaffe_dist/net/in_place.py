@@ -14,7 +14,8 @@ def check_in_place(nodes: list[Node]) -> None:
     Caffe runs such nets and gets wrong numbers.  An in-place layer overwrites a blob that earlier
     layers may need in their backward (as a top or as a bottom).  After a Split or Flatten, whose
     blobs share memory, it also overwrites values that a later layer reads as another blob.  A layer
-    that needs only the signs (ReLU) allows a layer that keeps them (Dropout).
+    that needs only the signs (ReLU) allows a layer that keeps them (Dropout).  A layer that needs
+    products with the diff (LRN) allows a ReLU, where the diff of each overwritten element is 0.
     """
     made_by: dict[int, int] = {}
     for index, node in enumerate(nodes):
@@ -47,6 +48,8 @@ def _check_backward(earlier: Node, writer: Node, written: Blob) -> None:
     if reads and not _written_in_place(earlier):
         need = max(need, earlier.layer.backward_needs_bottom)
     if need == Need.NONE or (need == Need.SIGN and writer.layer.keeps_sign):
+        return
+    if need == Need.PRODUCT and writer.layer.rectifier_slope == 0:
         return
     raise _refusal(writer, f"layer '{earlier.name}' needs the old values for its gradient")
 

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from layer_cases import Case, collect
 from passes import give_top_diffs, run
 
-from pycaffe_dist.layers import Arity, layer_class, layer_types
+from pycaffe_dist.layers import Arity, Need, layer_class, layer_types
 from pycaffe_dist.schema import caffe_pb2
 
 CASES = collect()
@@ -198,8 +198,23 @@ def test_backward_reads_no_more_than_it_declares(case):
         np.testing.assert_array_equal(blob.diff, other)
 
 
+@over([case for case in CASES if layer_class(case.type).backward_needs_top == Need.PRODUCT])
+def test_products_with_the_diff_need_no_values_where_the_diff_is_zero(case):
+    harness = case.build()
+    harness.forward()
+    give_top_diffs(harness, 3)
+    top = harness.top[0]
+    top.diff[top.data < 0] = 0
+    harness.backward()
+    expected = harness.bottom[0].diff.copy()
+    assert expected.any()
+    top.data[top.data < 0] = 0
+    harness.backward()
+    np.testing.assert_array_equal(harness.bottom[0].diff, expected)
+
+
 def overwritten(array, need):
-    return (np.full_like(array, np.nan), array * 3, array)[need]
+    return (np.full_like(array, np.nan), array * 3, array, array)[need]
 
 
 @every_case

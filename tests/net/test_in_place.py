@@ -34,10 +34,11 @@ POOL = (
 )
 
 
-def test_the_values_of_a_pooling_with_a_mask_may_be_overwritten():
+def assert_same_gradients(front):
+    """Compare a ReLU in place on ``front``'s top 'p' with one that has a top of its own."""
     loss = "layer { name: 'loss' type: 'Reduction' bottom: 'p' top: 'loss' loss_weight: 1 }"
     apart, within = (
-        build(POOL + relu + loss.replace("'p'", f"'{name}'"))
+        build(front + relu + loss.replace("'p'", f"'{name}'"))
         for name, relu in (
             ("q", simple("relu", "p", "q", "ReLU")),
             ("p", in_place("relu", "p", "ReLU")),
@@ -50,6 +51,30 @@ def test_the_values_of_a_pooling_with_a_mask_may_be_overwritten():
     gradients = [net.parameters[0].gradient for net in (apart, within)]
     assert gradients[0].any()
     np.testing.assert_array_equal(*gradients)
+
+
+def test_the_values_of_a_pooling_with_a_mask_may_be_overwritten():
+    assert_same_gradients(POOL)
+
+
+LRN = (
+    input_layer("x", 2, 3, 4, 4) + "layer { name: 'conv' type: 'Convolution' bottom: 'x' top: 'c' "
+    "convolution_param { num_output: 6 kernel_size: 1 weight_filler { type: 'xavier' } } }"
+    "layer { name: 'norm' type: 'LRN' bottom: 'c' top: 'p' lrn_param { alpha: 2 %s } }"
+)
+
+
+@pytest.mark.parametrize("options", ["", "norm_region: WITHIN_CHANNEL local_size: 3"])
+def test_a_relu_may_overwrite_the_result_of_a_normalization(options):
+    """The normalization's gradient has its result only times the diff, which ReLU sets to 0."""
+    assert_same_gradients(LRN % options)
+
+
+def test_a_leaky_relu_may_not_overwrite_the_result_of_a_normalization():
+    leaky = in_place("relu", "p", "ReLU").replace(" }", " relu_param { negative_slope: 0.1 } }")
+    loss = "layer { name: 'loss' type: 'Reduction' bottom: 'p' top: 'loss' loss_weight: 1 }"
+    with pytest.raises(LayerError, match="layer 'norm' needs the old values"):
+        build(LRN % "" + leaky + loss)
 
 
 def test_the_mask_of_a_pooling_may_not_be_overwritten():
