@@ -133,15 +133,16 @@ __global__ void roi_sample_forward(const T* x, const long long* image, const int
 
 // The weight of cell i in a sample between cells low and low + 1, of `size` cells.
 template <typename P>
-__device__ __forceinline__ P weight_of(int i, int low, P part, int size) {
+__device__ __forceinline__ P weight_of(int i, int low, P near, P far, int size) {
   if (low < 0) return 0;
-  return (i == low ? 1 - part : P(0)) + (i == min(low + 1, size - 1) ? part : P(0));
+  return (i == low ? near : P(0)) + (i == min(low + 1, size - 1) ? far : P(0));
 }
 
 template <typename T, typename P>
 __global__ void roi_sample_backward(const T* dy, const long long* image, const int* low,
-                                    const P* part, T* dx, int boxes, int channels, int height,
-                                    int width, int rows, int columns, int most, int n) {
+                                    const P* near, const P* far, T* dx, int boxes, int channels,
+                                    int height, int width, int rows, int columns, int most,
+                                    int n) {
   for EACH(i, n) {
     const Element at(i, channels, height, width);
     Wide<T> sum = 0;
@@ -150,14 +151,49 @@ __global__ void roi_sample_backward(const T* dy, const long long* image, const i
       const int across = r * 2 * most, down = across + most;
       const long long first = ((long long)r * channels + at.channel) * rows * columns;
       for (int p = 0; p < rows; p++) {
-        const Wide<T> v = weight_of(at.row, low[down + p], part[down + p], height);
+        const Wide<T> v = weight_of(at.row, low[down + p], near[down + p], far[down + p],
+                                    height);
         if (v == 0) continue;
         for (int q = 0; q < columns; q++) {
-          const Wide<T> u = weight_of(at.column, low[across + q], part[across + q], width);
+          const int place = across + q;
+          const Wide<T> u = weight_of(at.column, low[place], near[place], far[place], width);
           if (u != 0) sum += u * v * load(dy, first + p * columns + q);
         }
       }
     }
     store(dx, i, sum);
+  }
+}
+
+// A thread for each box and channel; see kernels/roi_pooling.py for the sums.
+template <typename T, typename P>
+__global__ void roi_sample_slopes(const T* x, const long long* image, const int* low,
+                                  const P* part, const P* share, const T* dy, P* slopes,
+                                  int channels, int height, int width, int rows, int columns,
+                                  int most, int n) {
+  for EACH(i, n) {
+    const int r = i / channels, across = r * 2 * most, down = across + most;
+    const T* plane = x + (image[r] * channels + i % channels) * height * width;
+    P sums[4] = {0, 0, 0, 0};
+    for (int p = 0; p < rows; p++) {
+      const int h = low[down + p];
+      if (h < 0 || h + 1 >= height) continue;
+      for (int q = 0; q < columns; q++) {
+        const int w = low[across + q];
+        if (w < 0 || w + 1 >= width) continue;
+        const int here = h * width + w, under = here + width;
+        const P v = part[down + p], u = part[across + q];
+        const P a = load(plane, here), b = load(plane, here + 1);
+        const P c = load(plane, under), d = load(plane, under + 1);
+        const P value = load(dy, (long long)i * rows * columns + p * columns + q);
+        const P rise = value * ((1 - v) * (b - a) + v * (d - c));
+        const P fall = value * ((1 - u) * (c - a) + u * (d - b));
+        sums[0] += rise * (1 - share[across + q]);
+        sums[1] += fall * (1 - share[down + p]);
+        sums[2] += rise * share[across + q];
+        sums[3] += fall * share[down + p];
+      }
+    }
+    for (int k = 0; k < 4; k++) slopes[(long long)i * 4 + k] = sums[k];
   }
 }

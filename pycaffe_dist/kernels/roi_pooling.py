@@ -211,9 +211,8 @@ def roi_sample_forward(
 
 
 @jit
-def _roi_sample_gradient(begin, end, dy, image, low, part, dx):
+def _roi_sample_gradient(begin, end, dy, image, low, near, far, dx):
     channels, height, width = dx.shape[1], dx.shape[2], dx.shape[3]
-    one = part.dtype.type(1)
     for i in range(begin, end):
         n, c = i // channels, i % channels
         plane = dx[n, c]
@@ -222,23 +221,75 @@ def _roi_sample_gradient(begin, end, dy, image, low, part, dx):
             if image[r] != n:
                 continue
             for p in range(dy.shape[2]):
-                h, down = low[r, 1, p], part[r, 1, p]
+                h, above, below = low[r, 1, p], near[r, 1, p], far[r, 1, p]
                 under = min(h + 1, height - 1)
                 for q in range(dy.shape[3]):
-                    w, across = low[r, 0, q], part[r, 0, q]
+                    w, left, right = low[r, 0, q], near[r, 0, q], far[r, 0, q]
                     if h < 0 or w < 0:
                         continue
                     beside, value = min(w + 1, width - 1), dy[r, c, p, q]
-                    plane[h, w] += value * (one - down) * (one - across)
-                    plane[h, beside] += value * (one - down) * across
-                    plane[under, w] += value * down * (one - across)
-                    plane[under, beside] += value * down * across
+                    plane[h, w] += value * above * left
+                    plane[h, beside] += value * above * right
+                    plane[under, w] += value * below * left
+                    plane[under, beside] += value * below * right
 
 
 @kernel
 def roi_sample_backward(
-    dy: np.ndarray, image: np.ndarray, low: np.ndarray, part: np.ndarray, dx: np.ndarray
+    dy: np.ndarray,
+    image: np.ndarray,
+    low: np.ndarray,
+    near: np.ndarray,
+    far: np.ndarray,
+    dx: np.ndarray,
 ) -> None:
-    """Set dx to the gradient of `roi_sample_forward`."""
+    """Set dx to the gradient of `roi_sample_forward`, with weights 1 - part, near, and part, far.
+
+    near and far (R, 2, P) are the weights of the cell before a row or column, and of the next.
+    """
     planes = dx.shape[0] * dx.shape[1]
-    parallel_for(_roi_sample_gradient, planes, dy, image, low, part, dx)
+    parallel_for(_roi_sample_gradient, planes, dy, image, low, near, far, dx)
+
+
+@jit
+def _roi_sample_slopes(begin, end, x, image, low, part, share, dy, slopes):
+    channels, height, width = x.shape[1], x.shape[2], x.shape[3]
+    one = part.dtype.type(1)
+    for i in range(begin, end):
+        r, c = i // channels, i % channels
+        plane, sums = x[image[r], c], slopes[r, c]
+        sums[:] = 0
+        for p in range(dy.shape[2]):
+            h, down, lower = low[r, 1, p], part[r, 1, p], share[r, 1, p]
+            for q in range(dy.shape[3]):
+                w, across, righter = low[r, 0, q], part[r, 0, q], share[r, 0, q]
+                if h < 0 or w < 0 or h + 1 >= height or w + 1 >= width:
+                    continue
+                upper, under, value = plane[h], plane[h + 1], dy[r, c, p, q]
+                rise = (one - down) * (upper[w + 1] - upper[w]) + down * (under[w + 1] - under[w])
+                fall = (one - across) * (under[w] - upper[w])
+                fall += across * (under[w + 1] - upper[w + 1])
+                sums[0] += value * rise * (one - righter)
+                sums[1] += value * fall * (one - lower)
+                sums[2] += value * rise * righter
+                sums[3] += value * fall * lower
+
+
+@kernel
+def roi_sample_slopes(
+    x: np.ndarray,
+    image: np.ndarray,
+    low: np.ndarray,
+    part: np.ndarray,
+    share: np.ndarray,
+    dy: np.ndarray,
+    slopes: np.ndarray,
+) -> None:
+    """Set slopes (R, C, 4) to each channel's gradient of the boxes' corners, x1, y1, x2, y2.
+
+    share (R, 2, P) tells how much a column (0) or row (1) of the grid moves with the box's second
+    corner; it moves 1 - share with the first.  Points without a next cell do not count.
+    """
+    count = slopes.shape[0] * slopes.shape[1]
+    grain = _grain(dy)
+    parallel_for(_roi_sample_slopes, count, x, image, low, part, share, dy, slopes, grain=grain)

@@ -48,17 +48,42 @@ class Accuracy(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         labels, counted = checked_labels(self, bottom, self._layout, self._ignore)
-        scores = self._layout.scores(bottom[0].data)
-        if self.param.accuracy_param.min_is_better:
-            scores = -scores
-        right = xp().empty(labels.shape, bool)
-        label_hits(scores, labels, counted, self._top_k, right)
+        right = self._right(self._layout.scores(bottom[0].data), labels, counted)
         top[0].data[...] = np.count_nonzero(right) / np.maximum(np.count_nonzero(counted), 1)
         if len(top) > 1:
             hits, seen = (xp().empty(self._layout.classes, np.int64) for _ in range(2))
             class_counts(labels, right, hits)
             class_counts(labels, counted, seen)
             top[1].data[...] = hits / np.maximum(seen, 1)
+
+    def _right(self, scores: np.ndarray, labels: np.ndarray, counted: np.ndarray) -> np.ndarray:
+        """Tell which counted labels are among their prediction's top_k."""
+        if self.param.accuracy_param.min_is_better:
+            scores = -scores
+        right = xp().empty(labels.shape, bool)
+        label_hits(scores, labels, counted, self._top_k, right)
+        return right
+
+
+@register("EltwiseAccuracy")
+class EltwiseAccuracy(Accuracy):
+    """The share of pixels whose label is among their prediction's top_k (HyeonwooNoh/caffe).
+
+    Of equal scores the last class comes first.  The V1 type is ELTWISE_ACCURACY.
+    """
+
+    tops = Arity(1, 1)
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.eltwise_accuracy_param
+        if param.top_k < 1:
+            raise self.error("needs a top_k of at least 1")
+        self._ignore = param.ignore_label if param.HasField("ignore_label") else None
+        self._top_k = param.top_k
+
+    def _right(self, scores: np.ndarray, labels: np.ndarray, counted: np.ndarray) -> np.ndarray:
+        best = _largest(scores, self._top_k, 1)
+        return (best == labels[:, None]).any(axis=1) & counted
 
 
 @register("ArgMax")

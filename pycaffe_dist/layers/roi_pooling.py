@@ -93,7 +93,7 @@ class BoxPooling(Layer):
         return xp().arange(max(self.size)).astype(array.dtype)
 
 
-def _round(x: np.ndarray) -> np.ndarray:
+def rounded(x: np.ndarray) -> np.ndarray:
     """Round to the nearest whole number, halves away from zero, as C does."""
     return np.where(x < 0, np.ceil(x - 0.5), np.floor(x + 0.5))
 
@@ -104,7 +104,9 @@ def _bins(begin: np.ndarray, end: np.ndarray, cells: np.ndarray) -> tuple[np.nda
     return clipped[0].astype(np.int32), clipped[1].astype(np.int32)
 
 
-def _size_of(layer: Layer, param: caffe_pb2.ROIPoolingParameter) -> tuple[int, int]:
+def size_of(
+    layer: Layer, param: caffe_pb2.ROIPoolingParameter | caffe_pb2.ROIWarpingParameter
+) -> tuple[int, int]:
     if not param.pooled_h or not param.pooled_w:
         raise layer.error(
             "needs pooled_h and pooled_w of at least 1, found "
@@ -123,12 +125,12 @@ class ROIPooling(BoxPooling):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.roi_pooling_param
-        self.size, self.scale = _size_of(self, param), param.spatial_scale
+        self.size, self.scale = size_of(self, param), param.spatial_scale
         self._mask = xp().empty(0, np.int32)
 
     def tables(self, boxes: Any, cells: Any, count: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the first cell of each bin, and the cell after its last."""
-        corners = _round(boxes * boxes.dtype.type(self.scale))[:, :, None]
+        corners = rounded(boxes * boxes.dtype.type(self.scale))[:, :, None]
         low, high = corners[:, :2], corners[:, 2:]
         step = np.maximum(high - low + 1, 1) / count
         steps = self._steps(boxes)
@@ -177,7 +179,7 @@ class PSROIPooling(BoxPooling):
 
     def tables(self, boxes: Any, cells: Any, count: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the first cell of each bin, and the cell after its last."""
-        scale, corners = boxes.dtype.type(self.scale), _round(boxes)[:, :, None]
+        scale, corners = boxes.dtype.type(self.scale), rounded(boxes)[:, :, None]
         low, high = corners[:, :2] * scale, (corners[:, 2:] + 1) * scale
         step = np.maximum(high - low, boxes.dtype.type(SMALLEST_SIZE)) / count
         steps = self._steps(boxes)
@@ -203,7 +205,7 @@ class ROIAlign(BoxPooling):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.roi_pooling_param
-        rows, columns = _size_of(self, param)
+        rows, columns = size_of(self, param)
         self.size, self.scale = (rows + 1, columns + 1), param.spatial_scale
 
     def tables(self, boxes: Any, cells: Any, count: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -228,4 +230,5 @@ class ROIAlign(BoxPooling):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         super().backward(top, propagate_down, bottom)
         if propagate_down[0]:
-            roi_sample_backward(top[0].diff, self._image, *self._tables, bottom[0].diff)
+            low, part = self._tables
+            roi_sample_backward(top[0].diff, self._image, low, 1 - part, part, bottom[0].diff)

@@ -1,4 +1,4 @@
-"""Layers that enlarge images: Upsample and Interp."""
+"""Layers that enlarge images: Upsample, Unpooling and Interp."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ class Upsample(Layer):
     """
 
     bottoms = Arity(1, 2)
+    # The fields that set the size of the top.
+    size_fields = "upsample_h and upsample_w"
 
     @property
     def backward_needs_bottom(self) -> Need:  # type: ignore[override]
@@ -88,8 +90,8 @@ class Upsample(Layer):
         def error(position: int, value: float) -> Exception:
             return self.error(
                 f"index {value:g} at {position} of mask {name} is not in the top's images of "
-                f"{height} by {width}: they need the size of the pooling's bottom; set upsample_h "
-                "and upsample_w"
+                f"{height} by {width}: they need the size of the pooling's bottom; set "
+                f"{self.size_fields}"
             )
 
         return error
@@ -105,6 +107,34 @@ class Upsample(Layer):
         arrays = top[0].diff, bottom[1].data, bottom[0].diff
         planes = bottom[0].count_of(0, 2)
         unpool_gradient(*(a.reshape(planes, a.shape[2] * a.shape[3]) for a in arrays))
+
+
+@register("Unpooling")
+class Unpooling(Upsample):
+    """Puts pixels where a pooling's mask, the second bottom, says; the rest is 0.
+
+    The size is unpool_size, or unpool_h and unpool_w; kernel and stride have no effect.  As in the
+    fork (HyeonwooNoh/caffe), every value gets the gradient of its place.  The V1 type is UNPOOLING.
+    """
+
+    bottoms = Arity(2, 2)
+    size_fields = "unpool_size, or unpool_h and unpool_w"
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        param = self.param.unpooling_param
+        if param.unpool != param.MAX:
+            raise self.error("does only MAX: its other methods spread pixels without a mask")
+        if param.pad or param.pad_h or param.pad_w:
+            raise self.error("takes no pad: the mask says where pixels go")
+        both = param.unpool_h, param.unpool_w
+        if not any(both):
+            both = (param.unpool_size,) * 2
+        elif param.unpool_size:
+            raise self.error(f"takes {self.size_fields}, not both")
+        if not all(both):
+            raise self.error(f"needs {self.size_fields}, above 0")
+        self._size = both
+        self._scale, self._cut = (1, 1), (0, 0)  # which the size replaces
 
 
 @register("Interp")

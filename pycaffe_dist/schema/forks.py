@@ -27,7 +27,6 @@ _TYPES = {
     "TripletData",
     "Wheatly2/Bag-of-Tricks-for-Image-Classification": "Mixup SoftmaxCrossEntropyLoss",
     "ZheC/Realtime_Multi-Person_Pose_Estimation": "CPMData",
-    "daijifeng001/MNC": "MaskPooling MaskResize ROIWarping",
     "DengPingFan/DAVSOD": "ConvLSTM ConvLSTMUnit",
     "dlunion/CC4.0": "ContinuationIndicator CtcLoss GetDataDim ImageClsData ImageSalobjData "
     "LabelsequenceAccuracy LstmJun STLoss VisualSaliency WarpCTCLoss",
@@ -45,7 +44,7 @@ _TYPES = {
     "SubRegion Transformer TripletLoss Truncation",
     "hszhao/PSPNet": "AdaptiveBiasChannel BiasChannel DenseCRF DomainTransform "
     "DomainTransformForwardOnly MatRead MatWrite SpatialProduct UniqueLabel",
-    "HyeonwooNoh/DeconvNet": "ELTWISE_ACCURACY UNPOOLING WINDOW_SEG_DATA",
+    "HyeonwooNoh/DeconvNet": "WINDOW_SEG_DATA",
     "gklz1982/caffe-yolov2": "BoxData ConvolutionRistretto DeconvolutionRistretto EvalDetection "
     "FcRistretto LRNRistretto RegionLoss",
     "intel/caffe": "MKLBatchNorm MnActivation SpatialDropout",
@@ -63,7 +62,6 @@ _TYPES = {
     "RDetectionOutput ROIMaskPooling ROIPadding",
     "naibaf7/caffe": "Affinity ConnectedComponent LibDNNConvolution LibDNNPooling MOE MalisLoss "
     "MergeCrop Quantizer",
-    "openvinotoolkit/open_model_zoo": "PriorBoxClustered",
     "peteanderson80/bottom-up-attention": "InnerProductBlob",
     "pulkitag/caffe": "CropData CroppingKat CrossConvolution EuclideanLossWithIgnore "
     "GenericWindowData GenericWindowData2 RandomNoise SquareBoxData",
@@ -86,8 +84,7 @@ _FIELDS = {
     "SolverParameter.winograd_sparsity_factor",
     "LisaAnne/lisa-caffe-public": "SolverParameter.stepearly TransformationParameter.flow "
     "ImageDataParameter.min_height ImageDataParameter.min_width",
-    "MhLiao/TextBoxes_plusplus": "DetectionOutputParameter.use_polygon "
-    "PriorBoxParameter.denser_prior_boxes",
+    "MhLiao/TextBoxes_plusplus": "DetectionOutputParameter.use_polygon",
     "NVIDIA/caffe": "ImageDataParameter.precache SolverParameter.larc "
     "SolverParameter.rampup_interval SolverParameter.rampup_lr "
     "SolverParameter.larc_turbo SolverParameter.max_momentum SolverParameter.max_weight_decay "
@@ -122,7 +119,7 @@ _FIELDS = {
     "DistortionParameter.saturation MultiBoxLossParameter.objectness_score "
     "NonMaximumSuppressionParameter.soft_nms TransformationParameter.geometry_param",
     "naibaf7/caffe": "ConvolutionParameter.fuse_type LRNParameter.fuse_type",
-    "sfzhang15/FaceBoxes": "PriorBoxParameter.density PriorBoxParameter.fixed_size",
+    "zihaozhang9/FaceBoxes": "PriorBoxParameter.fixed_ratio",
     "lxx1991/caffe_mpi": "BNParameter.moving_average",
 }  # fmt: skip
 #: The fork that a field MESSAGE.FIELD comes from, OWNER/NAME.

@@ -7,7 +7,7 @@ import pytest
 
 from pycaffe_dist import device
 from pycaffe_dist.kernels import boxes as kernels
-from pycaffe_dist.kernels import matching
+from pycaffe_dist.kernels import matching, roi_pooling
 from pycaffe_dist.kernels.matching import Matching, Mining
 
 IMAGES, PRIORS, LABELS, CLASSES = 2, 600, 24, 3
@@ -102,3 +102,15 @@ def test_decoding(code, variance_in_target, each_gpu):
     here, there = on_both(each_gpu, kernels.decode_boxes, arrays, options, 1)
     np.testing.assert_allclose(there[0], here[0], rtol=1e-5, atol=1e-6)
     assert here[0].any()
+
+
+def test_slopes_of_samples(each_gpu):
+    rng = np.random.default_rng(6)
+    x, dy = rng.standard_normal((2, 5, 4, 6)), rng.standard_normal((7, 5, 2, 3))
+    low = np.stack([rng.integers(-1, size, (7, 3)) for size in (6, 4)], axis=1)
+    part, share = rng.random((2, 7, 2, 3))
+    image = rng.integers(0, 2, 7)
+    arrays = x, image, low.astype(np.int32), part, share, dy, np.empty((7, 5, 4))
+    here, there = on_both(each_gpu, roi_pooling.roi_sample_slopes, arrays, (), 1)
+    assert here[0].any()
+    np.testing.assert_allclose(there[0], here[0], rtol=1e-12, atol=1e-12)

@@ -22,7 +22,7 @@ PRIORS = np.array([[0.1, 0.1, 0.3, 0.4, 0.5, 0.5, 0.9, 0.8], [0.1, 0.1, 0.2, 0.2
 
 def build(kind, options, bottoms, **rest):
     """Return the layer's harness; the options are the fields of its own message."""
-    message = {"PriorBox": "prior_box"}.get(kind) or f"detection_{kind[9:].lower()}"
+    message = "prior_box" if kind.startswith("PriorBox") else f"detection_{kind[9:].lower()}"
     names = "".join(f' bottom: "{name}"' for name in bottoms)
     return LayerHarness(
         f'type: "{kind}"{names} top: "y" {message}_param {{ {options} }}', bottoms, **rest
@@ -45,6 +45,9 @@ def build(kind, options, bottoms, **rest):
         ("min_size: 3 img_size: 3 img_h: 3", MAP, "takes img_size, or img_h and img_w, not both"),
         ("min_size: 3 img_h: 3", MAP, "needs img_h and img_w above 0, found 3 and 0"),
         ("min_size: 3 step: 0", MAP, "needs step_h and step_w above 0, found 0 and 0"),
+        ("fixed_size: 3", MAP, r"density as often, found fixed_size \[3.0\] and density \[\]"),
+        ("fixed_size: 3 density: 1.5", MAP, "whole numbers of at least 1 as density, found 1.5"),
+        ("fixed_size: 3 density: 1 min_size: 3", MAP, "takes fixed_size or min_size, not both"),
         ("min_size: 3", {"f": MAP["f"]}, "needs the image as its second bottom"),
         ("min_size: 3", {"f": np.zeros((2, 3)), "i": MAP["i"]}, r"4 axes, found bottom 'f' \(2, 3"),
     ],
@@ -52,6 +55,55 @@ def build(kind, options, bottoms, **rest):
 def test_prior_boxes_that_cannot_be_made(options, bottoms, message):
     with pytest.raises(LayerError, match=message):
         build("PriorBox", options, bottoms)
+
+
+@pytest.mark.parametrize("options", ["", "width: 3", "width: [3, 4] height: [2, 0]"])
+def test_clusters_of_prior_boxes_that_cannot_be_made(options):
+    with pytest.raises(LayerError, match="needs width and height above 0, each as often"):
+        build("PriorBoxClustered", options, MAP)
+
+
+def corners(harness):
+    """The boxes (rows, columns, boxes per position, 4) that a layer makes, in pixels."""
+    (_, _, rows, columns), (_, _, height, width) = (blob.shape for blob in harness.bottom)
+    boxes = harness.forward()[0][0, 0].reshape(rows, columns, -1, 4)
+    return boxes * [width, height, width, height]
+
+
+def test_clusters_of_prior_boxes():
+    harness = build("PriorBoxClustered", "width: [3, 5] height: [2, 4] step: 8 offset: 0.25", MAP)
+    found = corners(harness)
+    for (h, w, k), _ in np.ndenumerate(found[..., 0]):
+        x, y, half = (w + 0.25) * 8, (h + 0.25) * 8, ((1.5, 1), (2.5, 2))[k]
+        expected = x - half[0], y - half[1], x + half[0], y + half[1]
+        np.testing.assert_allclose(found[h, w, k], expected, atol=1e-12)
+
+
+def test_denser_prior_boxes_alternate_with_lower_ones():
+    usual, denser = (
+        corners(build("PriorBox", f"min_size: 5 aspect_ratio: 2 step: 8 {option}", MAP))
+        for option in ("", "denser_prior_boxes: true")
+    )
+    np.testing.assert_allclose(denser[:, :, ::2], usual)
+    np.testing.assert_allclose(denser[:, :, 1::2], usual + [0, 4, 0, 4])
+
+
+def test_dense_prior_boxes_of_fixed_size():
+    options = "fixed_size: [9.5, 4] density: [3, 1] aspect_ratio: 4 flip: false step: 8"
+    harness = build("PriorBox", options, MAP)
+    found = corners(harness)
+    height, width = harness.bottom[1].shape[2:]
+    for (h, w), _ in np.ndenumerate(found[..., 0, 0]):
+        expected = []
+        for size, density in ((9.5, 3), (4, 1)):
+            apart = int(size / density)
+            for half in ((int(size) / 2,) * 2, (size, size / 4)):
+                for down, right in np.ndindex(density, density):
+                    x = (w + 0.5) * 8 - int(size) // 2 + apart / 2 + right * apart
+                    y = (h + 0.5) * 8 - int(size) // 2 + apart / 2 + down * apart
+                    low, high = (x - half[0], y - half[1]), (x + half[0], y + half[1])
+                    expected.append([*np.maximum(low, 0), *np.minimum(high, (width, height))])
+        np.testing.assert_allclose(found[h, w], expected, atol=1e-9)
 
 
 def test_prior_boxes_are_made_anew_after_a_layer_worked_in_place_on_them():

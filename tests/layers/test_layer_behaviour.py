@@ -321,6 +321,21 @@ def test_upsample_puts_values_where_the_mask_says():
     np.testing.assert_array_equal(harness.forward()[0], [[[[6, 0], [0, 7]]]])
 
 
+def test_unpooling_puts_values_where_the_mask_says():
+    x, mask = np.array([[[[5.0, 6, 7]]]]), np.array([[[[4.0, 0, 5]]]])
+    harness = build("Unpooling", "unpooling_param { unpool_h: 2 unpool_w: 3 }", x=x, mask=mask)
+    np.testing.assert_array_equal(harness.forward()[0], [[[[6, 0, 0], [0, 5, 7]]]])
+
+
+def test_eltwise_accuracy_takes_the_last_of_equal_classes():
+    scores = np.array([[1.0, 5, 2], [3, 5, 2], [3, 0, 2]]).reshape(1, 3, 1, 3)
+    labels = np.array([2.0, 1, 255]).reshape(1, 1, 1, 3)
+    options = "eltwise_accuracy_param { top_k: %d ignore_label: 255 }"
+    for wrong, top_k, expected in ((labels, 1, 1), (labels - [2, 1, 0], 1, 0), (labels - [1, 1, 0], 2, 1)):
+        found = build("EltwiseAccuracy", options % top_k, x=scores, t=wrong).forward()[0]
+        assert found == expected
+
+
 @pytest.mark.parametrize("index", [-1, 4, np.nan])
 def test_upsample_names_an_index_beyond_its_top(index):
     options = "upsample_param { upsample_h: 2 upsample_w: 2 }"

@@ -158,6 +158,16 @@ CONV, POOL = "convolution_param", "pooling_param"
             {"x": X, "m": X},
             "pad_out_w for scale 2 only",
         ),
+        ("Unpooling", "", {"x": X, "m": X}, "unpool_size, or unpool_h and unpool_w, above 0"),
+        ("Unpooling", "unpooling_param { unpool: AVE }", {"x": X, "m": X}, "does only MAX"),
+        ("Unpooling", "unpooling_param { pad: 1 }", {"x": X, "m": X}, "takes no pad"),
+        (
+            "Unpooling",
+            "unpooling_param { unpool_size: 9 unpool_h: 9 unpool_w: 9 }",
+            {"x": X, "m": X},
+            "unpool_h and unpool_w, not both",
+        ),
+        ("EltwiseAccuracy", "eltwise_accuracy_param { top_k: 0 }", {"x": X, "t": (2,)}, "top_k"),
         ("Upsample", "", {"x": X, "m": (2, 3, 8, 4)}, "'x' .* and 'm' .* need the same shape"),
         (
             "SegAccuracy",

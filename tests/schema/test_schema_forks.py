@@ -122,8 +122,8 @@ REFUSED = [
         "'CPMData' (line 2, 3, from ZheC/Realtime_Multi-Person_Pose_Estimation)",
     ),
     (
-        'layers { name: "u"\n type: UNPOOLING }\nlayers { name: "v" type: UNPOOLING }',
-        "1: layer 'u' (and 1 more of its layers) is of type 'UNPOOLING', which pcaffe lacks; "
+        'layers { name: "u"\n type: WINDOW_SEG_DATA }\nlayers { name: "v" type: WINDOW_SEG_DATA }',
+        "1: layer 'u' (and 1 more of its layers) is of type 'WINDOW_SEG_DATA', which pcaffe lacks; "
         "it comes from HyeonwooNoh/DeconvNet",
     ),
     ("layers { name: 'u' type: CONVOLUTON }",

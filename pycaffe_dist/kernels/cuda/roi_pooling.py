@@ -40,8 +40,17 @@ def roi_sample_forward(x: Any, image: Any, low: Any, part: Any, y: Any) -> None:
     _cu.roi_sample_forward(y.size, *arrays, *x.shape[1:], *y.shape[2:], low.shape[2], y.size)
 
 
-def roi_sample_backward(dy: Any, image: Any, low: Any, part: Any, dx: Any) -> None:
+def roi_sample_backward(dy: Any, image: Any, low: Any, near: Any, far: Any, dx: Any) -> None:
     """See `pycaffe_dist.kernels.roi_pooling.roi_sample_backward`."""
-    arrays = dy, image, low, part, dx
+    arrays = dy, image, low, near, far, dx
     sizes = dy.shape[0], *dx.shape[1:], *dy.shape[2:], low.shape[2]
     _cu.roi_sample_backward(dx.size, *arrays, *sizes, dx.size)
+
+
+def roi_sample_slopes(
+    x: Any, image: Any, low: Any, part: Any, share: Any, dy: Any, slopes: Any
+) -> None:
+    """See `pycaffe_dist.kernels.roi_pooling.roi_sample_slopes`."""
+    count = slopes.shape[0] * slopes.shape[1]
+    arrays = x, image, low, part, share, dy, slopes
+    _cu.roi_sample_slopes(count, *arrays, *x.shape[1:], *dy.shape[2:], low.shape[2], count)

@@ -55,6 +55,8 @@ TYPES = {
     "INTERP": "Interp",
     "SEG_ACCURACY": "SegAccuracy",
     "IMAGE_SEG_DATA": "ImageSegData",
+    "UNPOOLING": "Unpooling",
+    "ELTWISE_ACCURACY": "EltwiseAccuracy",
 }
 
 _TRANSFORMED = {

@@ -16,7 +16,7 @@ def pool(options, x=X, **rest):
     return case("Pooling", f"pooling_param {{ {options} }}", x=x, grows=(0, 2, 3), **rest)
 
 
-def unpool(options, *shape, size):
+def unpool(options, *shape, size, kind="Upsample"):
     """Different places of each plane as the mask."""
 
     def places(rng):
@@ -24,7 +24,7 @@ def unpool(options, *shape, size):
         rows = [rng.permutation(size)[:count] for _ in range(shape[0] * shape[1])]
         return np.reshape(rows, shape).astype(float)
 
-    return case("Upsample", f"upsample_param {{ {options} }}", x=normal(*shape), mask=places)
+    return case(kind, f"{kind.lower()}_param {{ {options} }}", x=normal(*shape), mask=places)
 
 
 CASES = [
@@ -61,6 +61,8 @@ CASES = [
     unpool("", 2, 3, 2, 3, size=24),
     unpool("scale_h: 1 scale_w: 2 pad_out_w: true", 2, 3, 3, 2, size=9),
     unpool("upsample_h: 5 upsample_w: 4", 1, 2, 2, 2, size=20),
+    unpool("unpool_size: 5 kernel_size: 2", 2, 3, 2, 3, size=25, kind="Unpooling"),
+    unpool("unpool_h: 4 unpool_w: 3", 1, 2, 2, 2, size=12, kind="Unpooling"),
     case("Upsample", **IMAGE),
     case("Upsample", "upsample_param { scale: 3 }", **IMAGE),
     case("Interp", "interp_param { zoom_factor: 3 }", **IMAGE),

@@ -88,6 +88,8 @@ CASES = [
         tops=2,
     ),
     case("Accuracy", "accuracy_param { top_k: 2 ignore_label: 1 }", x=SCORES, t=LABELS, tops=2),
+    case("EltwiseAccuracy", "eltwise_accuracy_param { ignore_label: 1 }", x=MAPS, t=MAP_LABELS),
+    case("EltwiseAccuracy", "eltwise_accuracy_param { top_k: 2 }", x=MAPS, t=MAP_LABELS),
     case("SegAccuracy", x=MAPS, t=MAP_LABELS),
     case(
         "SegAccuracy",

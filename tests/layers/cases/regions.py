@@ -12,6 +12,8 @@ BOXES = constant(
 )
 MAP = normal(2, 4, 9, 11)
 FULL_BOXES = constant([0, 20, 18, 100, 90], [1, 0, 0, 175, 143], [0, 30, 50, 60, 250])
+# Of 4 × 6 cells: for others ROIWarping's gradient is no derivative.
+EVEN_BOXES = constant([1, 16, 30, 80, 128], [0, 60, 20, 124, 110])
 SCALED = "pooled_h: 3 pooled_w: 2 spatial_scale: 0.0625"
 A, B = normal(5, 4, 2, 3), normal(5, 4, 2, 3)
 WEIGHT = "loss_weight: 1.5"
@@ -31,6 +33,11 @@ CASES = [
         b=BOXES,
     ),
     case("ROIAlign", f"roi_pooling_param {{ {SCALED} pad_ratio: 0.2 }}", x=MAP, b=BOXES),
+    case("ROIWarping", f"roi_warping_param {{ {SCALED} }}", x=MAP, b=EVEN_BOXES),
+    case(
+        "MaskResize", "mask_resize_param { output_height: 2 output_width: 5 }", m=normal(3, 2, 5, 8)
+    ),
+    case("MaskPooling", x=normal(3, 2, 4, 5), m=positive(3, 1, 4, 5), grows=(0, 2)),
     case("SmoothL1Loss", WEIGHT, a=A, b=B),
     case("SmoothL1Loss", f"{WEIGHT} smooth_l1_loss_param {{ sigma: 3 }}", a=A, b=B),
     case("SmoothL1Loss", a=A, b=B, w=marks(5, 4, 2, 3)),
