@@ -10,7 +10,7 @@ import numpy as np
 
 from pycaffe_dist.data.colors import Distortion, Noise
 from pycaffe_dist.data.image import opencv
-from pycaffe_dist.data.random_sizes import RandomArea, RandomSize
+from pycaffe_dist.data.random_sizes import RandomArea, RandomSize, StretchedSize
 from pycaffe_dist.data.resizing import Expansion, Resizing
 from pycaffe_dist.data.scale_crops import ScaleCrops
 from pycaffe_dist.errors import DataError
@@ -46,9 +46,11 @@ class ImageChanges:
         self.expansion: Expansion | None = made("expand_param", Expansion, mean_values)
         self.resizing: Resizing | None = made("resize_param", Resizing)
         self.noise: Noise | None = made("noise_param", Noise)
-        self.areas: RandomSize | RandomArea | None = made("random_resize_param", RandomSize)
+        self.areas: RandomSize | RandomArea | StretchedSize | None = made("random_resize_param", RandomSize)
         if self.areas is None:
             self.areas = made("random_aspect_ratio_param", RandomArea, crop)
+        if self.areas is None and any(map(param.HasField, StretchedSize.FIELDS)):
+            self.areas = StretchedSize(param)
         special = param.fix_crop or param.multi_scale or param.is_flow
         self.crops = ScaleCrops(param, crop, train) if special else None
         if self.expansion is not None and param.HasField("mean_file"):

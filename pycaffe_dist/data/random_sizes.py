@@ -1,4 +1,4 @@
-"""Images of random sizes, and random parts of images, as intel/caffe has them."""
+"""Images of random sizes, and random parts of images, as intel/caffe and NVIDIA/caffe have them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from pycaffe_dist.data.image import opencv, with_channels
 from pycaffe_dist.data.resizing import Resizing
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.schema import caffe_pb2
@@ -96,6 +97,60 @@ class RandomArea:
                 piece = np.ascontiguousarray(pixels[top : top + part[0], left : left + part[1]])
                 return _resized(piece, (self._side, self._side), resize, rng)
         return _resized(pixels, _with_shorter(pixels.shape, self._side), resize, rng)
+
+
+class StretchedSize:
+    """Resizes images so that the shorter side is random, and stretches them (NVIDIA/caffe).
+
+    The shorter side is from img_rand_resize_lower to img_rand_resize_upper.  Then the longer side
+    becomes a ratio of it, if there are ratios above 1, and both sides are stretched.  Sides are at
+    least the crop's, and without allow_upscale at most the image's.  Raises DataError.
+    """
+
+    FIELDS = (
+        *("img_rand_resize_lower", "img_rand_resize_upper"),
+        *("rand_resize_ratio_lower", "rand_resize_ratio_upper"),
+        *("vertical_stretch_lower", "vertical_stretch_upper"),
+        *("horizontal_stretch_lower", "horizontal_stretch_upper"),
+    )
+
+    def __init__(self, param: caffe_pb2.TransformationParameter):
+        self._param = param
+        for name in ("img_rand_resize", "rand_resize_ratio", "vertical_stretch", "horizontal_stretch"):
+            low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
+            if low > high:
+                raise DataError(f"transform_param has {name}_upper {high:g} below {low:g}, its lower")
+
+    def image(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return ``pixels`` (H, W, C) in another size."""
+        old, param, cv2 = pixels.shape[:2], self._param, opencv()
+        least = param.crop_size
+        sides = [max(least, int(side + 0.5)) for side in self._sides(old, rng)]
+        if not param.allow_upscale:
+            sides = [min(side, size) for side, size in zip(sides, old)]
+        if tuple(sides) == old:
+            return pixels
+        smaller = sides[0] <= old[0] and sides[1] <= old[1]
+        algorithm = param.interpolation_algo_down if smaller else param.interpolation_algo_up
+        way = getattr(cv2, param.InterpolationAlgo.Name(algorithm))
+        return with_channels(cv2.resize(pixels, sides[::-1], interpolation=way))
+
+    def _sides(self, size: tuple[int, ...], rng: np.random.Generator) -> list[float]:
+        """Return the height and width that are drawn for an image of ``size``."""
+        param, shorter = self._param, min(size)
+        side = shorter
+        if param.img_rand_resize_lower and param.img_rand_resize_upper:
+            side = int(rng.integers(param.img_rand_resize_lower, param.img_rand_resize_upper + 1))
+        sides = [side / shorter * length for length in size]
+        if param.rand_resize_ratio_lower >= 1 and param.rand_resize_ratio_upper > 1:
+            ratio = rng.uniform(param.rand_resize_ratio_lower, param.rand_resize_ratio_upper)
+            longer = int(np.argmax(sides)) if size[0] != size[1] else int(rng.integers(2))
+            sides[longer] = sides[1 - longer] * ratio
+        for axis, name in enumerate(("vertical_stretch", "horizontal_stretch")):
+            low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
+            if low > 0 and high > 0:
+                sides[axis] *= rng.uniform(low, high)
+        return sides
 
 
 def _ratio(least: float, most: float, rng: np.random.Generator) -> float:

@@ -52,7 +52,9 @@ class AnnotatedData(Data):
 
         param = self.param.annotated_data_param
         if transformer.changes.crops is not None or transformer.changes.areas is not None:
-            raise self.error("fix_crop, multi_scale and is_flow are not for images with boxes")
+            raise self.error(
+                "fix_crop, multi_scale, is_flow and random sizes are not for images with boxes"
+            )
         emission = Emission.of(self.param.transform_param)
         samplers = sampler_table(param.batch_sampler)
         augmentation = Augmentation(transformer.changes, emission, samplers)

@@ -89,12 +89,7 @@ _FIELDS = {
     "SolverParameter.rampup_interval SolverParameter.rampup_lr "
     "SolverParameter.larc_turbo SolverParameter.max_momentum SolverParameter.max_weight_decay "
     "SolverParameter.momentum_policy SolverParameter.momentum_power "
-    "SolverParameter.weight_decay_policy SolverParameter.weight_decay_power "
-    "TransformationParameter.allow_upscale TransformationParameter.horizontal_stretch_lower "
-    "TransformationParameter.horizontal_stretch_upper "
-    "TransformationParameter.img_rand_resize_lower TransformationParameter.img_rand_resize_upper "
-    "TransformationParameter.vertical_stretch_lower "
-    "TransformationParameter.vertical_stretch_upper",
+    "SolverParameter.weight_decay_policy SolverParameter.weight_decay_power",
     "TheLegendAli/DeepLab-Context": "ImageDataParameter.has_label "
     "V1LayerParameter.softmaxloss_param V1LayerParameter.strict_dim",
     "ducha-aiki/caffenet-benchmark": "NoiseParameter.convert_to_ycrcb "
@@ -114,9 +109,8 @@ _FIELDS = {
     "ScaleParameter.max_value ScaleParameter.min_value SoftmaxParameter.normalize_type",
     "intel/caffe": "SolverParameter.local_gw_ratio SolverParameter.local_lr_auto "
     "SolverParameter.test_offset",
-    "jolibrain/caffe": "DistortionParameter.all_effects NoiseParameter.all_effects "
-    "DetectionOutputParameter.objectness_score "
-    "DistortionParameter.saturation MultiBoxLossParameter.objectness_score "
+    "jolibrain/caffe": "DetectionOutputParameter.objectness_score "
+    "MultiBoxLossParameter.objectness_score "
     "NonMaximumSuppressionParameter.soft_nms TransformationParameter.geometry_param",
     "naibaf7/caffe": "ConvolutionParameter.fuse_type LRNParameter.fuse_type",
     "zihaozhang9/FaceBoxes": "PriorBoxParameter.fixed_ratio",
@@ -187,11 +181,9 @@ IGNORED: Mapping[str, str] = {
 #: Other fields, MESSAGE.FIELD, with the values that change nothing.
 NEUTRAL: Mapping[str, frozenset[str]] = {
     "ChannelScaleParameter.global_scale": frozenset({"false"}),
-    "DistortionParameter.all_effects": frozenset({"false"}),
     "GeneralContrastiveParameter.add_intra_mae": frozenset({"false"}),
     "InnerDistanceParameter.transpose": frozenset({"false"}),
     "LayerParameter.connectivity_mode": frozenset({"CONNECTED"}),
-    "NoiseParameter.all_effects": frozenset({"false"}),
     "NonMaximumSuppressionParameter.soft_nms": frozenset({"false"}),
     "ResizeParameter.center_object": frozenset({"false"}),
     "ResizeParameter.max_angle": frozenset({"0", "0.0"}),

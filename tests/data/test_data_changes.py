@@ -271,3 +271,85 @@ def test_impossible_random_sizes(transform, message):
 def test_random_areas_need_a_crop():
     with pytest.raises(DataError, match="needs a crop_size"):
         _changes(_AREA % "")
+
+
+def test_changes_drawn_with_one_probability():
+    """In jolibrain/caffe's form a change has a name, and all have one probability."""
+    named = "brightness: true brightness_delta: 90 contrast_upper: 1 saturation_upper: 1 prob: 0.3"
+    changes = _changes(f"distort_param {{ {named} hue_delta: 90 }}")
+    changed = [not np.array_equal(changes.image(PLANES, i), PLANES) for i in range(300)]
+    assert 0.2 < np.mean(changed) < 0.4
+    same = _hwc("distort_param { all_effects: true brightness_delta: 90 contrast_upper: 9 }")
+    assert np.array_equal(same, IMAGE)  # prob is 0
+    gray = "distort_param { all_effects: true prob: 1 contrast_lower: 1 contrast_upper: 1 }"
+    assert np.ptp(_hwc(gray), axis=2).max() == 0  # saturation 0
+    with pytest.raises(DataError, match="takes hue or hue_prob, not both"):
+        _changes("distort_param { hue: true hue_prob: 1 }")
+
+
+def test_noise_drawn_with_one_probability():
+    changes = _changes("noise_param { inverse: true all_effects: false prob: 0.3 }")
+    images = [changes.image(PLANES, i) for i in range(300)]
+    inverse = [np.array_equal(image, 255 - PLANES) for image in images]
+    assert 0.2 < np.mean(inverse) < 0.4
+    assert all(np.array_equal(x, PLANES) for x, done in zip(images, inverse) if not done)
+    never = _hwc("noise_param { all_effects: true }")
+    assert np.array_equal(never, IMAGE)
+    lab = _hwc("noise_param { all_effects: false convert_to_lab: true prob: 1 }")
+    lightness = cv2.cvtColor(IMAGE, cv2.COLOR_BGR2Lab)[:, :, 0] * (100 / 255)
+    assert np.abs(lab[:, :, 0] - lightness).max() <= 1
+    everything = "noise_param { all_effects: true prob: 1 }"
+    assert _hwc(everything).shape == IMAGE.shape
+    gray = _changed(everything, PLANES[:1])
+    assert gray.shape == (1, *IMAGE.shape[:2]) and not np.array_equal(gray, PLANES[:1])
+
+
+def test_decolorize_beside_all_effects_has_no_effect(caplog):
+    same = _hwc("noise_param { all_effects: false decolorize: true prob: 1 }")
+    assert np.array_equal(same, IMAGE)
+    assert "noise_param.decolorize has no effect beside all_effects" in caplog.text
+
+
+def _sizes(transform: str, shape=(60, 90)) -> set[tuple[int, int]]:
+    changes = _changes(transform)
+    images = (changes.image(np.zeros((3, *shape), np.uint8), i) for i in range(200))
+    return {image.shape[1:] for image in images}
+
+
+def test_random_shorter_sides_keep_the_aspect_ratio():
+    sizes = _sizes("img_rand_resize_lower: 30 img_rand_resize_upper: 33")
+    assert sizes == {(30, 45), (31, 47), (32, 48), (33, 50)}
+    upright = _sizes("img_rand_resize_lower: 20 img_rand_resize_upper: 20", (90, 60))
+    assert upright == {(30, 20)}
+    assert _sizes("img_rand_resize_lower: 70 img_rand_resize_upper: 70") == {(60, 90)}
+    larger = "img_rand_resize_lower: 70 img_rand_resize_upper: 70 allow_upscale: true"
+    assert _sizes(larger) == {(70, 105)}
+    assert _sizes("img_rand_resize_lower: 9 img_rand_resize_upper: 9 crop_size: 20") == {(20, 20)}
+
+
+def test_images_are_stretched():
+    sides = "img_rand_resize_lower: 20 img_rand_resize_upper: 20"
+    tall = _sizes(f"{sides} vertical_stretch_lower: 0.5 vertical_stretch_upper: 1.5")
+    assert {width for _, width in tall} == {30}
+    heights = sorted(height for height, _ in tall)
+    assert heights[0] == 10 and heights[-1] in (29, 30) and len(heights) > 15
+    ratio = _sizes(f"{sides} rand_resize_ratio_lower: 2 rand_resize_ratio_upper: 2")
+    assert ratio == {(20, 40)}
+    square = f"{sides} rand_resize_ratio_lower: 2 rand_resize_ratio_upper: 2"
+    assert _sizes(square, (60, 60)) == {(20, 40), (40, 20)}
+
+
+def test_how_sizes_change_is_chosen():
+    sides = "img_rand_resize_lower: 25 img_rand_resize_upper: 25"
+    nearest = _hwc(sides)
+    assert nearest.shape == (30, 25, 3) and np.array_equal(nearest, IMAGE[::2, ::2])
+    mean = _hwc(f"{sides} interpolation_algo_down: INTER_AREA").astype(int)
+    quarters = IMAGE.reshape(30, 2, 25, 2, 3).mean(axis=(1, 3))
+    assert np.abs(mean - quarters).max() <= 1
+
+
+def test_bounds_of_sizes_in_the_wrong_order():
+    with pytest.raises(DataError, match="img_rand_resize_upper 4 below 5, its lower"):
+        _changes("img_rand_resize_lower: 5 img_rand_resize_upper: 4")
+    with pytest.raises(DataError, match="vertical_stretch_upper 1 below 2, its lower"):
+        _changes("vertical_stretch_lower: 2")
