@@ -13,6 +13,7 @@ from pycaffe_dist.kernels.convolution import ConvolutionGeometry, LibraryConvolu
 from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe, output_of, require_same_shape
+from pycaffe_dist.layers.connectivity import disconnect
 from pycaffe_dist.layers.joined import Joined, Rectified
 from pycaffe_dist.layers.parameters import Spec, make_parameters
 from pycaffe_dist.schema import caffe_pb2
@@ -167,6 +168,8 @@ class Convolution(ConvolutionBase):
                 self._plan.backward_weights(self._images(x), dy, self._weights(diff=True))
             if wanted:
                 self._plan.backward_data(dy, self._weights(), self._images(x, diff=True))
+        if self.param_propagate_down[0]:
+            disconnect(self, self._geometry.group)
 
 
 @register("Deconvolution")
@@ -205,6 +208,8 @@ class Deconvolution(ConvolutionBase):
                 self._plan.backward_weights(dy, self._images(x), self._weights(diff=True))
             if wanted:
                 self._plan.forward(dy, self._weights(), None, self._images(x, diff=True))
+        if self.param_propagate_down[0]:
+            disconnect(self, self._geometry.group)
 
 
 @register("Im2col")

@@ -14,7 +14,7 @@ from pycaffe_dist.kernels.boxes import CORNER
 from pycaffe_dist.kernels.detection import Choice, NotANumber, detections
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import describe, require_same_batch
-from pycaffe_dist.layers.detection_files import DetectionFiles
+from pycaffe_dist.layers.detection_files import FORMATS, DetectionFiles
 from pycaffe_dist.layers.image_numbers import ImageNumbers
 from pycaffe_dist.log import logger
 from pycaffe_dist.schema import caffe_pb2
@@ -80,6 +80,15 @@ class DetectionOutput(Layer):
                     field,
                 )
                 return None
+        if save.output_format not in FORMATS:
+            logger.warning(
+                "Layer '%s' writes no files to output_directory '%s': output_format '%s' is none of %s",
+                self.name,
+                save.output_directory,
+                save.output_format,
+                ", ".join(FORMATS),
+            )
+            return None
         classes = [c for c in range(param.num_classes) if c != param.background_label_id]
         return DetectionFiles(save, classes, self.error)
 

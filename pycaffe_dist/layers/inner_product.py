@@ -20,6 +20,7 @@ from pycaffe_dist.layers.checking import (
     describe,
     require_no_gradient,
 )
+from pycaffe_dist.layers.connectivity import disconnect
 from pycaffe_dist.layers.parameters import Spec, make_parameters
 from pycaffe_dist.schema import caffe_pb2
 
@@ -99,6 +100,7 @@ class Product(Layer):
         self._last = x, dy
         if self.param_propagate_down[0] and 0 not in self.factors_only:
             self._plan.backward_weights(x, dy, self.blobs[0].diff)
+            disconnect(self)
         if len(self.blobs) > 1 and self.param_propagate_down[1]:
             bias_gradient(dy, self.blobs[1].diff)
         if propagate_down[0]:
@@ -108,15 +110,19 @@ class Product(Layer):
     def gradient_factors(self, index: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Return (dy, x) of the last backward, or (x, dy) if transposed, for the weights.
 
-        They are views of the blobs, valid until the next forward.
+        They are views of the blobs, valid until the next forward.  None if some weights stay 0.
         """
-        if index != 0 or self._last is None:
+        if index != 0 or self._last is None or not self._all_weights_train:
             return None
         return self._last if self.options.transpose else self._last[::-1]
 
     def factor_rows(self, index: int) -> int:
-        """Return the number of samples, for the weights."""
-        return self._samples if index == 0 else 0
+        """Return the number of samples, for the weights unless some stay 0."""
+        return self._samples if index == 0 and self._all_weights_train else 0
+
+    @property
+    def _all_weights_train(self) -> bool:
+        return self.param.connectivity_mode == self.param.CONNECTED
 
 
 @register("InnerProduct")

@@ -105,7 +105,8 @@ class Reorg(Rearranging):
     """Darknet's reorganization of stride² pixels into channels, or with ``reverse`` back.
 
     Not a plain space-to-depth: channels / stride² planes of all the bottom's values, stride times
-    as high and wide, are laid over it.  (eric612/MobileNet-YOLO; its backward reads an array that
+    as high and wide, are laid over it.  Without a stride it is 2, as in choasup/caffe-yolo9000.
+    (eric612/MobileNet-YOLO; its backward reads an array that
     nothing fills, so here backward is the inverse.)
     """
 
@@ -113,7 +114,7 @@ class Reorg(Rearranging):
         require_axes(self, bottom, 0, 4)
         images, channels, height, width = bottom[0].shape
         param = self.param.reorg_param
-        stride, back = param.stride, param.reverse
+        stride, back = param.stride if param.HasField("stride") else 2, param.reverse
         fits = stride and channels % stride**2 == 0
         if not fits or (not back and (height % stride or width % stride)):
             sizes = "channels" if back else "channels, height and width"

@@ -78,7 +78,7 @@ TYPES = {name: fork for fork, names in _TYPES.items() for name in names.split()}
 
 # Fields of layers that Caffe 1.0 has and of solvers, which change numbers.
 _FIELDS = {
-    "IntelLabs/SkimCaffe": "LayerParameter.connectivity_mode SolverParameter.breadth_decay "
+    "IntelLabs/SkimCaffe": "SolverParameter.breadth_decay "
     "SolverParameter.block_group_decay SolverParameter.kernel_shape_decay "
     "SolverParameter.max_threshold_factor SolverParameter.prune_threshold "
     "SolverParameter.winograd_sparsity_factor",
@@ -183,7 +183,6 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     "ChannelScaleParameter.global_scale": frozenset({"false"}),
     "GeneralContrastiveParameter.add_intra_mae": frozenset({"false"}),
     "InnerDistanceParameter.transpose": frozenset({"false"}),
-    "LayerParameter.connectivity_mode": frozenset({"CONNECTED"}),
     "NonMaximumSuppressionParameter.soft_nms": frozenset({"false"}),
     "ResizeParameter.center_object": frozenset({"false"}),
     "ResizeParameter.max_angle": frozenset({"0", "0.0"}),

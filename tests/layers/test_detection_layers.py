@@ -393,7 +393,6 @@ def test_several_ranks_write_the_file_of_one(tmp_path):
 @pytest.mark.parametrize(
     ("form", "fields", "message"),
     [
-        ("XML", "", "needs output_format VOC, COCO, ILSVRC, found 'XML'"),
         ("VOC", "num_test_image: 4", "num_test_image 4 is more than the 3 images of name_size"),
         ("VOC", "resize_param { width: 3 }", "height and width above 0, found 0 and 3"),
     ],
@@ -434,6 +433,12 @@ def test_without_names_a_warning_says_that_no_files_are_written(tmp_path, caplog
     save = f"output_directory: '{tmp_path}/new' output_format: 'VOC' {present}: 'x'"
     output(f"save_output_param {{ {save} }}").forward()
     assert f"it needs a {missing}" in caplog.text
+    assert not (tmp_path / "new").exists()
+
+
+def test_another_format_is_a_warning_that_no_files_are_written(tmp_path, caplog):
+    saving(tmp_path, "mbox_loc").forward()
+    assert "output_format 'mbox_loc' is none of VOC, COCO, ILSVRC" in caplog.text
     assert not (tmp_path / "new").exists()
 
 

@@ -129,7 +129,7 @@ CONV, POOL = "convolution_param", "pooling_param"
         ("ShuffleChannel", "shuffle_channel_param { group: 2 }", {"x": X}, "'x' .* into 2 groups"),
         ("Reorg", "reorg_param { stride: 2 }", {"x": X}, "stride 2 and bottom 'x'"),
         ("Reorg", "reorg_param { stride: 3 }", {"x": (2, 9, 6, 4)}, "stride 3 and bottom 'x'"),
-        ("Reorg", "", {"x": X}, "stride of at least 1"),
+        ("Reorg", "reorg_param { stride: 0 }", {"x": X}, "stride of at least 1"),
         ("Reverse", "reverse_param { axis: 4 }", {"x": X}, "axis 4 is out of range"),
         ("Flip", "", {"x": X[:3]}, "needs 4 axes"),
         ("Normalize", "", {"x": (5,)}, "channel axis 1 is out of range"),

@@ -13,6 +13,11 @@ CASES = [
     case("InnerProduct", "inner_product_param { num_output: 7 }", x=normal(3, 2, 5)),
     case(
         "InnerProduct",
+        "connectivity_mode: DISCONNECTED_GRPWISE inner_product_param { num_output: 7 }",
+        x=normal(3, 2, 5),
+    ),
+    case(
+        "InnerProduct",
         "inner_product_param { num_output: 7 transpose: true axis: 2 }",
         x=normal(3, 2, 5),
         grows=(0, 1),
