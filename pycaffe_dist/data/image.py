@@ -116,6 +116,19 @@ def resize(image: np.ndarray, height: int, width: int, *, nearest: bool = False)
     return _resized(image, what, dsize=(width, height), interpolation=kind)
 
 
+def with_shorter_side(image: np.ndarray, side: int, bicubic: bool) -> np.ndarray:
+    """Return a (C, H, W) uint8 image of the same aspect ratio whose shorter side is ``side``.
+
+    It is resized bilinearly or bicubically.  Raises `DataError` when memory is insufficient.
+    """
+    scale = np.float32(side) / np.float32(min(image.shape[1:]))
+    longer = int(scale * np.float32(max(image.shape[1:])) + np.float32(0.5))
+    size = (side, longer) if image.shape[1] >= image.shape[2] else (longer, side)
+    kind = opencv().INTER_CUBIC if bicubic else opencv().INTER_LINEAR
+    what = f"{size[0]} wide and {size[1]} high"
+    return _resized(image, what, dsize=size, interpolation=kind)
+
+
 def rescale(image: np.ndarray, factor: float) -> np.ndarray:
     """Return a (C, H, W) uint8 image with sides ``factor`` times as long, bilinearly.
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pycaffe_dist.data.decoders import Decoders
-from pycaffe_dist.data.image import read_image
+from pycaffe_dist.data.image import read_image, with_shorter_side
 from pycaffe_dist.data.image_changes import ImageChanges
 from pycaffe_dist.data.image_list import ImageList
 from pycaffe_dist.data.order import Order
@@ -39,7 +39,8 @@ class ImageReader:
     """Reads the images of a list in an order.
 
     Every path starts with the prefix ``root``; ``size`` (height, width) resizes unless it is
-    (0, 0); ``changes`` are made then.  If ``decoders`` skip bad images, the next image in the order
+    (0, 0), and ``shorter`` (the shorter side, whether bicubically) unless its side is 0;
+    ``changes`` are made then.  If ``decoders`` skip bad images, the next image in the order
     takes a bad one's place.
     """
 
@@ -52,7 +53,9 @@ class ImageReader:
         size: tuple[int, int] = (0, 0),
         decoders: Decoders | None = None,
         changes: ImageChanges | None = None,
+        shorter: tuple[int, bool] = (0, False),
     ):
+        self._shorter = shorter
         self.decoders = decoders or Decoders()
         self._changes = changes
         self._images, self._order = images, order
@@ -69,6 +72,8 @@ class ImageReader:
     def _read(self, index: int) -> tuple[np.ndarray, int]:
         number = self._order.number(index)
         image = read_image(self._path(number), self._color, *self._size)
+        if self._shorter[0]:
+            image = with_shorter_side(image, *self._shorter)
         if self._changes is not None:
             try:
                 image = self._changes.image(image, index)

@@ -19,7 +19,8 @@ class ImageData(PrefetchingLayer):
     """Tops: images (batch_size, C, h, w) and, if there is a second one, labels (batch_size,).
 
     The first image sets the images' shape, after resizing to ``new_height`` and ``new_width``, if
-    given, and ``transform_param``; a batch with another shape reshapes the tops, as in Caffe.  With
+    given, and ``transform_param``; a batch with another shape reshapes the tops, as in Caffe.
+    ``new_dim`` resizes the shorter side instead, bilinearly or ``bicubic`` (yihui-he/caffe-pro).  With
     ``shuffle`` every epoch has a new order; rank r of P takes its images r, r+P, ….  ``rand_skip``
     skips a random number of images below it at the start.
     """
@@ -36,6 +37,8 @@ class ImageData(PrefetchingLayer):
             raise self.error("image_data_param needs a batch_size of at least 1")
         if bool(param.new_height) != bool(param.new_width):
             raise self.error("image_data_param needs both new_height and new_width, or neither")
+        if param.new_dim and param.new_height:
+            raise self.error("image_data_param takes new_dim, or new_height and new_width, not both")
         logger.info("Opening file %s", param.source)
         self._images = read_list(param.source)
         if param.shuffle:
@@ -58,6 +61,7 @@ class ImageData(PrefetchingLayer):
             (param.new_height, param.new_width),
             decoders,
             transformer.changes or None,
+            (param.new_dim, param.bicubic),
         )
         wanted = self.batch_size, self.shard, self.skip, self.labels
         packer = self.packer(transformer)

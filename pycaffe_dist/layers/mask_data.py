@@ -52,6 +52,8 @@ class _MaskData(PrefetchingLayer):
             raise self.error("needs a batch_size of at least 1")
         if bool(param.new_height) != bool(param.new_width):
             raise self.error("needs both new_height and new_width, or neither")
+        if self.param.image_data_param.new_dim:
+            raise self.error("takes no new_dim; new_height and new_width resize images and masks")
         logger.info("Opening file %s", param.source)
         self._lines = read_pairs(param.source, self.label_type)
         if param.shuffle:

@@ -755,7 +755,7 @@ class HDF5OutputParameter(_message.Message):
     def __init__(self, file_name: _Optional[str] = ...) -> None: ...
 
 class ImageDataParameter(_message.Message):
-    __slots__ = ("source", "scale", "mean_file", "batch_size", "crop_size", "mirror", "rand_skip", "shuffle", "new_height", "new_width", "is_color", "root_folder", "ignore_label", "label_type")
+    __slots__ = ("source", "scale", "mean_file", "batch_size", "crop_size", "mirror", "rand_skip", "shuffle", "new_height", "new_width", "is_color", "root_folder", "new_dim", "bicubic", "ignore_label", "label_type")
     class LabelType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[ImageDataParameter.LabelType]
@@ -776,6 +776,8 @@ class ImageDataParameter(_message.Message):
     NEW_WIDTH_FIELD_NUMBER: _ClassVar[int]
     IS_COLOR_FIELD_NUMBER: _ClassVar[int]
     ROOT_FOLDER_FIELD_NUMBER: _ClassVar[int]
+    NEW_DIM_FIELD_NUMBER: _ClassVar[int]
+    BICUBIC_FIELD_NUMBER: _ClassVar[int]
     IGNORE_LABEL_FIELD_NUMBER: _ClassVar[int]
     LABEL_TYPE_FIELD_NUMBER: _ClassVar[int]
     source: str
@@ -790,9 +792,11 @@ class ImageDataParameter(_message.Message):
     new_width: int
     is_color: bool
     root_folder: str
+    new_dim: int
+    bicubic: bool
     ignore_label: int
     label_type: ImageDataParameter.LabelType
-    def __init__(self, source: _Optional[str] = ..., scale: _Optional[float] = ..., mean_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., crop_size: _Optional[int] = ..., mirror: _Optional[bool] = ..., rand_skip: _Optional[int] = ..., shuffle: _Optional[bool] = ..., new_height: _Optional[int] = ..., new_width: _Optional[int] = ..., is_color: _Optional[bool] = ..., root_folder: _Optional[str] = ..., ignore_label: _Optional[int] = ..., label_type: _Optional[_Union[ImageDataParameter.LabelType, str]] = ...) -> None: ...
+    def __init__(self, source: _Optional[str] = ..., scale: _Optional[float] = ..., mean_file: _Optional[str] = ..., batch_size: _Optional[int] = ..., crop_size: _Optional[int] = ..., mirror: _Optional[bool] = ..., rand_skip: _Optional[int] = ..., shuffle: _Optional[bool] = ..., new_height: _Optional[int] = ..., new_width: _Optional[int] = ..., is_color: _Optional[bool] = ..., root_folder: _Optional[str] = ..., new_dim: _Optional[int] = ..., bicubic: _Optional[bool] = ..., ignore_label: _Optional[int] = ..., label_type: _Optional[_Union[ImageDataParameter.LabelType, str]] = ...) -> None: ...
 
 class InputParameter(_message.Message):
     __slots__ = ("shape",)

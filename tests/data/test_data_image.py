@@ -130,6 +130,17 @@ def test_images_of_different_shapes_reshape_the_top(images):
         _Run(_param(images, 4)).labels(1)
 
 
+@pytest.mark.parametrize(("bicubic", "kind"), [(False, cv2.INTER_LINEAR), (True, cv2.INTER_CUBIC)])
+@pytest.mark.parametrize("shape", [(40, 30), (30, 41)])
+def test_the_shorter_side_is_resized(images, shape, bicubic, kind):
+    pixels = np.random.default_rng(1).integers(0, 256, (*shape, 3), np.uint8)
+    cv2.imwrite(str(images / "a 0.png"), pixels)
+    data, _ = _Run(_param(images, 1, new_dim=17, bicubic=bicubic)).batch()
+    size = (17, 23) if shape[0] > shape[1] else (23, 17)  # 17·4/3 and 17·41/30, rounded
+    expected = cv2.resize(pixels, size, interpolation=kind)
+    np.testing.assert_array_equal(data[0], expected.transpose(2, 0, 1))
+
+
 def test_missing_and_damaged_images_are_named(images):
     (images / "a 5.png").write_bytes(b"no image")
     run = _Run(_param(images, 4), where="net.prototxt:7")
@@ -175,6 +186,8 @@ def test_bad_lists(images, text, words):
 def test_configuration_errors(images):
     with pytest.raises(LayerError, match="new_height and new_width"):
         _Run(_param(images, 2, new_height=3))
+    with pytest.raises(LayerError, match="new_dim, or new_height and new_width, not both"):
+        _Run(_param(images, 2, new_height=3, new_width=3, new_dim=3))
     with pytest.raises(LayerError, match="batch_size"):
         _Run(_param(images, 0))
     (images / "list").unlink()

@@ -148,6 +148,7 @@ def test_bad_lists_and_images_are_named(images, tmp_path):
     [
         (_segments(Path("x"), 0), "batch_size of at least 1"),
         (_segments(Path("x"), 1, more="new_height: 3"), "both new_height and new_width"),
+        (_segments(Path("x"), 1, more="new_dim: 3"), "takes no new_dim"),
         (_segments(Path("x"), 1), "cannot read the list 'x/list'"),
         (_dense(Path("x"), 1, "crop_width: 3"), "a crop's height and width"),
         (_dense(Path("x"), 1, "label_divide_factor: 2"), "needs new_height and new_width"),
