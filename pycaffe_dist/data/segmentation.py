@@ -39,7 +39,8 @@ class MaskOptions:
     ``nearest`` pixels or like the image.  One of the ``scales``, if there are any, is drawn for
     each image.  Images smaller than ``padded`` (height, width) are padded at the bottom and the
     right: images with ``mean``, masks with ``ignored``.  Masks are ``divisor`` times smaller than
-    images.
+    images.  ``binary`` labels are 1 where a mask is 128 or more.  A ``window`` is cut out before images are
+    resized.
     """
 
     root: str
@@ -52,14 +53,21 @@ class MaskOptions:
     scales: Sequence[float] = ()
     padded: tuple[int, int] = (0, 0)
     mean: Sequence[float] = ()
+    binary: bool = False
+    window: bool = False
 
 
-def read_pairs(file: str, label_type: int) -> list[Line]:
-    """Return the lines of a list of images and masks; raises `DataError`."""
+def read_pairs(file: str, label_type: int, window: bool = False) -> list[Line]:
+    """Return the lines of a list of images and masks, with a ``window`` each or without.
+
+    Raises `DataError`.
+    """
+    more = ", and the window's x1 y1 x2 y2" if window else ""
     if label_type == NONE:
-        return read_words(file, 1, "the path of an image")
+        return read_words(file, 1 + 4 * window, f"the path of an image{more}")
     second = "of its mask" if label_type == PIXEL else "its label"
-    return read_words(file, 2, f"the path of an image and {second}, without spaces in them")
+    expected = f"the path of an image and {second}, without spaces in them{more}"
+    return read_words(file, 2 + 4 * window, expected)
 
 
 class MaskReader:
@@ -111,14 +119,14 @@ class MaskReader:
             return np.full(size, int(word), np.uint8)
         mask = read_image(options.root + word, False)
         size = size[0] // options.divisor, size[1] // options.divisor
-        if all(options.size):
+        if all(options.size) and not options.window:
             mask = resize(mask, *size, nearest=options.nearest)
         if mask.shape[1:] != size:
             raise DataError(
                 f"mask '{options.root}{word}' should have size {size} (height, width) like its "
                 f"image, found {mask.shape[1:]}"
             )
-        return mask[0]
+        return (mask[0] > _MOST // 2).astype(np.uint8) if options.binary else mask[0]
 
     def _scaled(self, image: np.ndarray, mask: Mask, index: int) -> tuple[np.ndarray, Mask]:
         scales = self._options.scales
@@ -144,6 +152,51 @@ class MaskReader:
         labels = np.full(size, self._options.ignored, np.uint8)
         labels[:height, :width] = mask.labels
         return larger, mask._replace(labels=labels)
+
+
+class WindowMaskReader(MaskReader):
+    """Reads windows of images and their masks; a line ends with the window's x1 y1 x2 y2.
+
+    The corners are pixels, both included.  What is outside of the image is 0 in the window, and
+    ``ignored`` in its mask.  Windows are resized, their masks by nearest pixels.
+    """
+
+    def _read(self, index: int) -> tuple[np.ndarray, Mask]:
+        options, line = self._options, self._lines[self._order.number(index)]
+        try:
+            image = read_image(options.root + line.words[0], options.color)
+            size = image.shape[1:]
+            labels = self._labels(line, size)
+            window = self._window(line)
+            image = _cut(image, window, 0)
+            labels = _cut(labels[None], window, options.ignored)
+            if all(options.size):
+                image = resize(image, *options.size)
+                labels = resize(labels, *options.size, nearest=True)
+        except DataError as error:
+            raise DataError(f"{line.place}: {error}") from error
+        return self._padded(image, Mask(labels[0], size))
+
+    def _window(self, line: Line) -> tuple[int, int, int, int]:
+        first = 1 if self._options.label_type == NONE else 2
+        words = line.words[first : first + 4]
+        try:
+            x1, y1, x2, y2 = map(int, words)
+        except ValueError:
+            x1 = y1 = x2 = y2 = -1
+        if not (x1 <= x2 and y1 <= y2 and x2 >= 0 and y2 >= 0):
+            raise DataError(f"expected a window's x1 y1 x2 y2, found {' '.join(words)}")
+        return x1, y1, x2, y2
+
+
+def _cut(image: np.ndarray, window: tuple[int, int, int, int], fill: int) -> np.ndarray:
+    """Return a window of ``image`` (C, H, W), filled where it is outside."""
+    x1, y1, x2, y2 = window
+    part = np.full((len(image), y2 - y1 + 1, x2 - x1 + 1), fill, image.dtype)
+    inside = image[:, max(0, y1) : y2 + 1, max(0, x1) : x2 + 1]
+    top, left = max(0, -y1), max(0, -x1)
+    part[:, top : top + inside.shape[1], left : left + inside.shape[2]] = inside
+    return part
 
 
 class MaskLoader(ImageLoader):

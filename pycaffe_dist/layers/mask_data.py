@@ -1,4 +1,4 @@
-"""ImageSegData and DenseImageData: batches of images and masks, a label for each pixel."""
+"""Layers that make batches of images and masks, a label for each pixel."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ _LARGEST_LABEL = 255
 
 class _MaskData(PrefetchingLayer):
     """Reads the pairs of ``own_param``'s list; a subclass says how they are read."""
+
+    # Do lines end with windows?
+    windows = False
 
     @property
     def label_type(self) -> int:
@@ -55,7 +58,7 @@ class _MaskData(PrefetchingLayer):
         if self.param.image_data_param.new_dim:
             raise self.error("takes no new_dim; new_height and new_width resize images and masks")
         logger.info("Opening file %s", param.source)
-        self._lines = read_pairs(param.source, self.label_type)
+        self._lines = read_pairs(param.source, self.label_type, self.windows)
         if param.shuffle:
             logger.info("Shuffling data")
         logger.info("A total of %d images.", len(self._lines))
@@ -68,7 +71,11 @@ class _MaskData(PrefetchingLayer):
 
     def make_loaders(self, readers: int, decoders: Decoders) -> Sequence[Loader]:
         from pycaffe_dist.data.order import Order
-        from pycaffe_dist.data.segmentation import MaskLoader, MaskReader
+        from pycaffe_dist.data.segmentation import (
+            MaskLoader,
+            MaskReader,
+            WindowMaskReader,
+        )
 
         param, phase = self.image_transformation()
         transformer = self.crop_transformer(param, phase)
@@ -83,7 +90,9 @@ class _MaskData(PrefetchingLayer):
         masks = self.crop_transformer(crops, phase)
         order = Order(len(self._lines), self.own_param.shuffle, self.key)
         options = self.mask_options(transformer)
-        reader = MaskReader(self._lines, order, options, transformer.key, decoders)
+        reader = (WindowMaskReader if self.windows else MaskReader)(
+            self._lines, order, options, transformer.key, decoders
+        )
         wanted = reader, transformer, self.batch_size, self.shard, self.skip, self.labels
         sizes, divisor = len(self.param.top) > 2, options.divisor
         return [
@@ -139,9 +148,50 @@ class ImageSegData(_MaskData):
             param.label_type,
             param.ignore_label,
             scales=list(self.param.transform_param.scale_factors),
+            window=self.windows,
             padded=transformer.crop or (0, 0),
             mean=list(self.param.transform_param.mean_value),
         )
+
+
+@register("WindowSegData")
+class WindowSegData(ImageSegData):
+    """Batches of windows of images and of masks that a text file lists, by HyeonwooNoh/caffe.
+
+    Like ImageSegData, but a line ends with a window, x1 y1 x2 y2 in pixels, both corners included:
+    it is cut out, resized to ``new_height`` and ``new_width`` (masks to the nearest pixel), and
+    cropped.  Outside of the image a window is 0, and its mask ``ignore_label``.  The V1 type is
+    WINDOW_SEG_DATA.
+    """
+
+    windows = True
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.param.transform_param.scale_factors:
+            raise self.error("takes no scale_factors")
+
+
+@register("ImageLabelmapData")
+class ImageLabelmapData(_MaskData):
+    """Batches of images and maps of edges that a text file lists, by s9xie/hed.
+
+    Tops: images (batch_size, C, h, w) and maps (batch_size, 1, h, w), 1 where the second image of
+    a line is at least 128, else 0.  ``new_height`` and ``new_width`` resize both bilinearly.
+    """
+
+    tops = Arity(2, 2)
+
+    @property
+    def own_param(self) -> Any:
+        return self.param.image_data_param
+
+    def mask_options(self, transformer: Transformer) -> MaskOptions:
+        from pycaffe_dist.data.segmentation import MaskOptions
+
+        param = self.own_param
+        size = param.new_height, param.new_width
+        return MaskOptions(param.root_folder, param.is_color, size, binary=True)
 
 
 @register("DenseImageData")

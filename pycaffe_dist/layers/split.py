@@ -1,6 +1,8 @@
-"""Split and Silence: one blob for several readers, and for none."""
+"""Split, Gather and Silence: one blob for several readers, the same blobs, and none."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.eltwise import weighted_sum
@@ -28,6 +30,35 @@ class Split(Layer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
             weighted_sum(bottom[0].diff, [blob.diff for blob in top], [1.0] * len(top))
+
+
+@register("Gather")
+class Gather(Layer):
+    """Its bottoms under other names (yjxiong/caffe).
+
+    There the next layers get the samples of all ranks; here each rank's layers have its own, and
+    the mean of the ranks' gradients is the same.
+    """
+
+    bottoms = Arity(1, None)
+    tops = Arity(1, None)
+    equal_bottoms_and_tops = True
+    backward_needs_bottom = Need.NONE
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for source, blob in zip(bottom, top):
+            if blob is source:
+                raise self.error("cannot work in place")
+            blob.reshape_like(source)
+            blob.share_data(source)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """Do nothing: the tops share the bottoms' data."""
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        for source, blob, wanted in zip(bottom, top, propagate_down):
+            if wanted:
+                np.copyto(source.diff, blob.diff)
 
 
 @register("Silence")

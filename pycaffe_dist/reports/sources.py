@@ -18,11 +18,13 @@ _SOURCES = {
     "DenseImageData": "dense_image_data_param",
     "HDF5Data": "hdf5_data_param",
     "ImageData": "image_data_param",
+    "ImageLabelmapData": "image_data_param",
     "ImageSegData": "image_data_param",
+    "WindowSegData": "image_data_param",
     "VideoData": "video_data_param",
     "WindowData": "window_data_param",
 }
-_MASKS = ("DenseImageData", "ImageSegData")
+_MASKS = ("DenseImageData", "ImageLabelmapData", "ImageSegData", "WindowSegData")
 _BOX = 8
 
 Sample = tuple[int, int, int]

@@ -3009,6 +3009,7 @@ class V1LayerParameter(_message.Message):
         IMAGE_SEG_DATA: _ClassVar[V1LayerParameter.LayerType]
         UNPOOLING: _ClassVar[V1LayerParameter.LayerType]
         ELTWISE_ACCURACY: _ClassVar[V1LayerParameter.LayerType]
+        WINDOW_SEG_DATA: _ClassVar[V1LayerParameter.LayerType]
     NONE: V1LayerParameter.LayerType
     ACCURACY: V1LayerParameter.LayerType
     BNLL: V1LayerParameter.LayerType
@@ -3055,6 +3056,7 @@ class V1LayerParameter(_message.Message):
     IMAGE_SEG_DATA: V1LayerParameter.LayerType
     UNPOOLING: V1LayerParameter.LayerType
     ELTWISE_ACCURACY: V1LayerParameter.LayerType
+    WINDOW_SEG_DATA: V1LayerParameter.LayerType
     class DimCheckMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STRICT: _ClassVar[V1LayerParameter.DimCheckMode]

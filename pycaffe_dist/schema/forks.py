@@ -44,7 +44,6 @@ _TYPES = {
     "SubRegion Transformer TripletLoss Truncation",
     "hszhao/PSPNet": "AdaptiveBiasChannel BiasChannel DenseCRF DomainTransform "
     "DomainTransformForwardOnly MatRead MatWrite SpatialProduct UniqueLabel",
-    "HyeonwooNoh/DeconvNet": "WINDOW_SEG_DATA",
     "gklz1982/caffe-yolov2": "BoxData ConvolutionRistretto DeconvolutionRistretto EvalDetection "
     "FcRistretto LRNRistretto RegionLoss",
     "intel/caffe": "MKLBatchNorm MnActivation SpatialDropout",
@@ -66,10 +65,9 @@ _TYPES = {
     "pulkitag/caffe": "CropData CroppingKat CrossConvolution EuclideanLossWithIgnore "
     "GenericWindowData GenericWindowData2 RandomNoise SquareBoxData",
     "rickyHong/caffe-rcnn-action-recognition": "MaskConvolution MultiSoftmaxWithLoss SplitConcat",
-    "s9xie/hed": "ImageLabelmapData",
     "thuml/Xlearn": "EntropyLoss GradientScaler JMMDLoss MMDLoss OuterProduct",
     "torrvision/crfasrnn": "MULTI_STAGE_MEANFIELD MultiStageMeanfield",
-    "yjxiong/caffe": "BatchReduction Gather Scatter SyncBN",
+    "yjxiong/caffe": "BatchReduction Scatter SyncBN",
     "zhaoweicai/cascade-rcnn": "HardMining",
     "BVLC/caffe-future": "CROP",
 }  # fmt: skip
@@ -107,7 +105,11 @@ _FIELDS = {
     "happynear/caffe-windows": "ChannelScaleParameter.global_scale "
     "GeneralContrastiveParameter.add_intra_mae InnerDistanceParameter.transpose "
     "ScaleParameter.max_value ScaleParameter.min_value SoftmaxParameter.normalize_type",
-    "intel/caffe": "SolverParameter.local_gw_ratio SolverParameter.local_lr_auto "
+    "Robert0812/deepsaldet": "WindowDataParameter.shuffle",
+    "openvinotoolkit/open_model_zoo": "DetectionOutputParameter.input_height "
+    "DetectionOutputParameter.input_width DetectionOutputParameter.normalized",
+    "weiSupreme/MobileNetv2-SSD": "DistortionParameter.gaussian_prob",
+    "intel/caffe": "ConcatParameter.per_fla_fuse SolverParameter.local_gw_ratio SolverParameter.local_lr_auto "
     "SolverParameter.test_offset",
     "jolibrain/caffe": "DetectionOutputParameter.objectness_score "
     "MultiBoxLossParameter.objectness_score "
@@ -124,6 +126,7 @@ _LIBRARY = "chooses between libraries that compute the same"
 _MEMORY = "chooses between memory and speed"
 _READING = "how records reach memory: the batches are the same"
 _UNREAD = "changes nothing in the fork"
+_BLUR = "belongs to gaussian_prob, which is refused unless it is 0"
 _GROUPS = "multiplies a decay of the solver, which is refused unless it is 0"
 #: Fields without effect on any number, MESSAGE.FIELD or FIELD of any message, with the reason.
 IGNORED: Mapping[str, str] = {
@@ -168,9 +171,14 @@ IGNORED: Mapping[str, str] = {
     "NetParameter.global_grad_scale_adaptive": "keeps float16 gradients from underflow: "
     "here it is the solver's loss_scale",
     "NetParameter.mem_param": _MEMORY,
+    "NetParameter.multinode": "how layers and gradients are spread over ranks: here the plan decides",
+    "DistortionParameter.gaussian_sigma": _BLUR,
+    "DistortionParameter.gaussian_size_max": _BLUR,
+    "DistortionParameter.gaussian_size_min": _BLUR,
     "NetParameter.optimize_mem": _MEMORY,
     "NetParameter.reduce_buckets": "how gradients are exchanged: here the plan decides",
     "NonMaximumSuppressionParameter.theta": "belongs to soft_nms, which is refused",
+    "ParamSpec.block_group_lasso": _GROUPS,
     "ParamSpec.breadth_decay_mult": _GROUPS,
     "ParamSpec.kernel_shape_decay_mult": _GROUPS,
     "SolverParameter.device_id": "a list of GPUs: here the ranks choose their devices",
@@ -183,6 +191,7 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     "ChannelScaleParameter.global_scale": frozenset({"false"}),
     "GeneralContrastiveParameter.add_intra_mae": frozenset({"false"}),
     "InnerDistanceParameter.transpose": frozenset({"false"}),
+    "DistortionParameter.gaussian_prob": frozenset({"0", "0.0"}),
     "NonMaximumSuppressionParameter.soft_nms": frozenset({"false"}),
     "ResizeParameter.center_object": frozenset({"false"}),
     "ResizeParameter.max_angle": frozenset({"0", "0.0"}),
@@ -195,6 +204,7 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     "SolverParameter.test_offset": frozenset({"0"}),
     "SolverParameter.winograd_sparsity_factor": frozenset({"0", "0.0"}),
     "TransformationParameter.flow": frozenset({"false"}),
+    "WindowDataParameter.shuffle": frozenset({"false"}),
 }
 
 

@@ -1,4 +1,4 @@
-"""ImageSegData and DenseImageData: against PSPNet's batches, crops, ranks and bad lists."""
+"""Layers of images and masks: against PSPNet's batches, crops, ranks and bad lists."""
 
 from __future__ import annotations
 
@@ -166,3 +166,58 @@ def test_impossible_parameters_are_refused(param, message, images):
         getattr(param, kind).root_folder = f"{images}/"
     with pytest.raises((DataError, LayerError), match=message):
         Run(param)
+
+
+def _windows(folder: Path, lines: str, more: str = "", transform: str = "", kind="WindowSegData"):
+    (folder / "windows").write_text(lines)
+    param = _segments(folder, lines.count("\n"), transform, more, "windows")
+    param.type = kind
+    return param
+
+
+def test_windows_are_cut_out_and_resized(images):
+    lines = "0.png 0_mask.png 3 5 12 20\n1.png 1_mask.png -4 -2 30 33\n"
+    data, mask, sizes = Run(_windows(images, lines, "new_height: 32 new_width: 20")).batch()
+    assert sizes.reshape(2, 2).tolist() == [[30, 20], [30, 20]]  # at most the top's
+    for i, (x1, y1, x2, y2) in enumerate(((3, 5, 12, 20), (-4, -2, 30, 33))):
+        pixels = cv2.copyMakeBorder(cv2.imread(str(images / f"{i}.png")), 9, 9, 9, 9, 0)
+        labels = cv2.imread(str(images / f"{i}_mask.png"), cv2.IMREAD_GRAYSCALE)
+        labels = cv2.copyMakeBorder(labels, 9, 9, 9, 9, cv2.BORDER_CONSTANT, value=255)
+        place = slice(y1 + 9, y2 + 10), slice(x1 + 9, x2 + 10)
+        expected = cv2.resize(pixels[place], (20, 32))
+        np.testing.assert_array_equal(data[i], expected.transpose(2, 0, 1))
+        nearest = cv2.resize(labels[place], (20, 32), interpolation=cv2.INTER_NEAREST)
+        np.testing.assert_array_equal(mask[i, 0], nearest)
+
+
+def test_windows_are_cropped_and_mirrored_like_their_masks(images):
+    lines = "".join(f"{i}.png {i}_mask.png 1 2 20 25\n" for i in range(7))
+    data, mask, _ = Run(_windows(images, lines, "", "crop_size: 16 mirror: true")).batch()
+    assert data.shape == (7, 3, 16, 16) and np.array_equal(mask[:, 0], data[:, 0] // 2)
+
+
+@pytest.mark.parametrize("window", ["5 5 4 9", "1 2 x 4", "-9 -9 -1 5"])
+def test_wrong_windows_are_named(images, window):
+    with pytest.raises(DataError, match=f"windows:1: expected a window's x1 y1 x2 y2, found {window}"):
+        Run(_windows(images, f"0.png 0_mask.png {window}\n"))
+
+
+def test_lists_without_windows_are_named(images):
+    with pytest.raises(DataError, match="windows:1: expected .* and the window's x1 y1 x2 y2"):
+        Run(_windows(images, "0.png 0_mask.png 3 4 5\n"))
+    with pytest.raises(LayerError, match="takes no scale_factors"):
+        Run(_windows(images, "0.png 0_mask.png 3 4 5 6\n", "", "scale_factors: 2"))
+
+
+def test_maps_of_edges_are_binary(images):
+    param = _segments(images, 7, "crop_size: 16 mirror: true scale: 0.5")
+    param.type = "ImageLabelmapData"
+    del param.top[2]
+    for i in range(7):
+        grey = cv2.imread(str(images / f"{i}.png"))[:, :, 0]
+        cv2.imwrite(str(images / f"{i}_edges.png"), grey)
+    (images / "edges").write_text("".join(f"{i}.png {i}_edges.png\n" for i in range(7)))
+    param.image_data_param.source = str(images / "edges")
+    data, edges = Run(param).batch()
+    assert edges.shape == (7, 1, 16, 16) and set(np.unique(edges)) == {0, 1}
+    np.testing.assert_array_equal(edges[:, 0], data[:, 0] * 2 >= 128)

@@ -122,9 +122,9 @@ REFUSED = [
         "'CPMData' (line 2, 3, from ZheC/Realtime_Multi-Person_Pose_Estimation)",
     ),
     (
-        'layers { name: "u"\n type: WINDOW_SEG_DATA }\nlayers { name: "v" type: WINDOW_SEG_DATA }',
-        "1: layer 'u' (and 1 more of its layers) is of type 'WINDOW_SEG_DATA', which pcaffe lacks; "
-        "it comes from HyeonwooNoh/DeconvNet",
+        'layers { name: "u"\n type: MCWINDOW_DATA }\nlayers { name: "v" type: MCWINDOW_DATA }',
+        "1: layer 'u' (and 1 more of its layers) is of type 'MCWINDOW_DATA', which pcaffe lacks; "
+        "it comes from Robert0812/deepsaldet",
     ),
     ("layers { name: 'u' type: CONVOLUTON }",
      "1:26: layer 'u' is of the unknown type 'CONVOLUTON'; did you mean 'CONVOLUTION'?"),

@@ -57,6 +57,7 @@ TYPES = {
     "IMAGE_SEG_DATA": "ImageSegData",
     "UNPOOLING": "Unpooling",
     "ELTWISE_ACCURACY": "EltwiseAccuracy",
+    "WINDOW_SEG_DATA": "WindowSegData",
 }
 
 _TRANSFORMED = {

@@ -32,6 +32,7 @@ CASES = [
     case("ShuffleChannel", "shuffle_channel_param { group: 3 }", a=normal(2, 6, 4), grows=(0, 2)),
     case("ShuffleChannel", a=normal(2, 6)),
     case("Reorg", "reorg_param { stride: 2 }", a=normal(2, 8, 4, 6), grows=(0, 1, 2, 3)),
+    case("Gather", a=normal(2, 3), b=normal(2, 4), tops=2),
     case("Reorg", a=normal(1, 4, 2, 4)),
     case("Reorg", "reorg_param { stride: 2 reverse: true }", a=normal(2, 8, 3, 2), grows=(0, 2)),
     case("Reverse", "reverse_param { axis: -2 }", a=A, grows=(0, 3)),
