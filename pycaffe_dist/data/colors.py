@@ -116,7 +116,9 @@ def _chances(param: caffe_pb2.DistortionParameter) -> dict[str, float]:
         return {name: getattr(param, f"{name}_prob") for name in _CHANGES}
     own = [f"{name}_prob" for name in _CHANGES if param.HasField(f"{name}_prob")]
     if own:
-        raise DataError(f"distort_param takes {named[0]} or {own[0]}, not both: they are of different forks")
+        raise DataError(
+            f"distort_param takes {named[0]} or {own[0]}, not both: they are of different forks"
+        )
     wanted = {name: param.all_effects or getattr(param, name) for name in _CHANGES}
     return {name: param.prob if wanted[name] else 0.0 for name in _CHANGES}
 
@@ -129,9 +131,9 @@ class Noise:
     """Degrades images by a ``noise_param``, in the fork's order.
 
     Like weiliu89/caffe, it changes all images, whatever ``prob`` says, and refuses
-    ``convert_to_lab``: that fork then reads the bytes of floats as pixels.  ``all_effects``, true or
-    false, stands for jolibrain/caffe, which draws every effect with ``prob``; as there, decolorize
-    then does nothing, and a JPEG is not drawn.  Raises DataError.
+    ``convert_to_lab``: that fork then reads the bytes of floats as pixels.  ``all_effects``, true
+    or false, stands for jolibrain/caffe, which draws every effect with ``prob``; as there,
+    decolorize then does nothing, and a JPEG is not drawn.  Raises DataError.
     """
 
     def __init__(self, param: caffe_pb2.NoiseParameter):

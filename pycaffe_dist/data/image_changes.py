@@ -46,7 +46,9 @@ class ImageChanges:
         self.expansion: Expansion | None = made("expand_param", Expansion, mean_values)
         self.resizing: Resizing | None = made("resize_param", Resizing)
         self.noise: Noise | None = made("noise_param", Noise)
-        self.areas: RandomSize | RandomArea | StretchedSize | None = made("random_resize_param", RandomSize)
+        self.areas: RandomSize | RandomArea | StretchedSize | None = made(
+            "random_resize_param", RandomSize
+        )
         if self.areas is None:
             self.areas = made("random_aspect_ratio_param", RandomArea, crop)
         if self.areas is None and any(map(param.HasField, StretchedSize.FIELDS)):

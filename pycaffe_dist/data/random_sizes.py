@@ -116,10 +116,17 @@ class StretchedSize:
 
     def __init__(self, param: caffe_pb2.TransformationParameter):
         self._param = param
-        for name in ("img_rand_resize", "rand_resize_ratio", "vertical_stretch", "horizontal_stretch"):
+        for name in (
+            "img_rand_resize",
+            "rand_resize_ratio",
+            "vertical_stretch",
+            "horizontal_stretch",
+        ):
             low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
             if low > high:
-                raise DataError(f"transform_param has {name}_upper {high:g} below {low:g}, its lower")
+                raise DataError(
+                    f"transform_param has {name}_upper {high:g} below {low:g}, its lower"
+                )
 
     def image(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return ``pixels`` (H, W, C) in another size."""

@@ -39,8 +39,8 @@ class MaskOptions:
     ``nearest`` pixels or like the image.  One of the ``scales``, if there are any, is drawn for
     each image.  Images smaller than ``padded`` (height, width) are padded at the bottom and the
     right: images with ``mean``, masks with ``ignored``.  Masks are ``divisor`` times smaller than
-    images.  ``binary`` labels are 1 where a mask is 128 or more.  A ``window`` is cut out before images are
-    resized.
+    images.  ``binary`` labels are 1 where a mask is 128 or more.  A ``window`` is cut out before
+    images are resized.
     """
 
     root: str

@@ -41,10 +41,10 @@ def read_label_names(path: str, classes: Sequence[int], error: Error) -> dict[in
 class DetectionFiles:
     """Collects detections until all ``num_test_image`` images have had theirs, then writes them.
 
-    ``param`` is a SaveOutputParameter that asks for files of one of FORMATS, ``classes`` has the labels but the
-    background.  VOC: a file for each class, lines of image, score, x1, y1, x2, y2 in pixels.
-    ILSVRC: one file, with the label after the image.  COCO: one JSON list.  Existing files are
-    replaced.  Raises ``error`` for unusable fields and files.
+    ``param`` is a SaveOutputParameter that asks for files of one of FORMATS, ``classes`` has the
+    labels but the background.  VOC: a file for each class, lines of image, score, x1, y1, x2, y2 in
+    pixels.  ILSVRC: one file, with the label after the image.  COCO: one JSON list.  Existing files
+    are replaced.  Raises ``error`` for unusable fields and files.
     """
 
     def __init__(self, param: caffe_pb2.SaveOutputParameter, classes: Sequence[int], error: Error):

@@ -82,7 +82,8 @@ class DetectionOutput(Layer):
                 return None
         if save.output_format not in FORMATS:
             logger.warning(
-                "Layer '%s' writes no files to output_directory '%s': output_format '%s' is none of %s",
+                "Layer '%s' writes no files to output_directory '%s': output_format '%s' is none "
+                "of %s",
                 self.name,
                 save.output_directory,
                 save.output_format,

@@ -20,9 +20,9 @@ class ImageData(PrefetchingLayer):
 
     The first image sets the images' shape, after resizing to ``new_height`` and ``new_width``, if
     given, and ``transform_param``; a batch with another shape reshapes the tops, as in Caffe.
-    ``new_dim`` resizes the shorter side instead, bilinearly or ``bicubic`` (yihui-he/caffe-pro).  With
-    ``shuffle`` every epoch has a new order; rank r of P takes its images r, r+P, ….  ``rand_skip``
-    skips a random number of images below it at the start.
+    ``new_dim`` resizes the shorter side instead, bilinearly or ``bicubic`` (yihui-he/caffe-pro).
+    With ``shuffle`` every epoch has a new order; rank r of P takes its images r, r+P, ….
+    ``rand_skip`` skips a random number of images below it at the start.
     """
 
     @property
@@ -38,7 +38,9 @@ class ImageData(PrefetchingLayer):
         if bool(param.new_height) != bool(param.new_width):
             raise self.error("image_data_param needs both new_height and new_width, or neither")
         if param.new_dim and param.new_height:
-            raise self.error("image_data_param takes new_dim, or new_height and new_width, not both")
+            raise self.error(
+                "image_data_param takes new_dim, or new_height and new_width, not both"
+            )
         logger.info("Opening file %s", param.source)
         self._images = read_list(param.source)
         if param.shuffle:

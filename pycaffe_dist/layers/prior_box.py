@@ -175,7 +175,10 @@ class PriorBox(Constant):
             boxes[..., first] = (centres - halves[axis]) / image[axis]
             boxes[..., first + 2] = (centres + halves[axis]) / image[axis]
         if param.fixed_size:
-            boxes[..., :2], boxes[..., 2:] = np.maximum(boxes[..., :2], 0), np.minimum(boxes[..., 2:], 1)
+            boxes[..., :2], boxes[..., 2:] = (
+                np.maximum(boxes[..., :2], 0),
+                np.minimum(boxes[..., 2:], 1),
+            )
         if param.clip:
             np.clip(boxes, 0, 1, out=boxes)
         return boxes

@@ -61,14 +61,14 @@ class ROIWarping(BoxPooling):
         cell, part = self._tables
         larger = np.maximum(self._high - self._low + 1, 1)
         if propagate_down[0]:
-            near, far = (w * self._reached(cell + i, larger) for i, w in enumerate((1 - part, part)))
+            near, far = (
+                w * self._reached(cell + i, larger) for i, w in enumerate((1 - part, part))
+            )
             roi_sample_backward(top[0].diff, self._image, cell, near, far, bottom[0].diff)
         if propagate_down[1]:
             share = (cell + part - self._low) / larger
             slopes = xp().empty((*top[0].shape[:2], 4), part.dtype)
-            roi_sample_slopes(
-                bottom[0].data, self._image, cell, part, share, top[0].diff, slopes
-            )
+            roi_sample_slopes(bottom[0].data, self._image, cell, part, share, top[0].diff, slopes)
             gradient = bottom[1].diff.reshape(-1, 5)
             gradient[:, 0] = 0
             gradient[:, 1:] = slopes.sum(axis=1) * part.dtype.type(self.scale)
@@ -117,7 +117,8 @@ class MaskResize(Layer):
         self._image = xp().arange(num)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        roi_sample_forward(bottom[0].data, self._image, *self._tables[:2], top[0].data)
+        cell, part = self._tables[:2]
+        roi_sample_forward(bottom[0].data, self._image, cell, part, top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

@@ -73,6 +73,8 @@ _TYPES = {
 }  # fmt: skip
 #: The fork that a layer type comes from, OWNER/NAME.
 TYPES = {name: fork for fork, names in _TYPES.items() for name in names.split()}
+# Layer types whose settings are not in the prototxt.
+_SET_ELSEWHERE = frozenset(name for name in TYPES if name.startswith(("Frcnn", "FPN")))
 
 # Fields of layers that Caffe 1.0 has and of solvers, which change numbers.
 _FIELDS = {
@@ -109,8 +111,8 @@ _FIELDS = {
     "openvinotoolkit/open_model_zoo": "DetectionOutputParameter.input_height "
     "DetectionOutputParameter.input_width DetectionOutputParameter.normalized",
     "weiSupreme/MobileNetv2-SSD": "DistortionParameter.gaussian_prob",
-    "intel/caffe": "ConcatParameter.per_fla_fuse SolverParameter.local_gw_ratio SolverParameter.local_lr_auto "
-    "SolverParameter.test_offset",
+    "intel/caffe": "ConcatParameter.per_fla_fuse SolverParameter.local_gw_ratio "
+    "SolverParameter.local_lr_auto SolverParameter.test_offset",
     "jolibrain/caffe": "DetectionOutputParameter.objectness_score "
     "MultiBoxLossParameter.objectness_score "
     "NonMaximumSuppressionParameter.soft_nms TransformationParameter.geometry_param",
@@ -126,6 +128,7 @@ _LIBRARY = "chooses between libraries that compute the same"
 _MEMORY = "chooses between memory and speed"
 _READING = "how records reach memory: the batches are the same"
 _UNREAD = "changes nothing in the fork"
+_EXCHANGE = "how gradients are exchanged: here the plan decides"
 _BLUR = "belongs to gaussian_prob, which is refused unless it is 0"
 _GROUPS = "multiplies a decay of the solver, which is refused unless it is 0"
 #: Fields without effect on any number, MESSAGE.FIELD or FIELD of any message, with the reason.
@@ -142,6 +145,9 @@ IGNORED: Mapping[str, str] = {
     "DataParameter.parser_threads": _READING,
     "DataParameter.shared_file_system": _READING,
     "DataParameter.threads": _READING,
+    "DistortionParameter.gaussian_sigma": _BLUR,
+    "DistortionParameter.gaussian_size_max": _BLUR,
+    "DistortionParameter.gaussian_size_min": _BLUR,
     "ImageDataParameter.cache": _READING,
     "ImageDataParameter.shared_file_system": _READING,
     "ImageDataParameter.threads": _READING,
@@ -171,12 +177,9 @@ IGNORED: Mapping[str, str] = {
     "NetParameter.global_grad_scale_adaptive": "keeps float16 gradients from underflow: "
     "here it is the solver's loss_scale",
     "NetParameter.mem_param": _MEMORY,
-    "NetParameter.multinode": "how layers and gradients are spread over ranks: here the plan decides",
-    "DistortionParameter.gaussian_sigma": _BLUR,
-    "DistortionParameter.gaussian_size_max": _BLUR,
-    "DistortionParameter.gaussian_size_min": _BLUR,
+    "NetParameter.multinode": _EXCHANGE,
     "NetParameter.optimize_mem": _MEMORY,
-    "NetParameter.reduce_buckets": "how gradients are exchanged: here the plan decides",
+    "NetParameter.reduce_buckets": _EXCHANGE,
     "NonMaximumSuppressionParameter.theta": "belongs to soft_nms, which is refused",
     "ParamSpec.block_group_lasso": _GROUPS,
     "ParamSpec.breadth_decay_mult": _GROUPS,
@@ -249,14 +252,23 @@ def unknown_types(places: Iterable[tuple[str, str, int]]) -> str:
         ((kind, found),) = layers.items()
         more = f" (and {len(found) - 1} more of its layers)" if len(found) > 1 else ""
         fork = f"; it comes from {TYPES[kind]}" if kind in TYPES else ""
-        return f"layer '{found[0][0]}'{more} is of type '{kind}', which pcaffe lacks{fork}"
+        text = f"layer '{found[0][0]}'{more} is of type '{kind}', which pcaffe lacks{fork}"
+        return text + _elsewhere([kind])
     parts = []
     for kind, found in layers.items():
         lines = [str(line) for _, line in found if line]
         where = f"line {', '.join(_shortened(lines))}" if lines else f"layer '{found[0][0]}'"
         fork = f", from {TYPES[kind]}" if kind in TYPES else ""
         parts.append(f"'{kind}' ({where}{fork})")
-    return f"pcaffe lacks {len(layers)} of its layer types: {', '.join(parts)}"
+    text = f"pcaffe lacks {len(layers)} of its layer types: {', '.join(parts)}"
+    return text + _elsewhere(layers)
+
+
+def _elsewhere(kinds: Iterable[str]) -> str:
+    """Return where the fork has the settings of some layer types, if not in the prototxt."""
+    if not _SET_ELSEWHERE & set(kinds):
+        return ""
+    return "; the settings are in a configuration file of the fork, not in the prototxt"
 
 
 def _shortened(lines: list[str]) -> list[str]:

@@ -198,12 +198,14 @@ def test_windows_are_cropped_and_mirrored_like_their_masks(images):
 
 @pytest.mark.parametrize("window", ["5 5 4 9", "1 2 x 4", "-9 -9 -1 5"])
 def test_wrong_windows_are_named(images, window):
-    with pytest.raises(DataError, match=f"windows:1: expected a window's x1 y1 x2 y2, found {window}"):
+    with pytest.raises(
+        DataError, match=f"windows:1: expected a window's x1 y1 x2 y2, found {window}"
+    ):
         Run(_windows(images, f"0.png 0_mask.png {window}\n"))
 
 
 def test_lists_without_windows_are_named(images):
-    with pytest.raises(DataError, match="windows:1: expected .* and the window's x1 y1 x2 y2"):
+    with pytest.raises(DataError, match=r"windows:1: expected .* and the window's x1 y1 x2 y2"):
         Run(_windows(images, "0.png 0_mask.png 3 4 5\n"))
     with pytest.raises(LayerError, match="takes no scale_factors"):
         Run(_windows(images, "0.png 0_mask.png 3 4 5 6\n", "", "scale_factors: 2"))

@@ -22,7 +22,9 @@ def gradients(kind, mode):
     harness = LayerHarness(text, {"x": x})
     weights = harness.layer.blobs[0]
     rng = np.random.default_rng(8)
-    values = rng.standard_normal((groups, weights.shape[0] // groups, weights.count // weights.shape[0]))
+    values = rng.standard_normal(
+        (groups, weights.shape[0] // groups, weights.count // weights.shape[0])
+    )
     values[0, 1], values[-1, :, 2] = 0, 0  # an output, and an input of a group
     values[0, 0, 1] = 0
     weights.data[...] = values.reshape(weights.shape)

@@ -85,7 +85,7 @@ def test_denser_prior_boxes_alternate_with_lower_ones():
         for option in ("", "denser_prior_boxes: true")
     )
     np.testing.assert_allclose(denser[:, :, ::2], usual)
-    np.testing.assert_allclose(denser[:, :, 1::2], usual + [0, 4, 0, 4])
+    np.testing.assert_allclose(denser[:, :, 1::2], usual + np.array([0, 4, 0, 4]))
 
 
 def test_dense_prior_boxes_of_fixed_size():

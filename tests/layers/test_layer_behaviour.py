@@ -331,7 +331,11 @@ def test_eltwise_accuracy_takes_the_last_of_equal_classes():
     scores = np.array([[1.0, 5, 2], [3, 5, 2], [3, 0, 2]]).reshape(1, 3, 1, 3)
     labels = np.array([2.0, 1, 255]).reshape(1, 1, 1, 3)
     options = "eltwise_accuracy_param { top_k: %d ignore_label: 255 }"
-    for wrong, top_k, expected in ((labels, 1, 1), (labels - [2, 1, 0], 1, 0), (labels - [1, 1, 0], 2, 1)):
+    for wrong, top_k, expected in (
+        (labels, 1, 1),
+        (labels - [2, 1, 0], 1, 0),
+        (labels - [1, 1, 0], 2, 1),
+    ):
         found = build("EltwiseAccuracy", options % top_k, x=scores, t=wrong).forward()[0]
         assert found == expected
 

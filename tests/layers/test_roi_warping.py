@@ -24,7 +24,9 @@ BOXES = np.array(
 
 def layer(kind, options="", dtype=np.float64, **bottoms):
     names = " ".join(f'bottom: "{name}"' for name in bottoms)
-    return LayerHarness(f'name: "l" type: "{kind}" {names} top: "y" {options}', bottoms, dtype=dtype)
+    return LayerHarness(
+        f'name: "l" type: "{kind}" {names} top: "y" {options}', bottoms, dtype=dtype
+    )
 
 
 def weights(point, size):

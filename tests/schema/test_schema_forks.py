@@ -80,6 +80,15 @@ def test_a_field_is_ignored_if_its_value_changes_nothing():
         text.parse("test_offset: 3", caffe_pb2.SolverParameter(), "s.prototxt")
 
 
+def test_fields_of_a_change_that_is_not_made_are_ignored(caplog):
+    distortion = "gaussian_prob: %s gaussian_size_min: 2 gaussian_sigma: 8"
+    layer = 'layer { type: "Data" transform_param { distort_param { %s } } }'
+    _net(layer % (distortion % "0"))
+    assert "gaussian_prob, gaussian_size_min, gaussian_sigma" in caplog.text
+    with pytest.raises(PrototxtError, match="comes from weiSupreme/MobileNetv2-SSD and changes"):
+        _net(layer % (distortion % "0.5"))
+
+
 def test_batch_norm_gets_the_nets_size_of_statistics():
     net = _net('bn_stats_batch_size: 32 layer { type: "BatchNorm" } layer { type: "ReLU" }')
     assert "moved bn_stats_batch_size" in upgrade_net(net).notes[0]
@@ -125,6 +134,12 @@ REFUSED = [
         'layers { name: "u"\n type: MCWINDOW_DATA }\nlayers { name: "v" type: MCWINDOW_DATA }',
         "1: layer 'u' (and 1 more of its layers) is of type 'MCWINDOW_DATA', which pcaffe lacks; "
         "it comes from Robert0812/deepsaldet",
+    ),
+    (
+        'layer { name: "p" type: "FrcnnProposal" }',
+        "1: layer 'p' is of type 'FrcnnProposal', which pcaffe lacks; it comes from "
+        "makefile/frcnn; the settings are in a configuration file of the fork, not in the "
+        "prototxt",
     ),
     ("layers { name: 'u' type: CONVOLUTON }",
      "1:26: layer 'u' is of the unknown type 'CONVOLUTON'; did you mean 'CONVOLUTION'?"),
