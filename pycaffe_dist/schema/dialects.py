@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pycaffe_dist.errors import PcaffeError
 from pycaffe_dist.schema import caffe_pb2, wire
 
-# From this number on, forks have fields of their own; the numbers below are the same everywhere.
+# From this number on, forks have fields of their own; the numbers below are the same everywhere,
+# but for some that Caffe 1.0 does not use.
 _FIRST_CONTESTED = 137
+_ALSO_CONTESTED = (12, 42, 43, 44, 45)
 
 # The other numbers that forks give the fields of LayerParameter.
 _NUMBERS = {
@@ -22,12 +24,14 @@ _NUMBERS = {
     "box_annotator_ohem_param": (150, 151, 152, 241),
     "center_loss_param": (147,),
     "chnwise_param": (149,),
+    "connectivity_mode": (12,),
     "dense_image_data_param": (138,),
     "detection_accuracy_param": (150,),
     "detection_data_param": (151,),
     "detection_evaluate_param": (161,),
     "detection_loss_param": (149,),
     "detection_output_param": (219,),
+    "eltwise_accuracy_param": (43,),
     "eval_data_param": (152,),
     "illum_image_data_param": (147,),
     "interp_param": (143, 205, 334),
@@ -52,6 +56,7 @@ _NUMBERS = {
     "shuffle_channel_param": (145,),
     "smooth_l1_loss_param": (148, 149, 150, 163, 202),
     "transpose_param": (142, 150),
+    "unpooling_param": (44,),
     "upsample_param": (137,),
     "video_data_param": (140, 203, 6660),
 }
@@ -125,7 +130,7 @@ def _meaning(number: int, kind: str) -> int:
     for name in read:
         if number == ours[name].number or number in _NUMBERS.get(name, ()):
             return int(ours[name].number)
-    return -1 if number < _FIRST_CONTESTED and number not in (42, 45) else 0
+    return -1 if number < _FIRST_CONTESTED and number not in _ALSO_CONTESTED else 0
 
 
 def _fields_read(kind: str) -> tuple[str, ...]:

@@ -136,7 +136,7 @@ REFUSED = [
         "it comes from Robert0812/deepsaldet",
     ),
     (
-        'layer { name: "p" type: "FrcnnProposal" }',
+        'layer { name: "p" type: "FrcnnProposal" p { } }',
         "1: layer 'p' is of type 'FrcnnProposal', which pcaffe lacks; it comes from "
         "makefile/frcnn; the settings are in a configuration file of the fork, not in the "
         "prototxt",
