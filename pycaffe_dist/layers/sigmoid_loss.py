@@ -8,7 +8,7 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.exponential import sigmoid
-from pycaffe_dist.layers.base import register
+from pycaffe_dist.layers.base import Arity, register
 from pycaffe_dist.layers.checking import require_same_count
 from pycaffe_dist.layers.loss import BATCH_SIZE, VALID, Loss, normalization_of
 
@@ -24,19 +24,32 @@ def cross_entropy(x: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 @register("SigmoidCrossEntropyLoss")
 class SigmoidCrossEntropyLoss(Loss):
-    """-t·log(p) - (1 - t)·log(1 - p) with p = sigmoid(x), summed and normalized."""
+    """-t·log(p) - (1 - t)·log(1 - p) with p = sigmoid(x), summed and normalized.
+
+    A third bottom has a weight for each element; the sum is then divided by that of the weights, or
+    0 if that is not above 0 (daijifeng001/caffe-mnc).
+    """
+
+    bottoms = Arity(2, 3)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self._ignore = None
+        self._weighted = len(bottom) > 2
+        self._normalizer: Any = 1.0
+        if self._weighted:
+            self._normalization, self.uses_rank_mean = VALID, True
+            if self.param.HasField("loss_param"):
+                raise self.error("takes no loss_param with weights, whose sum is the divisor")
+            return
         if self.param.loss_param.HasField("ignore_label"):
             self._ignore = self.param.loss_param.ignore_label
         self._normalization = normalization_of(self.param.loss_param, BATCH_SIZE)
         self.uses_rank_mean = self._ignore is not None and self._normalization == VALID
-        self._normalizer: Any = 1.0
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        require_same_count(self, bottom, 0, 1)
+        for index in range(1, len(bottom)):
+            require_same_count(self, bottom, 0, index)
 
     def _ignored(self, target: np.ndarray) -> np.ndarray | None:
         return None if self._ignore is None else np.trunc(target) == self._ignore
@@ -45,6 +58,13 @@ class SigmoidCrossEntropyLoss(Loss):
         x, target = bottom[0].data.reshape(-1), bottom[1].data.reshape(-1)
         losses = cross_entropy(x, target)
         valid: Any = x.size
+        if self._weighted:
+            weights = bottom[2].data.reshape(-1)
+            losses *= weights
+            valid = weights.sum(dtype=np.float64)
+            divisor = self.divisor(VALID, (0, 0), valid)
+            self._normalizer = divisor or np.where(valid > 0, valid, np.inf)
+            return losses.sum(dtype=np.float64) / self._normalizer
         ignored = self._ignored(target)
         if ignored is not None:
             np.copyto(losses, 0, where=ignored)
@@ -59,6 +79,8 @@ class SigmoidCrossEntropyLoss(Loss):
         sigmoid(bottom[0].data.reshape(-1), dx)
         dx -= target
         dx *= weight / self._normalizer
+        if self._weighted:
+            dx *= bottom[2].data.reshape(-1)
         ignored = self._ignored(target)
         if ignored is not None:
             np.copyto(dx, 0, where=ignored)

@@ -107,3 +107,22 @@ def test_the_balanced_loss_of_a_sample_without_ones_and_zeros_is_zero():
     text = 'type: "SigmoidCrossEntropyBalanceLoss" bottom: "x" bottom: "t" top: "y"'
     harness = LayerHarness(text, {"x": np.ones((1, 3)), "t": np.full((1, 3), 255.0)})
     assert harness.forward()[0] == 0
+
+
+def test_weights_of_a_sigmoid_cross_entropy():
+    rng = np.random.default_rng(4)
+    x, t, w = rng.standard_normal((3, 2)), rng.integers(0, 2, (3, 2)), rng.random((3, 2))
+    w[1] = 0
+    text = 'type: "SigmoidCrossEntropyLoss" bottom: "x" bottom: "t" bottom: "w" top: "y"'
+    harness = LayerHarness(text, {"x": x, "t": t, "w": w})
+    p = 1 / (1 + np.exp(-x))
+    losses = -np.log(np.where(t, p, 1 - p))
+    np.testing.assert_allclose(harness.forward()[0], (losses * w).sum() / w.sum())
+    harness.backward([True, False, False])
+    np.testing.assert_allclose(harness.bottom[0].diff, (p - t) * w / w.sum())
+    harness.fill({"w": np.zeros((3, 2))})
+    assert harness.forward()[0] == 0
+    harness.backward([True, False, False])
+    assert not harness.bottom[0].diff.any()
+    with pytest.raises(LayerError, match="takes no loss_param with weights"):
+        LayerHarness(text + " loss_param { normalize: true }", {"x": x, "t": t, "w": w})

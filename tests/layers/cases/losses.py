@@ -54,6 +54,7 @@ CASES = [
         for weight, features in ((1, SCORES), (0.3, normal(4, 2, 3)))
     ),
     case("SigmoidCrossEntropyLoss", "loss_weight: 2", x=normal(4, 5), t=marks(4, 5)),
+    case("SigmoidCrossEntropyLoss", x=normal(4, 5), t=marks(4, 5), w=positive(4, 5)),
     *(
         normalized("SigmoidCrossEntropyLoss", mode, x=normal(4, 5), t=integers(3, 4, 5))
         for mode in MODES
