@@ -204,6 +204,7 @@ SETUPS: dict[str, Setup] = {
     "DiceCoefLoss": Setup("", (MATRIX, MATRIX)),
     "DummyData": Setup("dummy_data_param { shape { dim: 1024 dim: 1024 } }", ()),
     "Eltwise": Setup("", (IMAGES, IMAGES)),
+    "EltwiseAccuracy": Setup("", (IMAGES, labels(32, 32, 1, 32, 32))),
     "Embed": Setup("embed_param { num_output: 256 input_dim: 10 }", (LABELS,)),
     "EuclideanDist": Setup("", (MATRIX, MATRIX)),
     "EuclideanLoss": Setup("", (MATRIX, MATRIX)),
@@ -212,6 +213,7 @@ SETUPS: dict[str, Setup] = {
         "frcnn_output_param { conf_thr: 0.1 } bbox_reg_param { cls_aware: false }",
         (chances(300, 21), normal(300, 8), rois(300, 1), fixed([600, 1000])),
     ),
+    "Gather": Setup("", (IMAGES, LABELS), 2),
     "GeneralContrastiveLoss": Setup("", (MATRIX, labels(1024, 1024))),
     "GeneralTripletLoss": Setup("", (MATRIX, labels(1024, 1024))),
     "HingeLoss": Setup("", (SCORES, LABELS)),
@@ -238,6 +240,10 @@ SETUPS: dict[str, Setup] = {
         "margin_inner_product_param { num_output: 1024 type: QUADRUPLE }",
         (normal(256, 512), labels(1024, 256)),
     ),
+    "MaskPooling": Setup("", (normal(128, 256, 14, 14), uniform(128, 1, 14, 14))),
+    "MaskResize": Setup(
+        "mask_resize_param { output_height: 14 output_width: 14 }", (uniform(1024, 1, 21, 21),)
+    ),
     "MultiBoxLoss": Setup(
         f"multibox_loss_param {{ num_classes: {CLASSES} code_type: CENTER_SIZE neg_overlap: 0.5 }}",
         (
@@ -260,6 +266,10 @@ SETUPS: dict[str, Setup] = {
         "prior_box_param { min_size: 60 max_size: 111 aspect_ratio: 2 aspect_ratio: 3 }",
         (normal(1, 256, 38, 38), normal(1, 3, 300, 300)),
     ),
+    "PriorBoxClustered": Setup(
+        "prior_box_param { width: [29, 41, 58, 91] height: [67, 90, 129, 190] }",
+        (normal(1, 256, 38, 38), normal(1, 3, 300, 300)),
+    ),
     "Proposal": Setup(
         "proposal_param { ratio: [0.5, 1, 2] scale: [8, 16, 32] }",
         (uniform(1, 18, 38, 63), normal(1, 36, 38, 63), fixed([600, 1000, 1])),
@@ -279,6 +289,9 @@ SETUPS: dict[str, Setup] = {
     ),
     "ROIPooling": Setup(
         "roi_pooling_param { pooled_h: 7 pooled_w: 7 spatial_scale: 0.0625 }", (FEATURES, ROIS)
+    ),
+    "ROIWarping": Setup(
+        "roi_warping_param { pooled_h: 7 pooled_w: 7 spatial_scale: 0.0625 }", (FEATURES, ROIS)
     ),
     "Reorg": Setup("reorg_param { stride: 2 }", (IMAGES,)),
     "Reshape": Setup("reshape_param { shape { dim: 0 dim: -1 } }", (IMAGES,)),
@@ -300,5 +313,8 @@ SETUPS: dict[str, Setup] = {
     "Split": Setup("", (IMAGES,), 2),
     "Tile": Setup("tile_param { tiles: 2 }", (IMAGES,)),
     "Transpose": Setup("transpose_param { dim: [0, 2, 3, 1] }", (IMAGES,)),
+    "Unpooling": Setup(
+        "unpooling_param { unpool_size: 64 }", (IMAGES, labels(4096, 32, 32, 32, 32))
+    ),
     "Upsample": Setup("upsample_param { scale: 2 }", (IMAGES, labels(4096, 32, 32, 32, 32))),
 }

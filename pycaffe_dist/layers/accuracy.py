@@ -82,8 +82,11 @@ class EltwiseAccuracy(Accuracy):
         self._top_k = param.top_k
 
     def _right(self, scores: np.ndarray, labels: np.ndarray, counted: np.ndarray) -> np.ndarray:
-        best = _largest(scores, self._top_k, 1)
-        return (best == labels[:, None]).any(axis=1) & counted
+        number = labels[:, None]
+        own = np.take_along_axis(scores, number, axis=1)
+        later = xp().arange(self._layout.classes)[:, None] > number
+        better = np.count_nonzero((scores > own) | ((scores == own) & later), axis=1)
+        return (better < self._top_k) & counted
 
 
 @register("ArgMax")
