@@ -35,9 +35,10 @@ class SigmoidCrossEntropyLoss(Loss):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self._ignore = None
         self._weighted = len(bottom) > 2
+        self._normalization: int = VALID
         self._normalizer: Any = 1.0
         if self._weighted:
-            self._normalization, self.uses_rank_mean = VALID, True
+            self.uses_rank_mean = True
             if self.param.HasField("loss_param"):
                 raise self.error("takes no loss_param with weights, whose sum is the divisor")
             return
