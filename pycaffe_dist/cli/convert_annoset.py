@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pycaffe_dist.cli.converting import add_image_flags, conversion_of, ordered, write
+from pycaffe_dist.cli.converting import add_image_flags, conversion_of, ordered, root_of, write
 from pycaffe_dist.cli.flags import FlagParser, add_flag, require_not_negative
 from pycaffe_dist.errors import UsageError
 
@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
     elif detection and options.label_type != "txt":
         raise UsageError(f"--label_type={options.label_type} needs --label_map_file=FILE")
     items = ordered(options, read_items(options.list_file, detection))
-    annotated = AnnotatedConversion(conversion, options.root_folder, options.label_type, labels)
     paths = [item.path for item in items]
+    root = root_of(options.root_folder, paths)
+    annotated = AnnotatedConversion(conversion, root, options.label_type, labels)
     write(options, paths, lambda number: annotated.record(items[number]), options.redo)
     return 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pycaffe_dist.cli.flags import FlagParser, add_flag, require_not_negative
 from pycaffe_dist.cli.reading import add_backend_flag
-from pycaffe_dist.errors import UsageError
+from pycaffe_dist.errors import DataError, UsageError
 from pycaffe_dist.log import logger
 
 if TYPE_CHECKING:
@@ -17,12 +18,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def add_image_flags(parser: FlagParser, list_help: str) -> None:
+def add_image_flags(parser: FlagParser, list_help: str, needs_list: bool = True) -> None:
     """Give ``parser`` the arguments and flags of `conversion_of`, `ordered` and `write`."""
-    parser.add_argument(
-        "root_folder", help="the prefix of every path in the list; usually ends in /"
-    )
-    parser.add_argument("list_file", help=list_help)
+    text = "the folder of the list's paths, or the beginning of all of them"
+    parser.add_argument("root_folder", help=text)
+    parser.add_argument("list_file", help=list_help, nargs=None if needs_list else "?")
     parser.add_argument("database", help="the folder to create")
     add_flag(parser, "gray", bool, help="convert images to gray")
     add_flag(parser, "shuffle", bool, help="put images and their labels in a random order")
@@ -58,11 +58,15 @@ def add_image_flags(parser: FlagParser, list_help: str) -> None:
 
 
 def conversion_of(
-    options: argparse.Namespace, shorter: int = 0, longer: int = 0, replace: bool = False
+    options: argparse.Namespace,
+    shorter: int = 0,
+    longer: int = 0,
+    replace: bool = False,
+    database: str = "",
 ) -> Conversion:
     """Return the conversion that the flags ask for; raises UsageError and DataError.
 
-    The database must be new, unless ``replace`` is set.
+    The database, or the one that is named, must be new, unless ``replace`` is set.
     """
     from pycaffe_dist.data.image import check_kind
     from pycaffe_dist.data.imageset import Conversion
@@ -72,7 +76,7 @@ def conversion_of(
     size = max(0, options.resize_height), max(0, options.resize_width)
     if bool(size[0]) != bool(size[1]):
         raise UsageError("give both --resize_height and --resize_width, or neither")
-    check_new(options.database, options.backend, replace)
+    check_new(database or options.database, options.backend, replace)
     if options.encode_type:
         check_kind(options.encode_type.lower())
     if options.encode_type and not options.encoded:
@@ -93,12 +97,29 @@ def ordered(options: argparse.Namespace, items: Sequence[T]) -> list[T]:
     return list(items)
 
 
-def write(
-    options: argparse.Namespace, paths: Sequence[str], make: MakeRecord, replace: bool = False
-) -> None:
-    """Write the database; raises DataError and then leaves none behind."""
-    import os
+def root_of(root: str, paths: Sequence[str]) -> str:
+    """Return what goes before each path of a list: ``root``, with a / after a folder's name.
 
+    Raises DataError when there is no file at any of the joined paths.
+    """
+    if os.path.isdir(root) and not root.endswith("/") and not os.path.exists(root + paths[0]):
+        root += "/"
+    if any(os.path.exists(root + path) for path in paths):
+        return root
+    raise DataError(
+        f"none of the list's {len(paths)} image(s) is there: '{root}' and the first path, "
+        f"'{paths[0]}', make '{root + paths[0]}'"
+    )
+
+
+def write(
+    options: argparse.Namespace,
+    paths: Sequence[str],
+    make: MakeRecord,
+    replace: bool = False,
+    database: str = "",
+) -> None:
+    """Write the database, or the one that is named; raises DataError and then leaves none."""
     from pycaffe_dist.cli.progress import Counter
     from pycaffe_dist.data.decoders import Decoders
     from pycaffe_dist.data.imageset import convert
@@ -106,7 +127,7 @@ def write(
 
     decoders = Decoders(options.decoders or os.cpu_count() or 1)
     with (
-        create_database(options.database, options.backend, replace) as writer,
+        create_database(database or options.database, options.backend, replace) as writer,
         Counter(len(paths), "images") as bar,
     ):
         written, skipped = convert(
