@@ -1,4 +1,4 @@
-"""The modules of pycaffe, under whose names programs may import pcaffe's modules.
+"""Caffe's names: programs that are commands here, and modules that are pcaffe's modules.
 
 This file has only names: a module is imported when a program imports its name.
 """
@@ -10,6 +10,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -32,6 +33,22 @@ _MODULES = {
 _OWN_HOMES = {"layers": "pycaffe_dist.net_spec", "log": "pycaffe_dist.pycaffe"}
 # The version of Caffe with the same behaviour.
 _VERSION = "1.0.0"
+
+# Programs of Caffe and SSD's fork; a link to pcaffe with such a name runs this command.
+TOOLS = (
+    *("caffe", "compute_image_mean", "convert_annoset", "convert_cifar_data", "convert_imageset"),
+    *("convert_mnist_data", "convert_mnist_siamese_data", "create_label_map", "device_query"),
+    *("extract_features", "get_image_size", "upgrade_net_proto_binary", "upgrade_net_proto_text"),
+    "upgrade_solver_proto_text",
+)
+_MARK = '"""pcaffe as the module caffe; made by `pcaffe install-names`."""'
+# The file of a module caffe that is pcaffe.
+MODULE = f"""{_MARK}
+
+from pycaffe_dist import caffe_modules
+
+caffe_modules.install(force=True)
+"""
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -88,7 +105,7 @@ def install(force: bool = False) -> None:
     if isinstance(loaded, _Caffe):
         return
     if not force:
-        place = getattr(loaded, "__file__", None) if loaded else _installed()
+        place = getattr(loaded, "__file__", None) if loaded else installed()
         if loaded or place:
             raise UsageError(
                 f"there is a Caffe already: {place or loaded}; install_as_caffe(force=True), or "
@@ -100,10 +117,23 @@ def install(force: bool = False) -> None:
     importlib.import_module("caffe")
 
 
-def _installed() -> str | None:
-    """Return the path of an installed Caffe; a folder of this name alone does not count."""
+def installed() -> str | None:
+    """Return the path of an installed Caffe that is not pcaffe.
+
+    A folder of this name alone does not count.
+    """
     try:
         spec = importlib.util.find_spec("caffe")
     except (ImportError, ValueError):
         return None
-    return spec.origin if spec is not None and spec.loader is not None else None
+    if spec is None or spec.loader is None or (spec.origin and is_ours(Path(spec.origin))):
+        return None
+    return spec.origin
+
+
+def is_ours(path: Path) -> bool:
+    """Tell whether a file is the module of `pcaffe install-names`."""
+    try:
+        return path.read_text(errors="replace").startswith(_MARK)
+    except OSError:
+        return False

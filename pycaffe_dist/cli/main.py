@@ -13,6 +13,7 @@ from typing import Any
 
 import pycaffe_dist
 from pycaffe_dist import cli, log
+from pycaffe_dist.caffe_modules import TOOLS
 from pycaffe_dist.cli.flags import Flag, FlagParser, add_flag
 from pycaffe_dist.errors import WRONG_INPUT, UsageError, did_you_mean, exit_status
 from pycaffe_dist.launch import environment, messages, processes
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     traceback follows.
     """
     _open_closed_streams()
-    args = list(sys.argv[1:] if argv is None else argv)
+    args = [*_tool(), *sys.argv[1:]] if argv is None else list(argv)
     log.start(rank=environment.rank(), debug="debug" in (arg.lstrip("-") for arg in args))
     try:
         processes.end_earlier_attempts()
@@ -79,6 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_status(error)
     finally:
         log.stop()
+
+
+def _tool() -> list[str]:
+    """Return the command that the program's own name is, if it was started by Caffe's name."""
+    name = os.path.basename(sys.argv[0]).removesuffix(".bin")
+    return [name] if name in TOOLS and name != "caffe" else []
 
 
 def _open_closed_streams() -> None:
@@ -141,6 +148,8 @@ def _split_command(args: list[str]) -> tuple[str, list[str]]:
 
 
 def _command(name: str) -> ModuleType:
+    """Return a command's module; in its name, - is the same as _."""
+    name = name.replace("-", "_")
     if name.isidentifier() and any(m.name == name for m in pkgutil.iter_modules(cli.__path__)):
         module = _import(name)
         if hasattr(module, "run"):
