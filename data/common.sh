@@ -30,11 +30,15 @@ say() {
   echo "$(basename "$0"): $*" >&2
 }
 
-# python_of_pcaffe: prints the Python that pcaffe is installed for: $PYTHON, .venv's or python3.
+# python_of_pcaffe: prints the Python that pcaffe is installed for: $PYTHON, .venv's, or the one beside
+# the pcaffe on the path.
 python_of_pcaffe() {
-  local python=${PYTHON:-}
+  local python=${PYTHON:-} pcaffe
   if [ -z "$python" ] && [ -x "$repository/.venv/bin/python" ]; then
     python=$repository/.venv/bin/python
+  fi
+  if [ -z "$python" ] && pcaffe=$(command -v pcaffe) && [ -x "${pcaffe%/*}/python" ]; then
+    python=${pcaffe%/*}/python
   fi
   echo "${python:-python3}"
 }
@@ -43,7 +47,7 @@ python_of_pcaffe() {
 tool() {
   local name=$1
   shift
-  "$(python_of_pcaffe)" "$repository/tools/$name.py" "$@"
+  "$(python_of_pcaffe)" -m pycaffe_dist "$name" "$@"
 }
 
 # fetch PLACE TARGET: copies or downloads PLACE (a path, file:// or http(s):// URL) to TARGET;

@@ -12,7 +12,6 @@ import argparse
 import csv
 import sys
 import time
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -20,23 +19,7 @@ from classify import add_net_flags, main, net_options
 
 import pycaffe_dist as caffe
 from pycaffe_dist.errors import UsageError
-
-EDGES = ("ymin", "xmin", "ymax", "xmax")
-
-
-def read_windows(path: Path) -> list[tuple[str, list[list[int]]]]:
-    """Return pairs of file name and windows; raises UsageError."""
-    try:
-        with open(path, newline="") as file:
-            rows = list(csv.DictReader(file, skipinitialspace=True))
-        windows = [(row["filename"], [int(float(row[edge])) for edge in EDGES]) for row in rows]
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"'{path}' is no list of windows with the columns filename, {', '.join(EDGES)}: "
-            f"{type(error).__name__}: {error}"
-        ) from None
-    groups = groupby(windows, key=lambda pair: pair[0])
-    return [(name, [window for _, window in pairs]) for name, pairs in groups]
+from pycaffe_dist.zoo.detecting import EDGES, read_windows
 
 
 def write(path: Path, detections: list[dict]) -> None:

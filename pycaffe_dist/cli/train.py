@@ -7,6 +7,7 @@ snapshots.  The effective batch size is the prototxt's times the number of ranks
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from pycaffe_dist.cli.flags import (
     FlagParser,
@@ -51,15 +52,28 @@ def run(options: argparse.Namespace) -> int:
         level=options.level,
         stages=split_list(options.stage),
     )
+    effects = Action(options.sigint_effect), Action(options.sighup_effect)
+    return start(options, wanted, effects)
+
+
+def start(
+    options: argparse.Namespace,
+    wanted: TrainOptions,
+    effects: tuple[Action, Action],
+    prepare: Callable[[], None] | None = None,
+) -> int:
+    """Train as ``wanted``; ``effects`` are those of SIGINT and SIGHUP; return the exit status.
+
+    ``prepare`` is as in `trainer.train`.  Raises PcaffeError.
+    """
     require_exchange(options, TrainOptions)
     set_options(settings_of(options, ReadingOptions))
     from pycaffe_dist.cli.progress import Progress
     from pycaffe_dist.training.signals import SignalActions
 
-    effects = Action(options.sigint_effect), Action(options.sighup_effect)
     # First of all: a signal that comes while modules are imported and MPI starts, which takes
     # seconds, would end the process, and the job with it.
     with SignalActions(*effects) as actions, Progress() as progress:
         from pycaffe_dist.training import trainer
 
-        return trainer.train(wanted, actions, [progress])
+        return trainer.train(wanted, actions, [progress], prepare)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pycaffe_dist.schema.caffe_pb2 import LayerParameter
 
 
+# A log line lists no more layers.
+_MOST_NAMES = 12
+
+
 def blobs_of(layer_param: LayerParameter, dtype: np.dtype) -> list[Blob]:
     """Return the blobs in a LayerParameter."""
     blobs = []
@@ -70,10 +74,12 @@ def load(net: Net, path: str) -> list[str]:
     mine = {node.name: node.layer for node in net.nodes}
     copies: list[tuple[Blob, np.ndarray]] = []
     missing = {name for name, layer in mine.items() if layer.blobs}
+    unused = []
     for source in caffemodel.load_weights(path):
         layer = mine.get(source.name)
         if layer is None:
             logger.info("Ignoring source layer %s", source.name)
+            unused += [source.name] if source.blobs else []
             continue
         arrays = _with_shared(net, layer, source.blobs)
         check_fit(layer, [array.shape for array in arrays], "copied", path)
@@ -83,7 +89,22 @@ def load(net: Net, path: str) -> list[str]:
         logger.warning("%s has no weights for any layer of net '%s'", path, net.name)
     for blob, array in copies:
         blob.data[...] = array.reshape(blob.shape)
-    return [name for name in mine if name in missing]
+    fresh = [name for name in mine if name in missing]
+    loaded = [name for name, layer in mine.items() if layer.blobs and name not in missing]
+    for names, what in (
+        (loaded, "loaded"),
+        (fresh, "not in the file: fresh"),
+        (unused, "not in the net: unused"),
+    ):
+        logger.info("%s: %d layer(s) %s%s", path, len(names), what, _list(names))
+    return fresh
+
+
+def _list(names: list[str]) -> str:
+    """Return names for a log line, not all of a long list."""
+    if len(names) > _MOST_NAMES:
+        names = [*names[: _MOST_NAMES - 1], "…", names[-1]]
+    return f": {', '.join(names)}" if names else ""
 
 
 def _with_shared(net: Net, layer: Layer, arrays: Sequence[Any]) -> list[Any]:

@@ -32,19 +32,27 @@ ActionSource = Callable[[], Action]
 
 
 def train(
-    options: TrainOptions, action_source: ActionSource, callbacks: Sequence[Callback] = ()
+    options: TrainOptions,
+    action_source: ActionSource,
+    callbacks: Sequence[Callback] = (),
+    prepare: Callable[[], None] | None = None,
 ) -> int:
     """Run the training that ``options`` describe, on this rank; return the exit status 0.
 
     ``action_source`` is called between iterations for the next action; a rank that serves
     parameters does not call it.  ``callbacks`` run after every iteration and must not read
-    parameters.  Raises PcaffeError; an exception ends the run on all ranks.
+    parameters.  ``prepare`` runs on rank 0 before any rank reads a file.  Raises PcaffeError; an
+    exception ends the run on all ranks.
     """
     with clusters.detect(options.cluster) as cluster:
         if cluster.serves:
             set_threads(options.threads or cluster.threads)
             serve(cluster)
         else:
+            if prepare is not None:
+                if cluster.rank == 0:
+                    prepare()
+                cluster.max(0)  # the others wait
             elastic.train(
                 cluster,
                 lambda attempt: _train(options, cluster, action_source, callbacks, attempt),

@@ -1,0 +1,1 @@
+"""The place of models/ and data/ in a wheel; in the repository they are beside the package."""

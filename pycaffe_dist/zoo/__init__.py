@@ -1,0 +1,1 @@
+"""Published models: where their files are, their weights, and images as they need them."""

@@ -1,0 +1,78 @@
+"""Classifies image files with a model's deploy net."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pycaffe_dist import log
+from pycaffe_dist.api.net import Net
+from pycaffe_dist.data.image_list import read_paths
+from pycaffe_dist.errors import UsageError
+from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.zoo.models import Model
+from pycaffe_dist.zoo.preparation import prepare
+
+# At most so many crops go through a net at once.
+_BATCH = 20
+
+
+@dataclass(frozen=True)
+class Score:
+    """A class: its number, its name (empty if unknown) and its score, mostly a probability."""
+
+    index: int
+    label: str
+    score: float
+
+
+class Classifier:
+    """Classifies images with a model; see `prepare` for ``mean`` and ``scale``.
+
+    ``ten`` takes the mean over ten crops, None if the model was trained on crops.  Raises UsageError and DataError.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        weights: str,
+        labels: Path | None = None,
+        mean: str = "",
+        scale: float | None = None,
+        ten: bool | None = None,
+    ):
+        if model.deploy_net is None:
+            raise UsageError(f"model '{model.folder}' has no deploy.prototxt to classify with")
+        param = text.read_net(model.deploy_net)
+        self._preparation = prepare(model, param, mean, scale)
+        crops = self._preparation.size != self._preparation.crop
+        self._ten = crops if ten is None else ten
+        with log.silent():
+            self._net = Net(str(model.deploy_net), caffe_pb2.TEST, weights=weights)
+        self._names = read_paths(str(labels)) if labels is not None else []
+        self._input, self._output = self._net.inputs[0], self._net.outputs[0]
+        classes = int(np.prod(self._net.blobs[self._output].data.shape[1:]))
+        if self._names and len(self._names) != classes:
+            raise UsageError(f"{labels} has {len(self._names)} names, the net {classes} classes")
+
+    def classify(self, paths: Sequence[str], top: int) -> Iterator[list[Score]]:
+        """Yield the ``top`` best classes of each image file; raises DataError."""
+        step = max(1, _BATCH // (10 if self._ten else 1))
+        for first in range(0, len(paths), step):
+            some = paths[first : first + step]
+            crops = np.concatenate([self._preparation.crops(path, self._ten) for path in some])
+            self._net.blobs[self._input].reshape(*crops.shape)
+            with log.silent():
+                found = self._net.forward(**{self._input: crops})[self._output]
+            for scores in found.reshape(len(some), -1, self._classes(found)).mean(axis=1):
+                best = np.argsort(-scores, kind="stable")[:top]
+                yield [Score(int(i), self._name(i), float(scores[i])) for i in best]
+
+    def _classes(self, found: np.ndarray) -> int:
+        return int(np.prod(found.shape[1:]))
+
+    def _name(self, index: int) -> str:
+        return self._names[index] if self._names else ""
