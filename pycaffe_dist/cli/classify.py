@@ -1,7 +1,7 @@
 """Classify images with a published model, or with your own.
 
-Prints the best classes of each image: score, number and name.  Folders stand for all images in them.
-Size, mean and scale are those with which the model was tested.
+Prints the best classes of each image: score, number and name.  A folder stands for all images in
+it.  Size, mean and scale are those with which the model was tested.
 """
 
 from __future__ import annotations
@@ -37,12 +37,8 @@ def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
     parser.add_argument("images", nargs="+", help="image files, or folders of them")
     add_model_flags(parser)
-    add_flag(
-        parser,
-        "labels",
-        metavar="FILE",
-        help="names of classes (default: labels.txt in its folder)",
-    )
+    text = "the classes' names, one a line (default: labels.txt in its folder)"
+    add_flag(parser, "labels", metavar="FILE", help=text)
     add_flag(parser, "top", int, default=5, metavar="N", help="how many classes to print")
     add_flag(
         parser,

@@ -42,7 +42,7 @@ def add_flags(parser: FlagParser) -> None:
         default=0.0,
         metavar="PART",
         help="without a list: write this part of every class to DATABASE_val, the rest to "
-        "DATABASE_train (0.2 is a fifth); subfolders 'train' and 'val' divide the images themselves",
+        "DATABASE_train (0.2 is a fifth); subfolders 'train' and 'val' divide images themselves",
     )
 
 
@@ -72,7 +72,7 @@ def _convert_folder(options: argparse.Namespace) -> int:
     folder = os.path.join(options.root_folder, "")
     base = options.database.rstrip("/")
     names = [f"{base}_train", f"{base}_val"] if options.split else [base]
-    conversion = [conversion_of(options, database=name) for name in names][0]
+    conversion, *_ = [conversion_of(options, database=name) for name in names]
     found = read_folder(folder, options.split, options.seed or 0)
     labels = os.path.join(os.path.dirname(base), "labels.txt")
     write_classes(labels, found.classes)

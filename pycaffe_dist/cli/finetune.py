@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     if options.write_only:
         if environment.rank() == 0:
             prepare(plan)
-            print(f"pcaffe train --solver={plan.solver} --weights={weights}")
+            print(f"pcaffe train --solver={plan.solver}" + f" --weights={weights}" * bool(weights))
         return 0
     from pycaffe_dist.cli.train import start
 
@@ -90,7 +90,9 @@ def _plan(options: argparse.Namespace) -> tuple[Plan, str]:
     if options.base_lr <= 0:
         raise UsageError(f"flag --base_lr needs more than 0, not {options.base_lr:g}")
     model = find(options.model)
-    weights = options.weights or str(model.required_weights())
+    weights = options.weights or str(model.weights() or "")
+    if not weights and not options.write_only:
+        model.required_weights()
     for path in split_list(weights):
         if not Path(path).exists():
             raise UsageError(f"flag --weights: there is no file '{path}'")

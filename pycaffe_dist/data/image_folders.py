@@ -11,25 +11,8 @@ from pycaffe_dist.data.image_list import ImageList
 from pycaffe_dist.errors import DataError
 
 # The endings of the image files that OpenCV reads.
-ENDINGS = frozenset(
-    [
-        ".bmp",
-        ".dib",
-        ".jpeg",
-        ".jpg",
-        ".jpe",
-        ".jp2",
-        ".png",
-        ".webp",
-        ".pbm",
-        ".pgm",
-        ".ppm",
-        ".pnm",
-        ".ras",
-        ".tif",
-        ".tiff",
-    ]
-)
+_KINDS = "bmp", "jp2", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp"
+ENDINGS = frozenset(f".{kind}" for kind in _KINDS)
 # The names of subfolders that divide the images themselves.
 _TRAIN, _VAL = "train", ("val", "test")
 

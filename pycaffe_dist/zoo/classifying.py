@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,8 @@ class Score:
 class Classifier:
     """Classifies images with a model; see `prepare` for ``mean`` and ``scale``.
 
-    ``ten`` takes the mean over ten crops, None if the model was trained on crops.  Raises UsageError and DataError.
+    ``ten`` takes the mean over ten crops; None does so if the model was trained on crops.  Raises
+    UsageError and DataError.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class Classifier:
             crops = np.concatenate([self._preparation.crops(path, self._ten) for path in some])
             self._net.blobs[self._input].reshape(*crops.shape)
             with log.silent():
-                found = self._net.forward(**{self._input: crops})[self._output]
+                inputs: dict[str, Any] = {self._input: crops}
+                found = self._net.forward(**inputs)[self._output]
             for scores in found.reshape(len(some), -1, self._classes(found)).mean(axis=1):
                 best = np.argsort(-scores, kind="stable")[:top]
                 yield [Score(int(i), self._name(i), float(scores[i])) for i in best]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ EDGES = ("ymin", "xmin", "ymax", "xmax")
 
 @dataclass(frozen=True)
 class Box:
-    """An object: its class by number and name (empty if unknown), its score, its edges in pixels."""
+    """An object: its class by number and name (empty if unknown), score, edges in pixels."""
 
     index: int
     label: str
@@ -135,7 +136,8 @@ class BoxFinder:
             image = self._preparation.crops(path, ten=False)
             self._net.blobs[self._input].reshape(*image.shape)
             with log.silent():
-                rows = self._net.forward(**{self._input: image})[self._output].reshape(-1, 7)
+                inputs: dict[str, Any] = {self._input: image}
+                rows = self._net.forward(**inputs)[self._output].reshape(-1, 7)
             rows = rows[(rows[:, 2] >= least) & (rows[:, 0] >= 0)]
             corners = np.clip(rows[:, 3:], 0, 1) * [width, height, width, height]
             order = np.argsort(-rows[:, 2], kind="stable")

@@ -60,8 +60,8 @@ def prepare(plan: Plan) -> None:
     _, channels, *shape = input_shape(deploy, str(deploy_net))
     lists = Lists(
         os.path.join(os.path.abspath(plan.data), ""),
-        *(str(plan.folder / name) for name in ("train.txt", "val.txt")),
-        classes=len(images.classes),
+        str(plan.folder / "train.txt"),
+        str(plan.folder / "val.txt"),
     )
     sources = read_folders(train, lists, channels, usual_size(train, shape), str(train_net))
     epoch, tests = _batches(plan, sources, images)

@@ -1,4 +1,4 @@
-"""Models: folders with a net, its readme and its weights, in models/ or as they came with pcaffe."""
+"""Models: folders with a net, its readme and its weights, here or as they came with pcaffe."""
 
 from __future__ import annotations
 

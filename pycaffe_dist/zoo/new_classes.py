@@ -18,12 +18,11 @@ _FASTER = 10
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists of images below ``root`` for training and for tests, and the number of classes."""
+    """The files of lists of images below ``root``, for training and for tests."""
 
     root: str
     train: str
     val: str
-    classes: int
 
 
 def classifiers(net: caffe_pb2.NetParameter, place: str) -> list[str]:

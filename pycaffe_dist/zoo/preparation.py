@@ -14,6 +14,7 @@ from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import logger
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.schema.binary import blob_to_array, read_blob
+from pycaffe_dist.zoo.means import mean_instead
 from pycaffe_dist.zoo.models import Model
 
 # Caffe resizes images to 256 for crops of 224 and 227: steps of 8 and of 7.
@@ -68,9 +69,7 @@ def prepare(
         raise UsageError(f"the mean has {values.shape[0]} channel(s), the net's input {channels}")
     size = values.shape[1:] if values.shape[1] > 1 else _size(layer, crop)
     if size[0] < height or size[1] < width:
-        raise UsageError(
-            f"the mean is {size[0]}x{size[1]}, smaller than the input {height}x{width}"
-        )
+        raise UsageError(f"the mean is {size[0]}x{size[1]}, less than the input, {height}x{width}")
     factor = param.scale if scale is None else scale
     return Preparation(channels, (size[0], size[1]), crop, values, factor)
 
