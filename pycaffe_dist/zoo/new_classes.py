@@ -53,6 +53,11 @@ def renew(net: caffe_pb2.NetParameter, names: list[str], suffix: str, classes: i
 
     They learn faster than the other layers.  Accuracies among as many classes as there are go.
     """
+    others = [layer for layer in net.layer if layer.name not in names]
+    usual: dict[int, float] = {}  # the learning rates of other layers' weights and biases
+    for layer in others:
+        for number, param in enumerate(layer.param):
+            usual[number] = max(usual.get(number, 0.0), param.lr_mult)
     renamed: dict[str, str] = {}
     for layer in net.layer:
         for blobs in (layer.bottom, layer.top):
@@ -66,9 +71,9 @@ def renew(net: caffe_pb2.NetParameter, names: list[str], suffix: str, classes: i
         options = getattr(layer, _OUTPUTS[layer.type])
         options.num_output = classes
         while len(layer.param) < 1 + options.bias_term:
-            layer.param.add(lr_mult=1)
-        for param in layer.param:
-            param.lr_mult *= _FASTER
+            layer.param.add()
+        for number, param in enumerate(layer.param):
+            param.lr_mult = _FASTER * usual.get(number, 1.0)
     for layer in [layer for layer in net.layer if layer.type == "Accuracy"]:
         if layer.accuracy_param.top_k >= classes:
             net.layer.remove(layer)
