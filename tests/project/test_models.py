@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pycaffe_dist.net.rules import with_state
 from pycaffe_dist.net.summary import summarize
 from pycaffe_dist.reports.sources import without_sources
 from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.zoo.models import Model
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "models"
@@ -66,6 +68,10 @@ def _net(path: str) -> Net:
 def test_numbers_of_learned_parameters(path, learned):
     net = _net(path)
     assert sum(row.learned for row in summarize(net).layers) == learned
+    size = int(Model((MODELS / path).parent).facts.get("size", 0))
+    if size and path != "bvlc_googlenet/deploy.prototxt":  # which lacks two classifiers
+        stored = 4 * sum(blob.count for layer in net.layers for blob in layer.blobs)
+        assert stored < size < 1.01 * stored
     net.close()
 
 
@@ -109,6 +115,21 @@ def test_layers_have_their_published_names(path, names):
     places = [layers.index(name) for name in names.split()]
     assert len(layers) == len(set(layers)) or "train" in path
     assert places[0] < places[-1]
+
+
+@pytest.mark.parametrize("folder", sorted(MODELS.iterdir()), ids=lambda path: path.name)
+def test_readmes_say_where_weights_are(folder):
+    facts = Model(folder).facts
+    assert facts["name"] and facts["license"]
+    if "caffemodel_url" not in facts:
+        assert "caffemodel" not in facts and "size" not in facts
+        return
+    assert facts["caffemodel"].endswith(".caffemodel")
+    assert facts["caffemodel"] in facts["caffemodel_url"]
+    lengths = {"sha1": 40, "sha256": 64}
+    (kind,) = facts.keys() & lengths.keys()
+    assert re.fullmatch(f"[0-9a-f]{{{lengths[kind]}}}", facts[kind])
+    assert Model(folder).deploy_net
 
 
 @pytest.mark.parametrize("path", [str(p.relative_to(MODELS)) for p in ALL])
