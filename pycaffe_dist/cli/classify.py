@@ -7,10 +7,9 @@ it.  Size, mean and scale are those with which the model was tested.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable
 
-from pycaffe_dist.cli.flags import FlagParser, add_flag
+from pycaffe_dist.cli.flags import FlagParser, add_flag, add_json_flag
 from pycaffe_dist.errors import UsageError
 
 _CROPS = {"auto": None, "1": False, "10": True}
@@ -30,7 +29,7 @@ def add_model_flags(parser: FlagParser) -> None:
         parser, "scale", float, metavar="X", help="multiplies the inputs (default: as in training)"
     )
     add_flag(parser, "gpu", int, default=-1, metavar="ID", help="compute on this GPU")
-    add_flag(parser, "json", bool, help="print JSON")
+    add_json_flag(parser)
 
 
 def add_flags(parser: FlagParser) -> None:
@@ -58,7 +57,9 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"flag --top needs 1 or more, not {options.top}")
     from pathlib import Path
 
-    from pycaffe_dist.zoo.classifying import Classifier
+    from pycaffe_dist.cli.progress import Counter
+    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.zoo.classifying import AllClassified, Classified, Classifier
     from pycaffe_dist.zoo.models import find
 
     model = find(options.model)
@@ -73,15 +74,12 @@ def run(options: argparse.Namespace) -> int:
         options.scale,
         _CROPS[options.crops],
     )
-    found = zip(paths, classifier.classify(paths, options.top))
-    if options.json:
-        rows = [{"image": path, "classes": [vars(one) for one in best]} for path, best in found]
-        print(json.dumps(rows, indent=2))
-        return 0
-    for path, best in found:
-        print(path)
-        for one in best:
-            print(f"  {one.score:.4f}  {one.index:>4}  {one.label}".rstrip())
+    with Counter(len(paths), "images") as counter:
+        best = []
+        for path, classes in zip(paths, classifier.classify(paths, options.top)):
+            best.append(Classified(path, classes))
+            counter.update()
+    show(AllClassified(best), options.json)
     return 0
 
 

@@ -7,14 +7,15 @@ A net that ends in a DetectionOutput (SSD) finds the boxes itself.  A net that c
 from __future__ import annotations
 
 import argparse
-import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pycaffe_dist.cli.classify import add_model_flags, files_of, use_device
 from pycaffe_dist.cli.flags import FlagParser, add_flag
 from pycaffe_dist.errors import UsageError
 
 if TYPE_CHECKING:
+    from pycaffe_dist.zoo.detecting import Box
     from pycaffe_dist.zoo.models import Model
 
 
@@ -37,46 +38,44 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("need a model to detect with: --model=NAME (see pcaffe models)")
     if bool(options.images) == bool(options.windows):
         raise UsageError("give images, or a list of windows with --windows=FILE")
+    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.zoo.detecting import AllDetected, Detected
     from pycaffe_dist.zoo.models import find
 
     model = find(options.model)
     weights = options.weights or str(model.required_weights())
     find_in = _windows if options.windows else _boxes
-    rows = find_in(options, model, weights)
-    if options.json:
-        print(json.dumps(rows, indent=2))
-        return 0
-    for row in rows:
-        print(row["image"])
-        for box in row["boxes"]:
-            edges = " ".join(f"{box[edge]:.0f}" for edge in ("xmin", "ymin", "xmax", "ymax"))
-            print(f"  {box['score']:.4f}  {box['index']:>4}  {edges}  {box['label']}".rstrip())
+    found = [Detected(path, boxes) for path, boxes in find_in(options, model, weights)]
+    show(AllDetected(found), options.json)
     return 0
 
 
-def _boxes(options: argparse.Namespace, model: Model, weights: str) -> list[dict[str, Any]]:
-    """Return the boxes that a net finds in each image."""
+def _boxes(
+    options: argparse.Namespace, model: Model, weights: str
+) -> Iterator[tuple[str, list[Box]]]:
+    """Yield each image file and the boxes that a net finds in it."""
+    from pycaffe_dist.cli.progress import Counter
     from pycaffe_dist.zoo.detecting import BoxFinder
 
     paths = files_of(options.images)
     use_device(options.gpu)
     finder = BoxFinder(model, weights, options.label_map, options.mean, options.scale)
-    found = zip(paths, finder.find(paths, options.threshold))
-    return [{"image": path, "boxes": [vars(box) for box in boxes]} for path, boxes in found]
+    with Counter(len(paths), "images") as counter:
+        for path, boxes in zip(paths, finder.find(paths, options.threshold)):
+            yield path, boxes
+            counter.update()
 
 
-def _windows(options: argparse.Namespace, model: Model, weights: str) -> list[dict[str, Any]]:
-    """Return the best class of each window, if its score is high enough, by image."""
+def _windows(
+    options: argparse.Namespace, model: Model, weights: str
+) -> Iterator[tuple[str, list[Box]]]:
+    """Yield each image file and the best classes of its windows whose scores are high enough."""
     from pathlib import Path
 
     from pycaffe_dist.zoo.detecting import classify_windows, read_windows
 
     windows = read_windows(Path(options.windows))
     use_device(options.gpu)
-    found = classify_windows(
-        model, weights, windows, options.context_pad, options.mean, options.scale
-    )
-    return [
-        {"image": path, "boxes": [vars(box) for box in boxes if box.score >= options.threshold]}
-        for path, boxes in found
-    ]
+    wanted = options.context_pad, options.mean, options.scale
+    for path, boxes in classify_windows(model, weights, windows, *wanted):
+        yield path, [box for box in boxes if box.score >= options.threshold]

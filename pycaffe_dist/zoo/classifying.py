@@ -30,6 +30,29 @@ class Score:
     score: float
 
 
+@dataclass(frozen=True)
+class Classified:
+    """The best classes of an image file."""
+
+    image: str
+    classes: list[Score]
+
+
+@dataclass(frozen=True)
+class AllClassified:
+    """The best classes of image files."""
+
+    images: list[Classified]
+
+    def table(self) -> str:
+        """Return a line for each image, and one for each of its classes: score, number, name."""
+        lines = []
+        for one in self.images:
+            lines.append(one.image)
+            lines += [f"  {s.score:.4f}  {s.index:>4}  {s.label}".rstrip() for s in one.classes]
+        return "\n".join(lines)
+
+
 class Classifier:
     """Classifies images with a model; see `prepare` for ``mean`` and ``scale``.
 

@@ -37,6 +37,32 @@ class Box:
     xmax: float
     ymax: float
 
+    def __str__(self) -> str:
+        edges = f"{self.xmin:.0f} {self.ymin:.0f} {self.xmax:.0f} {self.ymax:.0f}"
+        return f"{self.score:.4f}  {self.index:>4}  {edges}  {self.label}".rstrip()
+
+
+@dataclass(frozen=True)
+class Detected:
+    """The objects in an image file."""
+
+    image: str
+    boxes: list[Box]
+
+
+@dataclass(frozen=True)
+class AllDetected:
+    """The objects in image files."""
+
+    images: list[Detected]
+
+    def table(self) -> str:
+        """Return a line for each image, and one for each box: score, class, edges, name."""
+        lines = []
+        for one in self.images:
+            lines += [one.image, *(f"  {box}" for box in one.boxes)]
+        return "\n".join(lines)
+
 
 def read_windows(path: Path) -> list[tuple[str, list[list[int]]]]:
     """Return pairs of file name and windows (ymin, xmin, ymax, xmax) of a .csv; raises UsageError.

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tqdm import tqdm
-
 import pycaffe_dist
 from pycaffe_dist.errors import DataError
-from pycaffe_dist.log import logger
+from pycaffe_dist.log import logger, status
 
 _CHUNK = 1 << 20
+_MB = 1e6
+# Seconds between two texts of how far a download has come.
+_INTERVAL = 0.5
 _TIMEOUT_SECONDS = 30
 _PARTIAL, _RANGE_NOT_SATISFIABLE = 206, 416
 
@@ -107,19 +109,16 @@ def _open(url: str, done: int) -> http.client.HTTPResponse:
 
 
 def _copy(response: http.client.HTTPResponse, file: BinaryIO, begin: int, total: int) -> int:
-    count = 0
-    with tqdm(
-        total=total or None,
-        initial=begin,
-        unit="B",
-        unit_scale=True,
-        disable=None,
-        leave=False,
-    ) as bar:
+    count, due = 0, time.monotonic()
+    try:
         while data := response.read(_CHUNK):
             file.write(data)
             count += len(data)
-            bar.update(len(data))
+            if time.monotonic() >= due:
+                due = time.monotonic() + _INTERVAL
+                status(f"{(begin + count) / _MB:.0f}/{total / _MB:.0f} MB")
+    finally:
+        status("")
     return count
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 import pycaffe_dist
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.schema.reading import read_lines
+from pycaffe_dist.table import aligned
 
 _PACKAGE = Path(pycaffe_dist.__file__).parent
 # The folder of all models, beside the current folder's files as in the repository.
 HERE = Path("models")
 _FENCE = "---"
+_MB = 1e6
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,45 @@ class Model:
     def _first(self, *stems: str) -> Path | None:
         files = (self.folder / f"{stem}.prototxt" for stem in stems)
         return next((file for file in files if file.is_file()), None)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A model: its name, folder, weights if they are there, and the facts in its readme."""
+
+    name: str
+    folder: str
+    weights: str | None
+    published: dict[str, str]
+
+
+@dataclass(frozen=True)
+class List:
+    """All models."""
+
+    models: list[Listed]
+
+    def table(self) -> str:
+        """Return a line for each model: whether its weights are here, their size, what it is."""
+        rows = [("model", "weights", "published", "what it is")]
+        for model in self.models:
+            size = int(model.published.get("size", 0)) / _MB
+            published = "yes" if "caffemodel_url" in model.published else "-"
+            title = model.published.get("name", "")
+            here = "here" if model.weights else "-"
+            rows.append((model.name, here, f"{size:.0f} MB" if size else published, title))
+        return aligned(rows, left=(0, 1, 3))
+
+
+def listed() -> List:
+    """Return the models that came with pcaffe and those in models/."""
+    models = [find(name) for name in names()]
+    return List(
+        [
+            Listed(one.name, str(one.folder), str(one.weights() or "") or None, one.facts)
+            for one in models
+        ]
+    )
 
 
 def shipped(kind: str) -> Path:

@@ -90,7 +90,7 @@ def test_the_wheel_brings_models_and_data_scripts(built, tmp_path):
         return done.stdout
 
     pcaffe = sys.executable, "-m", "pycaffe_dist"
-    rows = json.loads(run(*pcaffe, "models", "--json"))
+    rows = json.loads(run(*pcaffe, "models", "--json"))["models"]
     assert {row["name"] for row in rows} == {path.name for path in (ROOT / "models").iterdir()}
     assert all(row["folder"].startswith(str(packages)) for row in rows)
     assert run(*pcaffe, "models", "copy", "hdf5_classification").split() == [

@@ -79,7 +79,7 @@ FLAGS = "--model=ssd", "--mean=90,100,110", "--scale=0.01"
 def test_boxes_are_those_of_the_net(ssd, capsys):
     args = ["detect", "images", *FLAGS, "--label_map=ssd/map.prototxt"]
     assert cli.main([*args, "--threshold=0", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["images"]
     assert [row["image"] for row in rows] == ["images/a.png", "images/b.png"]
     for row in rows:
         found = [
@@ -113,7 +113,7 @@ def test_windows_are_classified_as_by_pycaffe(tmp_path, monkeypatch, capsys):
     Path("w.csv").write_text("\n".join(["ymin,xmin,ymax,xmax,filename", *lines]))
     args = ["detect", "--windows=w.csv", "--model=small", "--context_pad=2", "--json"]
     assert cli.main([*args, "--threshold=0"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["images"]
     detector = caffe.Detector(
         "small/deploy.prototxt",
         str(weights),

@@ -85,7 +85,7 @@ def test_training_starts_and_the_result_classifies(here, capsys):
     args = ["classify", *paths, "--model=finetune_photos", "--json"]
     for crops in ("1", "10"):
         assert cli.main([*args, f"--crops={crops}"]) == 0
-        rows = json.loads(capsys.readouterr().out)
+        rows = json.loads(capsys.readouterr().out)["images"]
         assert [row["image"] for row in rows] == paths
         best = [row["classes"][0] for row in rows]
         assert all(CLASSES[one["index"]] == one["label"] for one in best)
