@@ -10,6 +10,14 @@ from pycaffe_dist.errors import UsageError
 UNITS = ("record", "batch")
 
 
+def share(batch_size: int, rank: int, ranks: int) -> int:
+    """Return the records of a rank in a batch that the ranks share: each has as many, or one more.
+
+    It is the number of the records r, r+P, … below ``batch_size``.
+    """
+    return len(range(rank, batch_size, ranks))
+
+
 def partition_name(path: str, rank: int) -> str:
     """Return the name of a rank's own part of the data set ``path``."""
     return f"{path.rstrip('/')}_{rank}"
@@ -24,13 +32,15 @@ class Shard:
     ``unit="batch"``: rank r reads whole batches r, r+P, r+2P, … (tests that are spread over ranks).
     Both also hold across the end of the data set, even if P does not divide its length.  Counting
     starts at record ``origin``: a run that continues with another number of ranks distributes the
-    remaining records anew.
+    remaining records anew.  ``together`` is the size of all ranks' batches, if these differ: rank r
+    then has a `share` of it (``unit="record"`` only).
     """
 
     rank: int = 0
     size: int = 1
     unit: str = "record"
     origin: int = 0
+    together: int = 0
 
     def __post_init__(self):
         if not 0 <= self.rank < self.size:
@@ -46,7 +56,18 @@ class Shard:
     @property
     def contiguous(self) -> bool:
         """Whether a rank's next batch begins one step after the end of its last one."""
-        return self.unit == "record" or self.size == 1
+        return (self.unit == "record" and not self.together) or self.size == 1
+
+    def total(self, batch_size: int) -> int:
+        """Return the number of records in one batch of every rank; this rank's is given."""
+        return self.together or batch_size * self.size
+
+    @property
+    def weight(self) -> float:
+        """What a mean over this rank's batch counts in the mean over ranks: 1 for equal batches."""
+        if not self.together:
+            return 1.0
+        return share(self.together, self.rank, self.size) * self.size / self.together
 
     def alone(self) -> Shard:
         """Return the shard of a rank with its own data set that continues at this place."""
@@ -55,7 +76,7 @@ class Shard:
     def first_record(self, batch: int, batch_size: int) -> int:
         """Return the stream index of the first record of this rank's batch number ``batch``."""
         if self.unit == "record":
-            return self.origin + batch * batch_size * self.size + self.rank
+            return self.origin + batch * self.total(batch_size) + self.rank
         return self.origin + (batch * self.size + self.rank) * batch_size
 
 
@@ -86,7 +107,8 @@ def continued(shard: Shard, batch_size: int, places: Sequence[Place]) -> tuple[S
     the rank continues with exactly its own next batch; else the ranks share the records from the
     first unread one on.
     """
-    if len(places) == shard.size and places[shard.rank].batch_size == batch_size:
+    together = sum(place.batch_size for place in places)
+    if len(places) == shard.size and together == shard.total(batch_size):
         mine = places[shard.rank]
         return replace(shard, origin=mine.origin), mine.batch
     return replace(shard, origin=min(place.next_record for place in places)), 0

@@ -76,6 +76,7 @@ class Net:
         self.debug_info: bool = filtered.debug_info
         # The factor on all gradients of backward: see solvers.loss_scale.
         self.loss_scale = 1.0
+        self.shard = shard
         context = LayerContext(phase=self.phase, dtype=np.dtype(dtype), seed=seed, shard=shard)
         self.rank_mean = context.rank_mean
         where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}

@@ -31,7 +31,8 @@ class Display:
 
     def show(self, state: TrainState, net: Net, cluster: Cluster, engine: Engine) -> None:
         """Log the current iteration; only rank 0 waits for the others."""
-        values = np.concatenate([[state.losses.mean], testing.read_outputs(net)])
+        outputs = net.shard.weight * testing.read_outputs(net)
+        values = np.concatenate([[state.losses.mean], outputs])
         means = cluster.mean_on_rank_0(values)
         if means is None:
             return
@@ -53,6 +54,6 @@ class Display:
 
     def show_last(self, state: TrainState, net: Net, cluster: Cluster) -> None:
         """Run forward once more after the last iteration, and log the loss."""
-        state.losses.recent.append(net.forward())
+        state.losses.recent.append(net.forward() * net.shard.weight)
         loss = float(cluster.mean(np.array([state.losses.mean]))[0])
         logger.info("Iteration %d, loss = %s", state.iteration, fmt(loss))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from pycaffe_dist.comm.cluster import Cluster
-from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.data.partition import Shard, share
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.layers import Layer, LayerContext, layer_class, layer_types
 from pycaffe_dist.log import logger
@@ -95,10 +95,9 @@ def make_train_net(
     ``output_folder``, if there is one.
     """
     logger.info("Creating training net from %s", spec.origin)
-    if divide:
-        divide_batches(spec.param, cluster.size)
+    together = divide_batches(spec.param, cluster.rank, cluster.size) if divide else 0
     redirect_outputs(spec.param, output_folder)
-    shard = Shard(cluster.rank, cluster.size, "record")
+    shard = Shard(cluster.rank, cluster.size, "record", together=together)
     net = Net(spec.param, shard=shard, places=spec.places, keep_diffs=keep_diffs, **options)
     log_layers(net)
     return net
@@ -175,30 +174,32 @@ def _generic(solver: caffe_pb2.SolverParameter, count: int) -> Iterator[NetDefin
             yield _from_file(solver.net, "net file")
 
 
-def divide_batches(param: caffe_pb2.NetParameter, ranks: int) -> None:
-    """Divide the batch size of every data layer that the net's state keeps by ``ranks``, in place.
+def divide_batches(param: caffe_pb2.NetParameter, rank: int, ranks: int) -> int:
+    """Set the batch size of every data layer that the net's state keeps to a rank's share of it.
 
-    Raises UsageError for a batch size that the ranks cannot share evenly.
+    Returns 0 if all ranks have the same shares, else the batch size that they have together.
+    Raises UsageError for a batch size with fewer samples than ranks, and for different ones that
+    are not divided evenly.
     """
-    for layer in [param.layer[number] for number in kept_layers(param, log=False)]:
-        for field, value in layer.ListFields():
-            if not field.name.endswith("data_param"):
-                continue
-            if not value.DESCRIPTOR.fields_by_name.get("batch_size"):
-                continue
-            if value.batch_size % ranks:
-                raise UsageError(
-                    f"layer '{layer.name}': a global batch of {value.batch_size} cannot be "
-                    f"divided by {ranks} ranks"
-                )
-            value.batch_size //= ranks
-
-
-def redirect_outputs(param: caffe_pb2.NetParameter, folder: str) -> None:
-    """Let the layers that write files write them to ``folder``, unless that is empty, in place."""
-    for layer in param.layer if folder else ():
-        if layer.hdf5_output_param.file_name:
-            layer.hdf5_output_param.file_name = f"{folder}/{layer.name.replace('/', '_')}.h5"
-        save = layer.detection_output_param.save_output_param
-        if save.output_directory:
-            save.output_directory = folder
+    divided = [
+        (layer.name, value)
+        for layer in [param.layer[number] for number in kept_layers(param, log=False)]
+        for field, value in layer.ListFields()
+        if field.name.endswith("data_param") and "batch_size" in value.DESCRIPTOR.fields_by_name
+    ]
+    sizes = {value.batch_size for _, value in divided}
+    is_uneven = any(size % ranks for size in sizes)
+    for name, value in divided:
+        if value.batch_size < ranks and is_uneven:
+            raise UsageError(
+                f"layer '{name}': a global batch of {value.batch_size} leaves some of {ranks} "
+                "ranks without a sample"
+            )
+        if is_uneven and len(sizes) > 1:
+            raise UsageError(
+                f"layer '{name}': global batches of {' and '.join(map(str, sorted(sizes)))} cannot "
+                f"be divided by {ranks} ranks: take one size for all layers, or multiples of "
+                f"{ranks}"
+            )
+        value.batch_size = share(value.batch_size, rank, ranks)
+    return sizes.pop() if is_uneven else 0

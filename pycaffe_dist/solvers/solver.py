@@ -140,7 +140,12 @@ class Solver:
     @property
     def effective_batch(self) -> int:
         """The samples of one iteration on all ranks together."""
-        return self.batch_size * self.cluster.size * self.param.iter_size
+        return self.net.shard.total(self.batch_size) * self.param.iter_size
+
+    def _rank_mean(self) -> Callable[[float], float] | None:
+        """Return what gives losses their divisor: times the weight that the loss will have."""
+        mean, weight = self.engine.mean, self.net.shard.weight
+        return mean if mean is None or weight == 1 else lambda value: weight * mean(value)
 
     def load_weights(self, paths: Iterable[str]) -> None:
         """Copy weights from one or more files into the train and test nets, as for fine-tuning.
@@ -285,13 +290,13 @@ class Solver:
         """Accumulate the gradient of iter_size batches; keep this rank's mean loss."""
         passes = self.param.iter_size
         loss = 0.0
-        if self.state.loss_scale is not None:
-            self.net.loss_scale = self.state.loss_scale.value
+        scale = self.state.loss_scale
+        self.net.loss_scale = (scale.value if scale else 1.0) * self.net.shard.weight
         # A GPU is given all of backward to do before the host waits for the loss.
         wait_first = not self.device.is_gpu or self.engine.updates_some
         for number in range(passes):
             last = number == passes - 1
-            with self.net.rank_mean.over(self.engine.mean):
+            with self.net.rank_mean.over(self._rank_mean()):
                 pending = self.net.start_forward(before_layer=self._updates.before_layer)
             if wait_first:
                 loss = self._take_loss(loss + pending.value(), passes if last else 0)
@@ -306,7 +311,7 @@ class Solver:
         """Check and return a loss; keep it if it is the sum over all ``passes``."""
         self.state.losses.check(loss, self.iteration, self.net)
         if passes:
-            self.state.losses.recent.append(loss / passes)
+            self.state.losses.recent.append(loss / passes * self.net.shard.weight)
             self._begin_updates()
         return loss
 

@@ -275,7 +275,13 @@ def _log_ranks(cluster: Cluster, solver: Solver, divided: bool) -> None:
             *(cluster.local_size, cluster.local_cores, cluster.host),
         )
     batch = solver.batch_size
-    if batch:
+    if solver.net.shard.together:
+        logger.info(
+            "Effective batch size: %d, which %d ranks share: a gradient counts by its rank's share",
+            solver.effective_batch,
+            cluster.size,
+        )
+    elif batch:
         logger.info(
             "Effective batch size: %d = %d per rank x %d ranks x iter_size %d",
             batch * cluster.size * solver.param.iter_size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pycaffe_dist.data.partition import Shard
+from pycaffe_dist.data.partition import Place, Shard, continued, share
 from pycaffe_dist.errors import UsageError
 
 
@@ -20,6 +20,25 @@ def test_record_shards_together_give_one_large_batch(ranks):
             r for rank in range(ranks) for r in _records(Shard(rank, ranks), batch, 5)
         )
         assert together == _records(Shard(), batch, 5 * ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_ranks_share_a_batch_that_they_cannot_divide(ranks):
+    shards = [Shard(rank, ranks, together=7) for rank in range(ranks)]
+    for batch in range(4):
+        shared = [_records(s, batch, share(7, s.rank, ranks)) for s in shards]
+        assert sorted(sum(shared, [])) == _records(Shard(), batch, 7)
+    assert sum(shard.weight for shard in shards) == pytest.approx(ranks)
+
+
+def test_a_run_goes_on_with_other_shares_at_the_first_unread_record():
+    shares = [share(7, rank, 3) for rank in range(3)]
+    three = [Shard(rank, 3, together=7) for rank in range(3)]
+    places = [Place.of(shard, 4, size) for shard, size in zip(three, shares)]
+    assert {place.next_record for place in places} == {28}
+    assert continued(three[1], shares[1], places) == (three[1], 4)
+    assert continued(Shard(1, 2, together=7), 3, places) == (Shard(1, 2, origin=28, together=7), 0)
+    assert continued(Shard(1, 3, together=8), 3, places)[0].origin == 28
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

@@ -161,6 +161,19 @@ def test_iter_size_and_a_global_batch(folder):
     assert_equal(two, one)
 
 
+@pytest.mark.parametrize("ignored", ["", "loss_param { ignore_label: 3 }"])
+def test_ranks_that_cannot_divide_the_batch_have_shares(folder, ignored):
+    """Also if losses are divided by the number of labels of all ranks."""
+    net = SHARED.replace("top: 'loss'", f"top: 'loss' {ignored}")
+    one, *several = (
+        train(folder, f"shares{ranks}", net, ranks, 2 * BATCH + 1, "--global_batch")
+        for ranks in (1, 2, 3, 4)
+    )
+    for found in several:
+        assert_equal(found, one, elementwise=True)
+    assert "Effective batch size: 25, which 4 ranks share" in several[-1][2]
+
+
 def test_a_timeline_shows_all_ranks_on_one_clock(folder):
     train(folder, "timed", LENET, 2, BATCH, f"--timeline={folder / 'timeline.json'}")
     events = json.loads((folder / "timeline.json").read_text())["traceEvents"]

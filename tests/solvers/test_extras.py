@@ -117,11 +117,26 @@ def test_an_interrupted_test_starts_again_when_resumed(tmp_path):
         assert mine.state() == theirs.state()
 
 
-def test_a_global_batch_divides_the_train_nets_batches():
+def test_ranks_have_shares_of_a_global_batch():
     layer = 'layer { name: "%s" type: "Data" include { phase: %s } data_param { batch_size: %d } }'
     both = layer % ("a", "TRAIN", 64) + layer % ("b", "TEST", 50)
     param = text.parse(f"state {{ phase: TRAIN }} {both}", caffe_pb2.NetParameter())
-    divide_batches(param, 4)
+    assert divide_batches(param, 2, 4) == 0
     assert [layer.data_param.batch_size for layer in param.layer] == [16, 50]
-    with pytest.raises(UsageError, match="layer 'a': a global batch of 16 cannot be divided by 3"):
-        divide_batches(param, 3)
+    shares = []
+    for rank in range(3):
+        divided = caffe_pb2.NetParameter()
+        divided.CopyFrom(param)
+        assert divide_batches(divided, rank, 3) == 16
+        shares.append(divided.layer[0].data_param.batch_size)
+    assert shares == [6, 5, 5]
+    with pytest.raises(UsageError, match="layer 'a': a global batch of 16 leaves some of 17 ranks"):
+        divide_batches(param, 0, 17)
+
+
+def test_global_batches_with_different_shares_are_refused():
+    layer = 'layer { name: "%s" type: "Data" data_param { batch_size: %d } }'
+    both = text.parse(layer % ("a", 6) + layer % ("b", 8), caffe_pb2.NetParameter())
+    with pytest.raises(UsageError, match="layer 'a': global batches of 6 and 8 .* by 3 ranks"):
+        divide_batches(both, 0, 3)
+    assert divide_batches(both, 0, 2) == 0
