@@ -212,6 +212,13 @@ class TrainOptions:
     global_batch: bool = flag(
         False, "read the prototxt's batch sizes as those of all ranks together, not of each"
     )
+    scale_lr: int = flag(
+        0,
+        "multiply the learning rate by the number of ranks, as the batch is; in the first N "
+        "iterations the factor grows from 1 to that (alone: in 500)",
+        metavar="N",
+        alone="500",
+    )
     seed: int | None = flag(
         None,
         "make the run repeatable, as random_seed in the solver does; on several ranks name an "

@@ -67,6 +67,11 @@ def start(
     ``prepare`` is as in `trainer.train`.  Raises PcaffeError.
     """
     require_exchange(options, TrainOptions)
+    if wanted.scale_lr and wanted.global_batch:
+        raise UsageError(
+            "--scale_lr is for a batch that grows with the number of ranks; with --global_batch it "
+            "does not: give one of the two"
+        )
     set_options(settings_of(options, ReadingOptions))
     from pycaffe_dist.cli.progress import Progress
     from pycaffe_dist.training.signals import SignalActions

@@ -24,12 +24,15 @@ class LearningRate:
     """The learning rate over the iterations of one run.
 
     ``current_step`` is what a solver state keeps for the step, multistep and plateau policies.
-    Not in Caffe: plateau, multifixed, cosine, onecycle, min_lr and warm-up.  Raises UsageError for
-    an unknown policy or a field out of range.
+    All rates are multiplied by a factor that grows from 1 to ``factor`` in the first ``gradually``
+    iterations (Goyal et al., Accurate, Large Minibatch SGD, 2017).  Not in Caffe: this, plateau,
+    multifixed, cosine, onecycle, min_lr and warm-up.  Raises UsageError for an unknown policy or a
+    field out of range.
     """
 
-    def __init__(self, param: SolverParameter):
+    def __init__(self, param: SolverParameter, factor: float = 1.0, gradually: int = 0):
         self._param = param
+        self._factor, self._gradually = factor, gradually
         self.current_step = 0
         self._least_loss = math.inf
         self._least_at = 0  # the iteration of the least loss, or of the drop after it
@@ -84,11 +87,16 @@ class LearningRate:
         if loss < self._least_loss:
             self._least_loss, self._least_at = loss, iteration
         param = self._param
-        rate = max(self._rate(iteration), param.min_lr)
+        rate = self._multiplier(iteration) * max(self._rate(iteration), param.min_lr)
         if iteration >= param.warmup_iter:
             return rate
         done = (iteration / param.warmup_iter) ** _WARMUP_POWERS[param.warmup_type]
         return param.warmup_start_lr + (rate - param.warmup_start_lr) * done
+
+    def _multiplier(self, iteration: int) -> float:
+        if iteration >= self._gradually:
+            return self._factor
+        return 1.0 + (self._factor - 1.0) * iteration / self._gradually
 
     def state(self) -> dict[str, Any]:
         """Return what the next rates depend on beside the iteration, for JSON."""

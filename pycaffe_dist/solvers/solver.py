@@ -42,7 +42,9 @@ class Solver:
 
     ``engine`` combines gradients across ranks; ``dtype`` is the nets' type of data; nets and
     updates run on ``device``, by default the current one.  With ``divide_batches`` the prototxt's
-    batch sizes count for all ranks together.  The newest ``keep`` snapshots stay (0: all).
+    batch sizes count for all ranks together.  With ``scale_rate`` learning rates are multiplied by
+    the number of ranks, from that iteration on, and before it by less.  The newest ``keep``
+    snapshots stay (0: all).
     A loss that is NaN or infinite ends the run, unless ``stop_at_nan`` is False.  ``keep_diffs``
     lets the train net's diffs be read after backward, at the price of memory (see `Net`).  Layers
     write their files to ``output_folder``, if that is not empty.
@@ -59,6 +61,7 @@ class Solver:
         engine: Engine | None = None,
         dtype: Any = np.float32,
         divide_batches: bool = False,
+        scale_rate: int = 0,
         keep: int = 0,
         stop_at_nan: bool = True,
         keep_diffs: bool = False,
@@ -72,7 +75,8 @@ class Solver:
         self.engine = engine or LocalEngine()
         self.device = device or devices.current()
         check_fields(param)
-        learning_rate, _ = LearningRate(param), method_class(param.type)
+        factor = self.cluster.size if scale_rate else 1
+        learning_rate, _ = LearningRate(param, factor, scale_rate), method_class(param.type)
         train, tests = nets.train_net(param), nets.test_nets(param)
         nets.check_files(param, [train, *tests], self.cluster)
         if (param.snapshot or param.best_output) and self.cluster.rank == 0:

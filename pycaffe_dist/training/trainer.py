@@ -129,6 +129,7 @@ def _solver_for(
         exchange=options.exchange,
         settings=options.gradients,
         divide_batches=options.global_batch,
+        scale_rate=options.scale_lr,
         keep=options.keep,
         stop_at_nan=options.stop_at_nan,
         output_folder=folder,
@@ -145,7 +146,7 @@ def _run(
     callbacks: Sequence[Callback],
 ) -> None:
     """Resume if there is a ``snapshot``, and train to the end."""
-    _log_ranks(cluster, solver, options.global_batch)
+    _log_ranks(cluster, solver, options)
     if snapshot:
         logger.info("Resuming from %s", snapshot)
         solver.restore(snapshot)
@@ -179,6 +180,7 @@ def make_solver(
     exchange: str = TrainOptions.exchange,
     settings: ExchangeSettings = ExchangeSettings(),  # noqa: B008 (frozen)
     divide_batches: bool = False,
+    scale_rate: int = 0,
     keep: int = 0,
     stop_at_nan: bool = True,
     keep_diffs: bool = False,
@@ -206,6 +208,7 @@ def make_solver(
         cluster=cluster,
         engine=engine,
         divide_batches=divide_batches,
+        scale_rate=scale_rate,
         keep=keep,
         stop_at_nan=stop_at_nan,
         keep_diffs=keep_diffs,
@@ -256,7 +259,7 @@ def _solver_param(options: TrainOptions) -> caffe_pb2.SolverParameter:
     return param
 
 
-def _log_ranks(cluster: Cluster, solver: Solver, divided: bool) -> None:
+def _log_ranks(cluster: Cluster, solver: Solver, options: TrainOptions) -> None:
     """Log the number of ranks and of samples per iteration, and what may surprise about them."""
     if cluster.size == 1:
         return
@@ -289,9 +292,14 @@ def _log_ranks(cluster: Cluster, solver: Solver, divided: bool) -> None:
             cluster.size,
             solver.param.iter_size,
         )
-        if not divided:
+        if options.scale_lr:
+            logger.info(
+                "Learning rates are %d times the solver's, as the batch is, from iteration %d on",
+                *(cluster.size, options.scale_lr),
+            )
+        elif not options.global_batch:
             logger.info(
                 "This is %d times the solver's batch, and base_lr is still %s: raise that, up to "
-                "as many times (with warmup_iter), or keep the batch with --global_batch",
+                "as many times (--scale_lr), or keep the batch with --global_batch",
                 *(cluster.size, fmt(solver.param.base_lr)),
             )

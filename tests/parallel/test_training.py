@@ -154,6 +154,21 @@ def test_with_clipping_and_naive_the_log_says_why_no_exchange_overlaps_forward(f
     assert "clip_gradients needs them all" in clipped[2]
 
 
+def test_the_learning_rate_grows_with_the_number_of_ranks(folder):
+    flags = "--scale_lr=10", "--exchange=allreduce"
+    shown = re.compile(r"Iteration (\d+), lr = (\S+)")
+    rates = {
+        ranks: shown.findall(train(folder, "scaled", SHARED, ranks, BATCH, *flags)[2])
+        for ranks in (1, 3)
+    }
+    factors = [float(rate) / float(one) for (_, rate), (_, one) in zip(rates[3], rates[1])]
+    assert factors == pytest.approx(
+        [min(3, 1 + 0.2 * number) for number in range(ITERATIONS)], rel=1e-5
+    )
+    both = ["train", "--solver=x", "--scale_lr", "--global_batch"]
+    assert "give one of the two" in run(["pcaffe", *both], folder, expect_failure=True)
+
+
 def test_iter_size_and_a_global_batch(folder):
     """Two passes of two ranks with half a batch each equal two passes of one rank."""
     one = train(folder, "passes_one", SHARED, 1, 2 * BATCH, extra="iter_size: 2")

@@ -158,6 +158,15 @@ def test_plateau_drops_when_the_loss_has_no_new_minimum(losses, expected):
         assert again.at(iteration, loss) == pytest.approx(rate)
 
 
+def test_a_factor_is_reached_gradually():
+    param = text.parse(
+        "base_lr: 2 lr_policy: 'step' gamma: 0.5 stepsize: 5 min_lr: 0.75",
+        caffe_pb2.SolverParameter(),
+    )
+    policy = LearningRate(param, factor=3, gradually=4)
+    assert [policy.at(i) for i in (0, 1, 2, 3, 4, 5, 10)] == [2, 3, 4, 5, 6, 3, 2.25]
+
+
 @pytest.mark.parametrize(
     "fields, message",
     [
