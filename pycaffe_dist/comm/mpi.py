@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -382,29 +384,35 @@ class MPICluster(Cluster):
         sys.excepthook = self._previous_hook
         if self._peers is not None:
             self._peers.close()
-        leaving = self.communication.submit(self._leave(), "leaving", patient=self.has_servers)
-        # After losses, MPI_Finalize of Open MPI 5 may wait for ever for a rank that has ended.
-        seconds = _FINALIZE_SECONDS if self._has_changed or self._joins else None
-        try:
-            leaving.wait(seconds)
-        except RankLost:
-            pass  # the work is done
-        except TimeoutError:
-            atexit.register(os._exit, 0)
-        self.communication.close(seconds)
+        thread = self.communication
+        # MPI_Finalize of Open MPI 5 may wait for ever for a rank that has died.
+        seconds = _FINALIZE_SECONDS if self.is_elastic else None
+        with suppress(RankLost):  # the work is done
+            thread.submit(self._meet(), "leaving", patient=self.has_servers).wait()
+            try:
+                thread.call(self._finish, "MPI_Finalize").wait(seconds)
+            except TimeoutError:
+                atexit.register(_end_process)
+                seconds = 0
+        thread.close(seconds)
 
-    def _leave(self) -> Task:
+    def _meet(self) -> Task:
+        """End when all ranks have come here, and no message is under way."""
         yield Step([self._world.Ibarrier()])
         # Messages without a waiting rank (of a mean on rank 0) may arrive after the barrier's.
         while not self.communication.runs_only_one:
             yield Step([])
+
+    def _finish(self) -> None:
+        """End MPI, in its thread."""
         self.communication.end_watches()
         if self._windows is not None:
             self._windows.free()
         if self._recovery is not None:
             self._recovery.stop()
         if self._finalize:
-            self._mpi.Finalize()
+            # mpi4py's would keep all other threads of Python waiting.
+            ctypes.CDLL(self._mpi.__file__).MPI_Finalize()
 
     def _uncaught(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -412,6 +420,12 @@ class MPICluster(Cluster):
         """End the run on all ranks when this one's program ends with an exception."""
         self.abort(error)
         self._previous_hook(kind, error, trace)
+
+
+def _end_process() -> None:
+    """End this process, whose work is done, although a thread waits in MPI."""
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def library() -> str:

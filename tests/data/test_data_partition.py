@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+
 import pytest
 
 from pycaffe_dist.data.partition import Place, Shard, continued, share
@@ -27,7 +30,7 @@ def test_ranks_share_a_batch_that_they_cannot_divide(ranks):
     shards = [Shard(rank, ranks, together=7) for rank in range(ranks)]
     for batch in range(4):
         shared = [_records(s, batch, share(7, s.rank, ranks)) for s in shards]
-        assert sorted(sum(shared, [])) == _records(Shard(), batch, 7)
+        assert sorted(itertools.chain(*shared)) == _records(Shard(), batch, 7)
     assert sum(shard.weight for shard in shards) == pytest.approx(ranks)
 
 

@@ -133,6 +133,22 @@ def test_a_rank_may_be_lost_while_others_recover(folder):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_others_end_although_one_dies_in_mpi_finalize(folder, rank):
+    started = time.monotonic()
+    train(folder, "left", 3, f"{rank}:leaving:11")
+    assert time.monotonic() - started < 60
+    assert_same(folder, "whole", "left")
+
+
+@pytest.mark.long
+def test_a_rank_that_is_stopped_for_a_while_is_not_lost(folder):
+    output = train(folder, "stopped", 3, "1:pause:5", "--stall_timeout=2")
+    assert not LOST.search(output) and "has waited" in output, output[-3000:]
+    assert_same(folder, "whole", "stopped")
+
+
+@pytest.mark.long
 def test_with_too_few_ranks_it_writes_a_snapshot_and_ends(folder):
     train(folder, "few", 3, "2:backward:6", "--norespawn", "--elastic=3", status=1)
     assert_same(folder, "whole", "few", at=6)

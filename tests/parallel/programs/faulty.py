@@ -1,13 +1,15 @@
 """Usage: faulty.py pcaffe's arguments: pcaffe, of which chosen ranks die at chosen moments.
 
 FAULTS in the environment lists them as RANK:PHASE:ITERATION, separated by blanks.  A phase is a
-key of PHASES below; ranks are those that the launcher gave.
+key of PHASES below; ranks are those that the launcher gave.  In the phase "pause" a rank does not
+die, but is stopped for `PAUSE` seconds.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -33,9 +35,12 @@ PHASES: dict[str, tuple[Any, str]] = {
     "update": (Updates, "run"),
     "test": (Testing, "run"),
     "snapshot": (RunSnapshots, "write"),
+    "leaving": (Recovery, "stop"),
     "recovery": (MPICluster, "recover"),
     "error": (Net, "backward"),
+    "pause": (Net, "backward"),
 }
+PAUSE = 6
 iteration = 0
 
 
@@ -46,10 +51,25 @@ def faulty(function: Callable[..., Any], phase: str, at: int) -> Callable[..., A
         if iteration >= at:
             if phase == "error":
                 raise OSError("a broken disk")
+            if phase == "pause":
+                return pause(function, *arguments, **options)
             os.kill(os.getpid(), signal.SIGKILL)
         return function(*arguments, **options)
 
     return die_or_call
+
+
+paused = False
+
+
+def pause(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Stop this process once, and let another one wake it up; then call the function."""
+    global paused
+    if not paused:
+        paused = True
+        subprocess.Popen(["sh", "-c", f"sleep {PAUSE}; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return function(*arguments, **options)
 
 
 def count(solver: Solver) -> None:
