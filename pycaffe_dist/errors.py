@@ -100,6 +100,10 @@ class RankLost(ClusterError):
     """A rank has died, or its host does not answer; the others may go on without it."""
 
 
+class JobEnds(ClusterError):
+    """The launcher ends the job: this rank has a few seconds left."""
+
+
 # The part of letters that two words share, one of which may be the other mistyped.
 _NEAR = 0.8
 # Letters that one of them may have more.

@@ -52,6 +52,14 @@ def add_flags(parser: FlagParser) -> None:
     )
     add_flag(
         parser,
+        "failure_timeout",
+        int,
+        default=15,
+        metavar="SECONDS",
+        help="with --elastic: a host that has not answered for this long is lost (at least 5)",
+    )
+    add_flag(
+        parser,
         "mpirun_flags",
         metavar="FLAGS",
         help="more flags for mpirun, in quotes; none that redirects the ranks' output",
@@ -66,6 +74,10 @@ def run(options: argparse.Namespace) -> int:
     if not options.command:
         raise UsageError("need a command to launch: pcaffe launch -n 4 train --solver=FILE")
     require_not_negative(options, ("restarts", "elastic"))
+    if options.failure_timeout < 5:
+        raise UsageError(
+            f"--failure_timeout is at least 5 seconds, found {options.failure_timeout}"
+        )
     command = options.command
     if options.restarts and command[0] != "train":
         raise UsageError(f"only train can be restarted from a snapshot, not {command[0]}")
@@ -74,17 +86,23 @@ def run(options: argparse.Namespace) -> int:
     if options.elastic > options.n:
         raise UsageError(f"--elastic={options.elastic} is more than the {options.n} ranks of -n")
     from pycaffe_dist.launch import job, mpirun
+    from pycaffe_dist.launch.hostfile import Hosts
 
     extra = options.mpirun_flags.split()
     mpirun.check_flags(extra)
     if options.elastic:
-        extra = [*mpirun.fault_tolerance(), *extra]
+        extra = [*mpirun.fault_tolerance(options.failure_timeout), *extra]
         command += [f"--elastic={options.elastic}"]
 
-    def line(program: Sequence[str]) -> list[str]:
-        return mpirun.command(options.n, options.hostfile, extra, program)
+    hosts = None
+    if options.elastic and options.hostfile:
+        hosts = Hosts(options.hostfile, options.n, options.elastic)
 
-    return job.run(line(command), options.restarts, lambda: line(_resumed(options)))
+    def line(program: Sequence[str]) -> list[str]:
+        ranks, hostfile = (hosts.ranks, hosts.path) if hosts else (options.n, options.hostfile)
+        return mpirun.command(ranks, hostfile, extra, program)
+
+    return job.run(line(command), options.restarts, lambda: line(_resumed(options)), hosts)
 
 
 def _resumed(options: argparse.Namespace) -> list[str]:

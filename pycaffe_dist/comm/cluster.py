@@ -102,6 +102,9 @@ class Cluster(abc.ABC):
     def commit(self) -> None:  # noqa: B027 (for elastic clusters)
         """Return when all ranks have come here; raises RankLost on all of them or on none."""
 
+    def end_waiting(self) -> None:  # noqa: B027 (for elastic clusters)
+        """Let all waiting, from now on, end with `JobEnds`; a signal's handler may call it."""
+
     def recover(self) -> str:
         """After a `RankLost`, become the cluster of the ranks that are left and of new ones.
 

@@ -10,7 +10,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -39,6 +38,7 @@ _NEXT_RANK_WAITS = 0.1
 _MOST_WAITING_RANKS = 20
 _ABORT_TIMEOUT = 2.0
 _FINALIZE_SECONDS = 5.0
+_JOIN_SECONDS = 60
 
 
 class MPICluster(Cluster):
@@ -95,6 +95,11 @@ class MPICluster(Cluster):
         """
         mpi = self._mpi
         ours = not mpi.Is_initialized()
+        replaces = environment.is_replacement()
+        if replaces:
+            # A rank that dies while it starts this process leaves it waiting in MPI_Init for ever,
+            # with Python's lock: only a signal without a handler ends that.
+            signal.alarm(_JOIN_SECONDS)
         level = mpi.Init_thread(mpi.THREAD_SERIALIZED) if ours else mpi.Query_thread()
         if level < mpi.THREAD_SERIALIZED:
             names = {mpi.THREAD_SINGLE: "SINGLE", mpi.THREAD_FUNNELED: "FUNNELED"}
@@ -104,7 +109,10 @@ class MPICluster(Cluster):
             )
         parent = mpi.Comm.Get_parent()
         self._joins = parent != mpi.COMM_NULL
-        return ours, parent.Merge(high=True) if self._joins else mpi.COMM_WORLD
+        world = parent.Merge(high=True) if self._joins else mpi.COMM_WORLD
+        if replaces:
+            signal.alarm(0)
+        return ours, world
 
     def _find_place(self) -> None:
         """Find out this rank and the others' hosts; all ranks call it."""
@@ -176,6 +184,11 @@ class MPICluster(Cluster):
         self._node = self._windows = self._peers = None
         self._find_place()
         return lost
+
+    def end_waiting(self) -> None:
+        """Let all waiting, from now on, end with `JobEnds`; a signal's handler may call it."""
+        if self._recovery is not None:
+            self._recovery.job_ends = True
 
     @property
     def has_servers(self) -> bool:
@@ -385,15 +398,15 @@ class MPICluster(Cluster):
         if self._peers is not None:
             self._peers.close()
         thread = self.communication
-        # MPI_Finalize of Open MPI 5 may wait for ever for a rank that has died.
         seconds = _FINALIZE_SECONDS if self.is_elastic else None
-        with suppress(RankLost):  # the work is done
+        try:
             thread.submit(self._meet(), "leaving", patient=self.has_servers).wait()
-            try:
-                thread.call(self._finish, "MPI_Finalize").wait(seconds)
-            except TimeoutError:
-                atexit.register(_end_process)
-                seconds = 0
+            if self._has_changed or self._joins:
+                raise RankLost("MPI_Finalize of Open MPI 5 may wait for the lost for ever")
+            thread.call(self._finish, "MPI_Finalize").wait(seconds)
+        except (RankLost, TimeoutError):  # the work is done
+            atexit.register(_end_process, self._mpi)
+            seconds = 0
         thread.close(seconds)
 
     def _meet(self) -> Task:
@@ -422,9 +435,12 @@ class MPICluster(Cluster):
         self._previous_hook(kind, error, trace)
 
 
-def _end_process() -> None:
-    """End this process, whose work is done, although a thread waits in MPI."""
+def _end_process(mpi: Any) -> None:
+    """End this process, whose work is done, without MPI_Finalize."""
     sys.stdout.flush()
+    # Without it, mpirun would take this for a failure.
+    if leave := getattr(ctypes.CDLL(mpi.__file__), "PMIx_Finalize", None):
+        leave(None, 0)
     os._exit(0)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.comm.tasks import Step, Task
-from pycaffe_dist.errors import ClusterError, RankLost
+from pycaffe_dist.errors import ClusterError, JobEnds, RankLost
 from pycaffe_dist.launch import environment
 
 # Set by Open MPI's mpirun --with-ft ulfm.
@@ -73,6 +73,7 @@ class Recovery:
         self.hosts: Sequence[str] = ()
         self._former_hosts: Sequence[str] = ()
         self.has_agreed = False  # whether the last agreement that this rank asked for succeeded
+        self.job_ends = False  # set by a signal's handler
 
     def start(self, world: Any, others: Iterable[Any]) -> None:
         """Guard ``others`` by a communicator of the same ranks for this alone; in MPI's thread."""
@@ -85,7 +86,9 @@ class Recovery:
         self._alarm = world.Irecv(np.empty(1, np.uint8), self._mpi.ANY_SOURCE, _DEATH_TAG)
 
     def look(self, now: float) -> bool:
-        """Raise MPI's exception if a rank has died."""
+        """Raise MPI's exception if a rank has died, or JobEnds."""
+        if self.job_ends:
+            raise JobEnds("mpirun ends the job")
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
             self._alarm.Test()
@@ -110,11 +113,14 @@ class Recovery:
             raise RankLost("the ranks did not agree")
         self.has_agreed = True
 
-    def lost(self, error: Exception) -> RankLost | None:
+    def lost(self, error: Exception) -> ClusterError | None:
         """Return the error for all tasks after an exception of MPI; None unless a rank has died.
 
-        Then the survivors, who all come here, have a communicator of their own.
+        Then the survivors, who all come here, have a communicator of their own.  If the job ends,
+        this rank asks nobody.
         """
+        if isinstance(error, JobEnds):
+            return error
         ended = isinstance(error, RankLost)
         if not ended and not self._is_death(error):
             return None

@@ -77,6 +77,11 @@ def rank() -> int:
     return 0
 
 
+def is_replacement() -> bool:
+    """Tell whether this process takes a lost rank's place; to be asked before MPI starts."""
+    return CHANGED_RANK in os.environ
+
+
 def set_rank(rank: int) -> None:
     """Change what `rank` returns, after other ranks were lost."""
     os.environ[CHANGED_RANK] = str(rank)

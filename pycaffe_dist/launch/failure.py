@@ -72,6 +72,14 @@ def find_cause(output: str, gave_up: Sequence[str] = (), hosts: Sequence[str] = 
     return f"{rank} gave up; see its error message"
 
 
+def find_lost_host(output: str) -> str:
+    """Return the host that mpirun lost while ranks ran there; empty if there is none."""
+    for pattern in (_SURE[1][0], _NO_DAEMON):
+        if match := re.search(pattern, output):
+            return match["host"]
+    return ""
+
+
 def _search(causes: Sequence[tuple[str, str]], output: str) -> str:
     for pattern, words in causes:
         if match := re.search(pattern, output):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 from pycaffe_dist import log
 from pycaffe_dist.errors import WRONG_INPUT, ClusterError, UsageError
 from pycaffe_dist.launch import failure, messages, processes
+from pycaffe_dist.launch.hostfile import Hosts
 from pycaffe_dist.launch.mpirun import ENVIRONMENT, is_hydra
 from pycaffe_dist.launch.output import Output
 from pycaffe_dist.log import logger
@@ -30,6 +32,7 @@ _PASSED_AS = {
     signal.SIGUSR2: (signal.SIGUSR2,),
 }
 _SECONDS_TO_END = 5.0
+_SECONDS_BETWEEN_LOOKS = 1.0
 # Seconds for mpirun to end a job after a rank has given up.
 _SECONDS_AFTER_FAILURE = 15.0
 
@@ -56,6 +59,7 @@ class Job:
         self._end_timer: threading.Timer | None = None
         self.asked_to_stop = False
         self.ended_at_once = False
+        self.moves = False
 
     def __enter__(self) -> Job:
         for number in _PASSED_AS:
@@ -88,13 +92,23 @@ class Job:
             self._end()
             processes.end({self._name})
 
-    def wait(self) -> int:
+    def wait(self, hosts: Hosts | None = None) -> int:
         """Return mpirun's exit status once it and its ranks on this host have ended.
 
-        Raises ClusterError when a rank does not end.
+        When the ``hosts`` change, the job stops after a snapshot: it ``moves``.  Raises
+        ClusterError when a rank does not end.
         """
         assert self._process is not None
-        status = self._process.wait()
+        while True:
+            try:
+                status = self._process.wait(_SECONDS_BETWEEN_LOOKS if hosts else None)
+                break
+            except subprocess.TimeoutExpired:
+                if self._hosts and hosts is not None and hosts.has_changed():
+                    self.moves = True
+                    logger.warning("The hosts have changed: stopping with a snapshot")
+                    for number in _PASSED_AS[signal.SIGTERM]:
+                        self._send(number)
         if status:
             processes.end({self._name})
         for output in self._outputs:
@@ -120,10 +134,17 @@ class Job:
         """
         return (-status if status < 0 else status - 128) in self._passed
 
+    @property
+    def _said(self) -> str:
+        return "\n".join(output.tail for output in self._outputs)
+
+    def lost_host(self) -> str:
+        """Return the name of the host that does not answer any more; empty if all do."""
+        return failure.find_lost_host(self._said) if self._hosts else ""
+
     def cause_of_failure(self, status: int) -> str:
         """Return which rank or host ended the job, from the reports of mpirun and the ranks."""
-        said = "\n".join(output.tail for output in self._outputs)
-        if cause := failure.find_cause(said, self._gave_up, self._hosts):
+        if cause := failure.find_cause(self._said, self._gave_up, self._hosts):
             return cause
         if status < 0:
             return f"mpirun was ended by signal {-status}"
@@ -182,30 +203,51 @@ class Job:
             self._process.kill()
 
 
-def run(line: Sequence[str], restarts: int, again: Callable[[], Sequence[str]]) -> int:
+def run(
+    line: Sequence[str],
+    restarts: int,
+    again: Callable[[], Sequence[str]],
+    hosts: Hosts | None = None,
+) -> int:
     """Run mpirun; after a failure run it again up to ``restarts`` times, as ``again`` says.
 
-    Returns the exit status: 0, or 130 when a second SIGINT ended the job, or a signal that came
-    before the ranks had begun.  Raises ClusterError, with the rank that died, if the last run
-    failed, and UsageError for wrong input, which is not tried again.
+    It also runs again when ``hosts`` have changed, or one of them is lost.  Returns the exit
+    status: 0, or 130 when a second SIGINT ended the job, or a signal that came before the ranks had
+    begun.  Raises ClusterError, with the rank that died, if the last run failed, and UsageError for
+    wrong input, which is not tried again.
     """
     launch = secrets.token_hex(8)
-    for number in range(restarts + 1):
+    failures = 0
+    for number in itertools.count():
         with Job(line, processes.job_name(launch, number)) as job:
-            status = job.wait()
+            status = job.wait(hosts)
         if job.ended_at_once:
             return 128 + signal.SIGINT
-        if job.ended_by_what_was_passed(status):
+        succeeded = job.has_succeeded(status)
+        moves = job.moves and succeeded and not job.asked_to_stop
+        if job.ended_by_what_was_passed(status) and not job.moves:
             logger.warning("A signal ended the job before its ranks had begun: nothing is written")
             return 128 + signal.SIGINT
-        if job.has_succeeded(status):
+        if succeeded and not moves:
             return 0
-        cause = job.cause_of_failure(status)
-        if status == WRONG_INPUT:
-            hopeless = "; it would fail again, so it is not restarted" if restarts else ""
-            raise UsageError(f"the job failed: {cause}{hopeless}")
-        if job.asked_to_stop or number == restarts:
-            break
-        logger.warning("The job failed: %s; restart %d of %d", cause, number + 1, restarts)
+        cause = ""
+        if not moves:
+            cause = job.cause_of_failure(status)
+            if status == WRONG_INPUT:
+                hopeless = "; it would fail again, so it is not restarted" if restarts else ""
+                raise UsageError(f"the job failed: {cause}{hopeless}")
+            if job.asked_to_stop:
+                break
+            moves = hosts is not None and hosts.lose(job.lost_host())
+            if not moves and failures == restarts:
+                break
+        words = "The hosts have changed" if job.moves else f"The job failed: {cause}"
+        if moves and hosts is not None:
+            logger.warning(
+                "%s; going on from the last snapshot with %d rank(s)", words, hosts.ranks
+            )
+        else:
+            failures += 1
+            logger.warning("%s; restart %d of %d", words, failures, restarts)
         line = again()
     raise ClusterError(f"the job failed: {cause}")

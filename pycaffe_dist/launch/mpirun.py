@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pycaffe_dist.errors import ClusterError, UsageError
 from pycaffe_dist.launch import environment, messages
-from pycaffe_dist.schema.reading import read_lines
+from pycaffe_dist.launch.hostfile import read_hostfile
 
 ENVIRONMENT = {
     # Open MPI needs these to run as root, as in containers, and to start more ranks than cores.
@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "PRTE_MCA_oob_tcp_keepalive_intvl": "10",
     "PRTE_MCA_oob_tcp_keepalive_probes": "4",
 }
+_SECONDS_FOR_A_SNAPSHOT = 30
 # Open MPI's flags, of versions 5 and 4, and MPICH's.
 _ELSEWHERE = re.compile(
     r"(?:^| )--?(?:output[ =]\S*(?:file|dir|xml)|output-filename|xml|outfile|errfile)\S*"
@@ -78,10 +79,11 @@ def command(ranks: int, hostfile: str, extra: Sequence[str], program: Sequence[s
     return [*line, *extra, sys.executable, "-m", "pycaffe_dist", *program]
 
 
-def fault_tolerance() -> list[str]:
+def fault_tolerance(timeout: int) -> list[str]:
     """Return the flags that let a job go on without a rank; raises ClusterError if there are none.
 
-    Open MPI has them since version 5.
+    Open MPI has them since version 5.  Without an answer of a host for ``timeout`` seconds, mpirun
+    ends the job; its ranks then have time to write a snapshot.
     """
     mpirun = find()
     shown = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
@@ -93,39 +95,18 @@ def fault_tolerance() -> list[str]:
             f"{found[0] if found else 'another one'}: pip install 'pycaffe-dist[mpi]' brings one; "
             "--restarts works with any MPI"
         )
-    return ["--with-ft", "ulfm"]
+    tests = timeout // 5
+    checks = {"time": timeout - 4 * tests, "intvl": tests, "probes": 4}
+    settings = [
+        word
+        for name, value in checks.items()
+        for word in ("--prtemca", f"oob_tcp_keepalive_{name}", str(value))
+    ]
+    ends = ["--prtemca", "odls_base_sigkill_timeout", str(_SECONDS_FOR_A_SNAPSHOT)]
+    return ["--with-ft", "ulfm", *settings, *ends]
 
 
 def is_hydra(mpirun: str) -> bool:
     """Tell whether this is the mpirun of MPICH, or of an MPI derived from it."""
     shown = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
     return bool(re.search(r"HYDRA|Intel\(R\) MPI", shown.stdout))
-
-
-def read_hostfile(path: str, ranks: int) -> list[tuple[str, int | None]]:
-    """Return the hosts of a hostfile, and the number of ranks on each.
-
-    Raises ClusterError, with the line, when the hostfile is wrong.
-    """
-    lines = read_lines(path, lambda message: ClusterError(f"the hostfile {path} {message}"))
-    hosts: list[tuple[str, int | None]] = []
-    for number, line in enumerate(lines, 1):
-        host, *settings = line.partition("#")[0].split() or [""]
-        found = re.search(r"(?:^| )slots *= *(\S*)", " ".join(settings))
-        if found and not (found[1].isdigit() and int(found[1])):
-            raise ClusterError(
-                f"{path}:{number}: slots of {host} is the number of its ranks, not '{found[1]}'"
-            )
-        if host:
-            hosts.append((host, int(found[1]) if found else None))
-    if not hosts:
-        raise ClusterError(f"the hostfile {path} names no host")
-    # A host without a number takes as many ranks as it has cores.
-    slots = [number for _, number in hosts]
-    known = sum(number for number in slots if number is not None)
-    if None not in slots and known < ranks:
-        raise ClusterError(
-            f"the hostfile {path} has slots for {known} rank{'s' * (known != 1)}, but {ranks} are "
-            "to be launched (-n)"
-        )
-    return hosts

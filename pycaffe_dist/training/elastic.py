@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import FrameType
 from typing import TYPE_CHECKING
 
-from pycaffe_dist.errors import ClusterError, RankLost
+from pycaffe_dist import log
+from pycaffe_dist.comm.cluster import LocalCluster
+from pycaffe_dist.errors import ClusterError, JobEnds, RankLost
+from pycaffe_dist.launch import processes
 from pycaffe_dist.log import logger
 from pycaffe_dist.solvers.checkpoint import Checkpoint, CheckpointKeeper
 
@@ -21,20 +28,34 @@ _MOST_LOSSES = 3
 class Attempt:
     """Training from a ``checkpoint``, None at the start of the run, until a rank is lost.
 
-    ``since`` is the time of the last loss (`time.monotonic`), and ``lost`` what was lost.
+    ``since`` is the time of the last loss (`time.monotonic`), and ``lost`` what was lost.  With
+    ``ends`` there is only time for a snapshot.
     """
 
-    def __init__(self, checkpoint: Checkpoint | None = None, lost: str = "", since: float = 0.0):
-        self.checkpoint, self._lost, self._since = checkpoint, lost, since
+    def __init__(
+        self,
+        checkpoint: Checkpoint | None = None,
+        lost: str = "",
+        since: float = 0.0,
+        ends: bool = False,
+    ):
+        self.checkpoint, self._lost, self._since, self._ends = checkpoint, lost, since, ends
         self._keeper: CheckpointKeeper | None = None
 
     def begin(self, solver: Solver, goes_on: bool, least: int) -> None:
         """Let a new solver go on from the checkpoint of some rank, if there is one, and follow it.
 
-        Raises ClusterError, after a snapshot, when fewer than ``least`` ranks are left.
+        Raises ClusterError, after a snapshot, when fewer than ``least`` ranks are left, or when the
+        job ends.
         """
         if goes_on:
-            solver.take_over(self.checkpoint)
+            with log.silent() if self._ends else nullcontext():
+                solver.take_over(self.checkpoint)
+        if self._ends:
+            solver.snapshot()
+            raise ClusterError(
+                f"{self._lost}; the last update was that of iteration {solver.iteration}"
+            )
         if solver.cluster.size < least:
             if goes_on:
                 solver.snapshot()
@@ -63,16 +84,24 @@ class Attempt:
         return kept or self.checkpoint
 
 
-def train(cluster: Cluster, run: Callable[[Attempt], None]) -> None:
+def train(cluster: Cluster, run: Callable[[Attempt, Cluster], None]) -> None:
     """Call ``run`` until it ends, each time with the ranks that are left.
 
     Raises ClusterError when too few are left, or when ranks are lost in one iteration again and
-    again.
+    again.  If mpirun ends the job, as it does when it has lost a host, rank 0 writes a snapshot.
     """
     attempt, losses, place = Attempt(), 0, -1
+    # pcaffe launch passes SIGTERM on as other signals.
+    if cluster.is_elastic and processes.launch_name():
+        _end_at_sigterm(cluster)
     while True:
         try:
-            return run(attempt)
+            return run(attempt, cluster)
+        except JobEnds as error:
+            checkpoint = attempt.last()
+            if cluster.rank or checkpoint is None:
+                os._exit(1)
+            run(Attempt(checkpoint, str(error), ends=True), LocalCluster())
         except RankLost as error:
             since, lost = time.monotonic(), str(error)
         checkpoint = attempt.last()
@@ -81,6 +110,18 @@ def train(cluster: Cluster, run: Callable[[Attempt], None]) -> None:
         if losses > _MOST_LOSSES:
             raise ClusterError(f"{lost}: iteration {place} has lost ranks {losses} times")
         attempt = Attempt(checkpoint, _recover(cluster), since)
+
+
+def _end_at_sigterm(cluster: Cluster) -> None:
+    """Wait for no other rank after a SIGTERM."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        cluster.end_waiting()
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def _recover(cluster: Cluster) -> str:

@@ -55,7 +55,7 @@ def train(
                 cluster.max(0)  # the others wait
             elastic.train(
                 cluster,
-                lambda attempt: _train(options, cluster, action_source, callbacks, attempt),
+                lambda attempt, ranks: _train(options, ranks, action_source, callbacks, attempt),
             )
     return 0
 
@@ -85,7 +85,7 @@ def _train(
         with log.silent() if goes_on else nullcontext():
             solver = _solver_for(options, param, cluster, chosen, snapshot, folder)
         try:
-            if cluster.is_elastic:
+            if options.cluster.elastic:
                 attempt.begin(solver, goes_on, options.cluster.elastic)
             if options.check:
                 trial.run(solver, snapshot, prefix)

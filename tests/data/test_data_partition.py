@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-
 import pytest
 
 from pycaffe_dist.data.partition import Place, Shard, continued, share
