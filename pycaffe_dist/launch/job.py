@@ -109,6 +109,9 @@ class Job:
                     logger.warning("The hosts have changed: stopping with a snapshot")
                     for number in _PASSED_AS[signal.SIGTERM]:
                         self._send(number)
+        if self._is_elastic and not self._done:
+            # When it loses a host, mpirun ends at once, and leaves the ranks.
+            processes.ask_to_end(self._name)
         if status:
             processes.end({self._name})
         for output in self._outputs:

@@ -24,7 +24,6 @@ ENVIRONMENT = {
     "PRTE_MCA_oob_tcp_keepalive_intvl": "10",
     "PRTE_MCA_oob_tcp_keepalive_probes": "4",
 }
-_SECONDS_FOR_A_SNAPSHOT = 30
 # Open MPI's flags, of versions 5 and 4, and MPICH's.
 _ELSEWHERE = re.compile(
     r"(?:^| )--?(?:output[ =]\S*(?:file|dir|xml)|output-filename|xml|outfile|errfile)\S*"
@@ -83,7 +82,7 @@ def fault_tolerance(timeout: int) -> list[str]:
     """Return the flags that let a job go on without a rank; raises ClusterError if there are none.
 
     Open MPI has them since version 5.  Without an answer of a host for ``timeout`` seconds, mpirun
-    ends the job; its ranks then have time to write a snapshot.
+    ends.
     """
     mpirun = find()
     shown = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
@@ -102,8 +101,7 @@ def fault_tolerance(timeout: int) -> list[str]:
         for name, value in checks.items()
         for word in ("--prtemca", f"oob_tcp_keepalive_{name}", str(value))
     ]
-    ends = ["--prtemca", "odls_base_sigkill_timeout", str(_SECONDS_FOR_A_SNAPSHOT)]
-    return ["--with-ft", "ulfm", *settings, *ends]
+    return ["--with-ft", "ulfm", *settings]
 
 
 def is_hydra(mpirun: str) -> bool:

@@ -17,6 +17,7 @@ from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.launch.messages import VARIABLE
 
 _SECONDS_TO_END = 10.0
+_SECONDS_FOR_A_SNAPSHOT = 30.0
 _POLL_SECONDS = 0.02
 
 
@@ -28,6 +29,16 @@ def ranks_of(job: str) -> list[int]:
             if b"pycaffe_dist" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
                 found.append(process)
     return found
+
+
+def ask_to_end(job: str) -> None:
+    """Let the ranks of a job on this host end, which may write a snapshot first."""
+    deadline = time.monotonic() + _SECONDS_FOR_A_SNAPSHOT
+    for process in ranks_of(job):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGTERM)
+    while ranks_of(job) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
 
 
 def end(jobs: Collection[str]) -> None:
