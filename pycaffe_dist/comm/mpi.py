@@ -19,7 +19,7 @@ from pycaffe_dist import log
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.comm.gpu_paths import Peers
 from pycaffe_dist.comm.measured import Measured
-from pycaffe_dist.comm.recovery import Recovery
+from pycaffe_dist.comm.recovery import Recovery, limited
 from pycaffe_dist.comm.rma import Windows
 from pycaffe_dist.comm.stall_inspector import StallInspector
 from pycaffe_dist.comm.tasks import Handle, Step, Task
@@ -38,7 +38,6 @@ _NEXT_RANK_WAITS = 0.1
 _MOST_WAITING_RANKS = 20
 _ABORT_TIMEOUT = 2.0
 _FINALIZE_SECONDS = 5.0
-_JOIN_SECONDS = 60
 
 
 class MPICluster(Cluster):
@@ -95,24 +94,17 @@ class MPICluster(Cluster):
         """
         mpi = self._mpi
         ours = not mpi.Is_initialized()
-        replaces = environment.is_replacement()
-        if replaces:
-            # A rank that dies while it starts this process leaves it waiting in MPI_Init for ever,
-            # with Python's lock: only a signal without a handler ends that.
-            signal.alarm(_JOIN_SECONDS)
-        level = mpi.Init_thread(mpi.THREAD_SERIALIZED) if ours else mpi.Query_thread()
-        if level < mpi.THREAD_SERIALIZED:
-            names = {mpi.THREAD_SINGLE: "SINGLE", mpi.THREAD_FUNNELED: "FUNNELED"}
-            raise ClusterError(
-                f"{mpi.Get_library_version().split(',')[0]} offers MPI_THREAD_{names[level]}; "
-                "pcaffe needs MPI_THREAD_SERIALIZED, because a thread of its own talks to MPI"
-            )
-        parent = mpi.Comm.Get_parent()
-        self._joins = parent != mpi.COMM_NULL
-        world = parent.Merge(high=True) if self._joins else mpi.COMM_WORLD
-        if replaces:
-            signal.alarm(0)
-        return ours, world
+        with limited(environment.is_replacement()):
+            level = mpi.Init_thread(mpi.THREAD_SERIALIZED) if ours else mpi.Query_thread()
+            if level < mpi.THREAD_SERIALIZED:
+                names = {mpi.THREAD_SINGLE: "SINGLE", mpi.THREAD_FUNNELED: "FUNNELED"}
+                raise ClusterError(
+                    f"{mpi.Get_library_version().split(',')[0]} offers MPI_THREAD_{names[level]}; "
+                    "pcaffe needs MPI_THREAD_SERIALIZED, because a thread of its own talks to MPI"
+                )
+            parent = mpi.Comm.Get_parent()
+            self._joins = parent != mpi.COMM_NULL
+            return ours, parent.Merge(high=True) if self._joins else mpi.COMM_WORLD
 
     def _find_place(self) -> None:
         """Find out this rank and the others' hosts; all ranks call it."""
@@ -382,9 +374,7 @@ class MPICluster(Cluster):
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            self.communication.call(lambda: self._mpi.COMM_WORLD.Abort(status), "abort").wait(
-                _ABORT_TIMEOUT
-            )
+            self.communication.call(lambda: self._world.Abort(status), "abort").wait(_ABORT_TIMEOUT)
         finally:
             # The launcher then ends the other ranks.
             os._exit(status)

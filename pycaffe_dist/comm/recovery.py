@@ -9,10 +9,11 @@ communicator.  All of this happens in the thread that talks to MPI, while layers
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ _ENABLED = "OMPI_MCA_mpi_ft_enable"
 _LOOK_SECONDS = 0.02
 _POLL_SECONDS = 1e-4
 _DEATH_TAG = 1
+# Within this time, a new process must have joined the others.
+START_SECONDS = 60
 
 
 class _Agreement:
@@ -198,5 +201,23 @@ def _with_new_ranks(living: Any, number: int) -> Any:
     # `env` sets variables for them, which MPI_Comm_spawn has no portable way to do.
     command = [f"{name}={value}" for name, value in variables.items()]
     command += [sys.executable, "-m", "pycaffe_dist", *sys.argv[1:]]
-    children = living.Spawn("env", command, maxprocs=number)
-    return children.Merge(high=False)
+    with limited(living.Get_rank() == 0):
+        return living.Spawn("env", command, maxprocs=number).Merge(high=False)
+
+
+@contextmanager
+def limited(applies: bool) -> Iterator[None]:
+    """End this process by a signal if the block takes more than `START_SECONDS`.
+
+    When a new process dies in MPI_Init, the first rank waits for it for ever, and when that dies,
+    the new ones do, in MPI functions that hold Python's lock.  The death of the first rank releases
+    the others, who begin again.
+    """
+    if not applies:
+        yield
+        return
+    signal.alarm(START_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)

@@ -16,6 +16,7 @@ from pycaffe_dist.errors import ClusterError, JobEnds, RankLost
 from pycaffe_dist.launch import processes
 from pycaffe_dist.log import logger
 from pycaffe_dist.solvers.checkpoint import Checkpoint, CheckpointKeeper
+from pycaffe_dist.training.timeline import Span
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
@@ -29,7 +30,7 @@ class Attempt:
     """Training from a ``checkpoint``, None at the start of the run, until a rank is lost.
 
     ``since`` is the time of the last loss (`time.monotonic`), and ``lost`` what was lost.  With
-    ``ends`` there is only time for a snapshot.
+    ``ends`` there is only time for a snapshot.  ``spans`` are those of a timeline so far.
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class Attempt:
         lost: str = "",
         since: float = 0.0,
         ends: bool = False,
+        spans: list[Span] | None = None,
     ):
+        self.spans: list[Span] = [] if spans is None else spans
         self.checkpoint, self._lost, self._since, self._ends = checkpoint, lost, since, ends
         self._keeper: CheckpointKeeper | None = None
 
@@ -109,7 +112,7 @@ def train(cluster: Cluster, run: Callable[[Attempt, Cluster], None]) -> None:
         losses = losses + 1 if place == before else 1
         if losses > _MOST_LOSSES:
             raise ClusterError(f"{lost}: iteration {place} has lost ranks {losses} times")
-        attempt = Attempt(checkpoint, _recover(cluster), since)
+        attempt = Attempt(checkpoint, _recover(cluster), since, spans=attempt.spans)
 
 
 def _end_at_sigterm(cluster: Cluster) -> None:

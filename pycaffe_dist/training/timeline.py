@@ -31,15 +31,15 @@ class Span(NamedTuple):
 
 
 class Timeline:
-    """A `Record` that keeps the first ``most`` spans.
+    """A `Record` that keeps the first ``most`` spans, also those of earlier attempts in ``spans``.
 
     Making one and writing it are collective: the ranks' clocks are compared at both times.  Raises
     UsageError on rank 0 when ``path`` cannot be written to.
     """
 
-    def __init__(self, path: str, cluster: Cluster, most: int = MOST_SPANS):
+    def __init__(self, path: str, cluster: Cluster, spans: list[Span], most: int = MOST_SPANS):
         self._path, self._cluster, self._most = path, cluster, most
-        self._spans: list[Span] = []
+        self._spans = spans
         if cluster.rank == 0:
             _check_place(Path(path))
         self._began = clock_ahead(cluster)

@@ -90,7 +90,7 @@ def _train(
             if options.check:
                 trial.run(solver, snapshot, prefix)
             else:
-                _run(solver, options, cluster, snapshot, action_source, callbacks)
+                _run(solver, options, attempt, snapshot, action_source, callbacks)
         finally:
             solver.close()
 
@@ -140,12 +140,13 @@ def _solver_for(
 def _run(
     solver: Solver,
     options: TrainOptions,
-    cluster: Cluster,
+    attempt: Attempt,
     snapshot: str,
     action_source: ActionSource,
     callbacks: Sequence[Callback],
 ) -> None:
     """Resume if there is a ``snapshot``, and train to the end."""
+    cluster = solver.cluster
     _log_ranks(cluster, solver, options)
     if snapshot:
         logger.info("Resuming from %s", snapshot)
@@ -154,7 +155,7 @@ def _run(
         solver.callbacks.end_of_iteration.append(WeightCheck(options.check_interval))
     solver.callbacks.end_of_iteration.extend(callbacks)
     solver.action_source = action_source
-    timeline = Timeline(options.timeline, cluster) if options.timeline else None
+    timeline = Timeline(options.timeline, cluster, attempt.spans) if options.timeline else None
     if timeline is not None:
         solver.profile(timeline)
     logger.info("Starting Optimization")

@@ -149,6 +149,25 @@ def test_a_rank_that_is_stopped_for_a_while_is_not_lost(folder):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("seconds", [0.1, 0.9])
+def test_a_new_rank_may_die_while_it_starts(folder, seconds):
+    """The first rank, which waits for it, ends itself; the last one starts two others."""
+    (folder / "healed.solver").write_text(SOLVER % "healed")
+    under = [find_mpirun(), "--with-ft", "ulfm", "-n", 3, sys.executable, PROGRAM]
+    words = ["train", "--solver=healed.solver", "--elastic", "--exchange=allreduce"]
+    job = Job([*under, *words], folder, FAULTS="1:backward:5", PCAFFE_TEST="starts")
+    while not ranks_of("starts"):
+        assert job.process.poll() is None
+        time.sleep(0.05)
+    time.sleep(seconds)
+    kill_one("starts", np.random.default_rng(0))
+    finished = job.finish()
+    # mpirun's status may be that of the rank that did not start.
+    assert LOST.search(finished.output), finished.output[-3000:]
+    assert_same(folder, "whole", "healed")
+
+
+@pytest.mark.long
 def test_with_too_few_ranks_it_writes_a_snapshot_and_ends(folder):
     train(folder, "few", 3, "2:backward:6", "--norespawn", "--elastic=3", status=1)
     assert_same(folder, "whole", "few", at=6)
@@ -176,7 +195,7 @@ def test_a_mpi_without_fault_tolerance_is_named(folder):
 
 @pytest.mark.long
 def test_training_under_constant_losses_ends_with_the_same_weights(folder):
-    """A rank chosen at random is killed every few seconds, rank 0 included."""
+    """A rank chosen at random is killed every few seconds, rank 0 and starting ones included."""
     solver = SOLVER.replace("max_iter: 12", "max_iter: 4000").replace(
         "display: 1 ", "display: 500 "
     )
@@ -188,6 +207,8 @@ def test_training_under_constant_losses_ends_with_the_same_weights(folder):
         launch = ["-m", "pycaffe_dist", "launch", "-n", 3, "--elastic", *words]
         job = Job([sys.executable, *launch], folder, PCAFFE_TEST=prefix)
         rng = np.random.default_rng(5)
+        while kills and not list(folder.glob(f"{prefix}_iter*")):
+            time.sleep(0.1)  # in its own start, mpirun's job ends when a rank dies
         for _ in range(kills):
             time.sleep(rng.uniform(4, 7))
             kill_one(prefix, rng)
@@ -197,7 +218,13 @@ def test_training_under_constant_losses_ends_with_the_same_weights(folder):
 
 
 def kill_one(mark: str, rng: np.random.Generator) -> None:
-    """Kill one of a job's ranks, chosen at random; ``mark`` is in their environment."""
+    """Kill one of a job's ranks, chosen at random."""
+    if ranks := ranks_of(mark):
+        os.kill(int(rng.choice(ranks)), signal.SIGKILL)
+
+
+def ranks_of(mark: str) -> list[int]:
+    """Return a job's processes that run pcaffe itself; ``mark`` is in their environment."""
     ranks = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -205,5 +232,4 @@ def kill_one(mark: str, rng: np.random.Generator) -> None:
             marked = f"PCAFFE_TEST={mark}".encode() in (process / "environ").read_bytes()
             if marked and words[1:4] == [b"-m", b"pycaffe_dist", b"train"]:
                 ranks.append(int(process.name))
-    if ranks:
-        os.kill(int(rng.choice(ranks)), signal.SIGKILL)
+    return ranks

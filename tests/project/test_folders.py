@@ -8,6 +8,7 @@ text, to be imported when a user asks for it, does not.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -89,6 +90,16 @@ def drawn(graph: Graph) -> str:
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     return folder_graph(PACKAGE)
+
+
+def test_mpis_first_ranks_are_named_only_where_ranks_start():
+    """After losses, MPI_COMM_WORLD still has the lost ranks, and not the new ones."""
+    found = {
+        path.name: len(uses)
+        for path in PACKAGE.rglob("*.py")
+        if (uses := re.findall(r"(?<![A-Z0-9]_)COMM_WORLD", path.read_text()))
+    }
+    assert found == {"mpi.py": 1}
 
 
 def test_folders_import_downwards_only(graph):

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pycaffe_dist.cli.main import main
+from pycaffe_dist.comm import recovery
 from pycaffe_dist.comm.mpi import MPICluster
 from pycaffe_dist.comm.recovery import Recovery
 from pycaffe_dist.net import Net
@@ -41,6 +42,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "pause": (Net, "backward"),
 }
 PAUSE = 6
+recovery.START_SECONDS = 12
 iteration = 0
 
 
