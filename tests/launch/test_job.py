@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from pycaffe_dist import log
 from pycaffe_dist.cli import main as cli
 from pycaffe_dist.errors import WRONG_INPUT, ClusterError, UsageError
 from pycaffe_dist.launch import job, processes
+from pycaffe_dist.launch.hostfile import Hosts
 from pycaffe_dist.launch.messages import DONE, VARIABLE, MessageFilter
 
 _BEGIN = rf"\002{VARIABLE} $PCAFFE_JOB"
@@ -254,3 +256,58 @@ def test_a_process_that_does_not_end_is_reported(monkeypatch):
     with pytest.raises(ClusterError, match="process 12345678 of the last attempt does not end"):
         processes.end({"a.0"})
     assert time.monotonic() - began < 5
+
+
+ARE_ON = rf'printf "{_BEGIN} hosts node1 node1 node2 \003\n" >&2'
+LOSES = """
+echo 'PRTE has lost communication with a remote daemon.' >&2
+echo '  HNP daemon   : [prterun-node1-1@0,0] on node node1' >&2
+echo '  Remote daemon: [prterun-node1-1@0,1] on node node2' >&2
+"""
+
+
+def hosts_of(tmp_path: Path, least: int) -> Hosts:
+    file = tmp_path / "hosts"
+    file.write_text("node1 slots=2\nnode2 slots=1\n")
+    return Hosts(str(file), 3, least)
+
+
+@needs_proc
+def test_an_elastic_job_goes_on_without_a_lost_host(tmp_path, caplog):
+    hosts = hosts_of(tmp_path, 2)
+    line = [*program_that(tmp_path, f"{ARE_ON}\n{LOSES}"), "--elastic=2"]
+
+    def again() -> list[str]:
+        assert (hosts.ranks, Path(hosts.path).read_text()) == (2, "node1 slots=2\n")
+        return program_that(tmp_path, IS_DONE)
+
+    assert job.run(line, 0, again, hosts) == 0
+    assert "host node2 does not answer any more" in caplog.text
+    assert "from the last snapshot with 2 rank(s)" in caplog.text
+
+
+@needs_proc
+def test_a_job_with_too_few_slots_after_a_loss_ends(tmp_path):
+    line = [*program_that(tmp_path, f"{ARE_ON}\n{LOSES}"), "--elastic=3"]
+    with pytest.raises(ClusterError, match="host node2 does not answer"):
+        job.run(line, 0, never, hosts_of(tmp_path, 3))
+
+
+@needs_proc
+def test_a_job_moves_to_the_hosts_of_a_changed_file(tmp_path, caplog):
+    """It stops as after a SIGTERM; a wrong file changes nothing."""
+    hosts = hosts_of(tmp_path, 2)
+    waits = f"{ARE_ON}\ntrap '{IS_DONE}; exit 0' USR1\ntrap : USR2\nwhile sleep 0.1; do :; done"
+
+    def change() -> None:
+        (tmp_path / "hosts").write_text("node1 slots=none\n")
+        time.sleep(2)
+        (tmp_path / "hosts").write_text("node1 slots=2\nnode3 slots=4\n")
+
+    later = threading.Timer(1, change)
+    later.start()
+    line = [*program_that(tmp_path, waits), "--elastic=2"]
+    assert job.run(line, 0, lambda: program_that(tmp_path, IS_DONE), hosts) == 0
+    later.join()
+    assert hosts.ranks == 6 and "The hosts stay" in caplog.text
+    assert "The hosts have changed; going on from the last snapshot with 6 rank(s)" in caplog.text

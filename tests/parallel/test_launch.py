@@ -16,6 +16,7 @@ from running import TIMEOUT_SECONDS, Job
 
 from pycaffe_dist.errors import WRONG_INPUT, ClusterError
 from pycaffe_dist.launch import failure, mpirun
+from pycaffe_dist.launch.hostfile import read_hostfile
 from pycaffe_dist.snapshot import catalog
 
 pytestmark = pytest.mark.slow
@@ -366,7 +367,7 @@ def test_a_rank_that_mpi_kills_is_not_named_as_the_cause(broken, hosts, suspects
 def test_wrong_hostfiles(tmp_path, lines, message):
     (tmp_path / "hosts").write_text(lines)
     with pytest.raises(ClusterError, match=message):
-        mpirun.read_hostfile(str(tmp_path / "hosts"), 3)
+        read_hostfile(str(tmp_path / "hosts"), 3)
 
 
 def test_valid_hostfiles(tmp_path):
@@ -376,9 +377,9 @@ def test_valid_hostfiles(tmp_path):
         ("a max-slots=9 slots=3 # three\n\nb\n", [("a", 3), ("b", None)]),
     ):
         (tmp_path / "hosts").write_text(lines)
-        assert mpirun.read_hostfile(str(tmp_path / "hosts"), 3) == hosts
+        assert read_hostfile(str(tmp_path / "hosts"), 3) == hosts
     with pytest.raises(ClusterError, match=r"the hostfile .* cannot be read: No such file"):
-        mpirun.read_hostfile(str(tmp_path / "missing"), 3)
+        read_hostfile(str(tmp_path / "missing"), 3)
     (tmp_path / "hosts").write_bytes(b"\xff\xfe")
     with pytest.raises(ClusterError, match=r"the hostfile .* is a binary file, expected a text"):
-        mpirun.read_hostfile(str(tmp_path / "hosts"), 3)
+        read_hostfile(str(tmp_path / "hosts"), 3)
