@@ -10,8 +10,8 @@ continues from its newest snapshot, after the old ranks have ended.  With --elas
 survives lost ranks: the others repeat the iteration that was under way, and read no file; when a
 host is lost, or the hostfile changes, the job goes on from a snapshot on the hosts that are left.
 A host that does not answer counts as failed after a minute, or with --elastic after
---failure_timeout; train --stall_shutdown ends a job whose ranks wait for each other.  When nobody reads the output any more (… | head), lines are dropped, and the
-job continues.
+--failure_timeout; train --stall_shutdown ends a job whose ranks wait for each other.  When nobody
+reads the output any more (… | head), lines are dropped, and the job continues.
 """
 
 from __future__ import annotations

@@ -203,3 +203,13 @@ def divide_batches(param: caffe_pb2.NetParameter, rank: int, ranks: int) -> int:
             )
         value.batch_size = share(value.batch_size, rank, ranks)
     return sizes.pop() if is_uneven else 0
+
+
+def redirect_outputs(param: caffe_pb2.NetParameter, folder: str) -> None:
+    """Let the layers that write files write them to ``folder``, unless that is empty, in place."""
+    for layer in param.layer if folder else ():
+        if layer.hdf5_output_param.file_name:
+            layer.hdf5_output_param.file_name = f"{folder}/{layer.name.replace('/', '_')}.h5"
+        save = layer.detection_output_param.save_output_param
+        if save.output_directory:
+            save.output_directory = folder

@@ -27,6 +27,7 @@ def test_flags_after_the_command_are_the_commands_own():
         (("-n", "2"), "need a command to launch"),
         (("-n", "2", "--restarts=1", "test"), "only train can be restarted"),
         (("-n", "2", "--restarts=-1", "train"), "restarts needs 0 or more"),
+        (("-n", "2", "--failure_timeout=4", "train"), "--failure_timeout is at least 5"),
         (("-n", "2", "--mpirun_flags=--output file=log", "test"), "has '--output file=log', which"),
         (("-n", "2", "--mpirun_flags=-n 1 -outfile-pattern=x", "test"), "has '-outfile-pattern=x'"),
     ],
@@ -84,7 +85,20 @@ def test_elastic_jobs_need_open_mpi_5(monkeypatch, tmp_path, shown):
     program.chmod(0o755)
     monkeypatch.setattr(mpirun, "find", lambda: str(program))
     with pytest.raises(ClusterError, match=r"Open MPI 5 or newer.*--restarts works with any"):
-        mpirun.fault_tolerance()
+        mpirun.fault_tolerance(15)
+
+
+def test_a_host_is_lost_after_the_failure_timeout(monkeypatch, tmp_path):
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(mpirun, "find", lambda: str(program))
+    flags = mpirun.fault_tolerance(22)
+    first, between, number = (
+        int(flags[flags.index(f"oob_tcp_keepalive_{name}") + 1])
+        for name in ("time", "intvl", "probes")
+    )
+    assert first + between * number == 22
 
 
 def test_without_mpirun_the_error_says_where_to_get_it(monkeypatch, tmp_path):

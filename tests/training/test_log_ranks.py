@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from pycaffe_dist.config import TrainOptions
+from pycaffe_dist.data.partition import Shard
 from pycaffe_dist.training import trainer
 
 
 def log_of(
-    caplog, size: int, cores: int, divided: bool = False, rank: int = 0
+    caplog, size: int, cores: int, divided: bool = False, rank: int = 0, scaled: int = 0
 ) -> list[tuple[str, str]]:
     """Return the levels and texts of the lines about some ranks on one host."""
     cluster = SimpleNamespace(
@@ -24,9 +26,11 @@ def log_of(
         local_cores=cores,
     )
     param = SimpleNamespace(iter_size=1, base_lr=0.01)
-    solver = SimpleNamespace(batch_size=64, param=param)
+    shard = Shard(rank, size)
+    solver = SimpleNamespace(batch_size=64, param=param, net=SimpleNamespace(shard=shard))
+    options = TrainOptions("solver", global_batch=divided, scale_lr=scaled)
     with caplog.at_level(logging.INFO):
-        trainer._log_ranks(cluster, solver, divided)
+        trainer._log_ranks(cluster, solver, options)
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
@@ -45,3 +49,11 @@ def test_a_larger_batch_with_the_same_rate_is_one_line(caplog, ranks, divided, t
     lines = [text for _, text in log_of(caplog, ranks, 8, divided)]
     words = "This is 4 times the solver's batch, and base_lr is still 0.01: raise that"
     assert sum(text.startswith(words) for text in lines) == told
+
+
+def test_a_rate_that_follows_the_batch_is_one_line(caplog):
+    lines = [text for _, text in log_of(caplog, 4, 8, scaled=500)]
+    assert (
+        "Learning rates are 4 times the solver's, as the batch is, from iteration 500 on" in lines
+    )
+    assert not any("base_lr is still" in text for text in lines)
