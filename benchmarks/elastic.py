@@ -3,9 +3,9 @@
 ``python benchmarks/elastic.py [FLAGS]`` trains LeNet on ranks of this machine and kills rank 1.
 Shown are the seconds from then until the ranks make the iteration after the last one, by ways that
 take turns; launch --restarts and torchrun start all ranks again, from the last snapshot.
-``--agreement 2 4 …`` compares, in one job for each number of ranks, iterations with and without the
-agreement before the update, which take turns.  TORCH_PYTHON is an interpreter with PyTorch, without
-which torchrun is left out.
+``--agreement 2 4 …`` compares, in one job for each number of ranks, blocks of iterations with and
+without the agreement before the update, which take turns.  TORCH_PYTHON is an interpreter with
+PyTorch, without which torchrun is left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ DEATH = 90
 LAST = 100000
 SURELY = 0.15  # seconds; in less, no rank can have noticed a death
 WARM_UP = 20
-COMPARED = 600
+BLOCK = 10  # iterations with, then without the agreement
+COMPARED = 420
 SOLVER = """
 net: "net.prototxt" base_lr: 0.01 momentum: 0.9 weight_decay: 0.0005 lr_policy: "fixed" display: %d
 max_iter: %d snapshot: %d snapshot_prefix: "lenet" solver_mode: CPU random_seed: 1
@@ -131,7 +132,7 @@ def end_all(mark: str) -> None:
 
 
 def rank_that_agrees() -> int:
-    """Run pcaffe, which agrees before every second update only."""
+    """Run pcaffe, which agrees before updates in every second block of iterations only."""
     from pycaffe_dist.cli.main import main
     from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.solvers import Solver
@@ -145,14 +146,16 @@ def rank_that_agrees() -> int:
         self.callbacks.after_update.append(note)
 
     def some(self: Any) -> None:
-        if now[0] % 2:
+        if now[0] // BLOCK % 2:
             commit(self)
 
     def note(solver: Any) -> None:
-        done, before = solver.iteration, now[1]
-        now[:] = done, time.perf_counter()
+        now[0] = done = solver.iteration
+        if done % BLOCK:
+            return
+        before, now[1] = now[1], time.perf_counter()
         if done > WARM_UP:
-            seconds[int(done - 1) % 2].append(now[1] - before)
+            seconds[(done // BLOCK - 1) % 2].append((now[1] - before) / BLOCK)
         if done == COMPARED and solver.cluster.rank == 0:
             print("result", *map(statistics.median, seconds), flush=True)
 
