@@ -45,7 +45,10 @@ _HOMES = {
     ),
     **dict.fromkeys(("NetSpec", "params", "to_proto"), "net_spec"),
     **dict.fromkeys(
-        ("classifier", "coord_map", "detector", "draw", "io", "layers", "log", "net_spec", "proto"),
+        (
+            *("classifier", "coord_map", "detector", "draw", "io", "layers", "log", "net_spec"),
+            *("proto", "show"),
+        ),
         "",
     ),
     "Classifier": "classifier",

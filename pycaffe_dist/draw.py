@@ -6,6 +6,7 @@ Graphviz works, too.
 
 from __future__ import annotations
 
+import html
 import importlib
 import os
 import shutil
@@ -26,6 +27,8 @@ _COLORS = {
     "InnerProduct": "#CC33FF",
 }
 _WITH_RATES = ("Convolution", "Deconvolution", "InnerProduct")
+# Drawings of larger nets are too large for a notebook.
+_MOST_LAYERS = 60
 # Graphviz's empty label.
 _NO_LABEL = '""'
 
@@ -245,3 +248,18 @@ def draw_net_to_file(
     path = os.fspath(filename)
     graph = get_pydot_graph(caffe_net, rankdir, phase=phase, display_lrm=display_lrm)
     graph.write(path, format=path.rpartition(".")[2])
+
+
+def as_html(caffe_net: caffe_pb2.NetParameter) -> str:
+    """Return the drawing of a NetParameter as HTML, or a sentence that says why there is none."""
+    count = len(caffe_net.layer)
+    if count > _MOST_LAYERS:
+        return (
+            f"<p>{count} layers are not drawn here: <code>pcaffe draw_net</code> writes a file</p>"
+        )
+    try:
+        drawing = draw_net(caffe_net, "LR", "svg").decode()
+    except UsageError as error:
+        return f"<p>{html.escape(str(error))}</p>"
+    # Without the head of a file.
+    return f'<div style="overflow-x: auto">{drawing[drawing.index("<svg") :]}</div>'

@@ -12,12 +12,17 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf import text_format
+
+from pycaffe_dist import draw
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.table import as_html
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -206,6 +211,21 @@ class NetSpec:
         """Return a NetParameter with all layers that the tops need, under the attributes' names."""
         return _net(self.tops.values(), {top: name for name, top in self.tops.items()})
 
+    def __repr__(self) -> str:
+        return f"<NetSpec: {', '.join(self.tops) or 'no tops'}>"
+
+    def _repr_html_(self) -> str:
+        net = self.to_proto()
+        rows = [("layer", "type", "bottoms", "tops", "fields"), *map(_cells, net.layer)]
+        return f"{as_html(rows, range(5))}\n{draw.as_html(net)}"
+
+
+def _cells(layer: caffe_pb2.LayerParameter) -> tuple[str, ...]:
+    """Return a layer's row."""
+    own = [value for field, value in layer.ListFields() if field.name.endswith("_param")]
+    fields = " ".join(text_format.MessageToString(value, as_one_line=True) for value in own)
+    return layer.name, layer.type, " ".join(layer.bottom), " ".join(layer.top), fields
+
 
 class _UnknownTop(UsageError, AttributeError, KeyError):
     """A KeyError, as in pycaffe, and an AttributeError, so that hasattr works."""
@@ -214,15 +234,29 @@ class _UnknownTop(UsageError, AttributeError, KeyError):
         return str(self.args[0])
 
 
+class _UnknownType(UsageError, AttributeError):
+    """An AttributeError, too, so that hasattr works."""
+
+
+def _layer_types() -> list[str]:
+    # Imported when it is needed: it makes layers, and a specification does not.
+    return importlib.import_module("pycaffe_dist.layers").layer_types()
+
+
 class Layers:
     """``L.TYPE(bottom, ..., parameter=value)`` makes a layer of that type.
 
     It returns the layer's top, a tuple of tops for ``ntop`` above 1, the `Function` for ``ntop`` 0.
+    A type may be another program's; one that looks like a mistyped one raises UsageError.
     """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
+
+        known = _layer_types()
+        if name not in known and (hint := did_you_mean(name, known)):
+            raise _UnknownType(f"unknown layer type '{name}'{hint}")
 
         def layer(*args: Top, **kwargs: Any) -> Any:
             fn = Function(name, args, kwargs)

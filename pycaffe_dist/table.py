@@ -1,7 +1,8 @@
-"""Aligned text: rows of cells as columns."""
+"""Rows of cells as columns: aligned text, or a table in HTML."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Collection, Sequence
 
 RULE = None
@@ -21,3 +22,17 @@ def aligned(rows: Sequence[Sequence[str] | None], left: Collection[int] = (0,)) 
         ).rstrip()
         for row in rows
     )
+
+
+def as_html(rows: Sequence[Sequence[str] | None], left: Collection[int] = (0,)) -> str:
+    """Return the same rows as a table in HTML, whose head is the first row."""
+    lines = []
+    for number, row in enumerate(filter(None, rows)):
+        kind = "td" if number else "th"
+        cells = (
+            f'<{kind} style="text-align: {"left" if column in left else "right"}">'
+            f"{html.escape(cell)}</{kind}>"
+            for column, cell in enumerate(row)
+        )
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return "\n".join(["<table>", *lines, "</table>"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pycaffe_dist import draw
 from pycaffe_dist import net as core
 from pycaffe_dist.api import batching
 from pycaffe_dist.api.process import chosen_device, process
@@ -18,7 +20,7 @@ from pycaffe_dist.layers import Layer
 from pycaffe_dist.log import logger
 from pycaffe_dist.net.precompile import compile_kernels
 from pycaffe_dist.net.rules import with_state
-from pycaffe_dist.net.summary import log_layers
+from pycaffe_dist.net.summary import Summary, log_layers, summarize
 from pycaffe_dist.schema import caffe_pb2, text
 
 _Path = str | os.PathLike[str]
@@ -87,6 +89,26 @@ class Net:
     def name(self) -> str:
         """The net's name."""
         return self._net.name
+
+    def summary(self) -> Summary:
+        """Return the table of layers, as `pcaffe summarize` prints it; ``layers`` has its rows."""
+        return summarize(self._net)
+
+    def __repr__(self) -> str:
+        found = self.summary()
+        ends = (
+            ", ".join(f"{name} {self.blobs[name].shape}" for name in names)
+            for names in (self.inputs, self.outputs)
+        )
+        parameters = sum(row.parameters for row in found.layers)
+        return (
+            f"<Net '{self.name}' ({found.phase}): {len(found.layers)} layers, "
+            f"{parameters:,} parameters, {' → '.join(filter(None, ends))}>"
+        )
+
+    def _repr_html_(self) -> str:
+        table = self.summary()._repr_html_()
+        return f"<p>{html.escape(repr(self))}</p>\n{table}\n{draw.as_html(self._net.definition)}"
 
     @property
     def layers(self) -> list[Layer]:

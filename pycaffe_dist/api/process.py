@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from dataclasses import dataclass
 
@@ -123,13 +124,14 @@ def has_nccl() -> bool:
 def init_log(level: int | None = None, stderr: bool = True) -> None:
     """Show Caffe's log on standard error, from severity ``level`` on.
 
-    0 shows all, 1 warnings, 2 errors, 3 only fatal errors; the default level is GLOG_minloglevel.
+    0 shows all, 1 warnings, 2 errors, 3 only fatal errors; the default level is GLOG_minloglevel,
+    or else 1 in a notebook and 0 elsewhere.
     ``stderr`` False sends the log to a file in GLOG_log_dir or the temporary folder instead.
     Raises UsageError for another level.
     """
     if level is None:
-        given = os.environ.get("GLOG_minloglevel", "0")  # noqa: SIM112 (glog's name)
-        level = int(given) if given.isdigit() else 0
+        given = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 (glog's name)
+        level = int(given) if given.isdigit() else int(_in_notebook())
     if not 0 <= level < len(logs.SEVERITIES):
         raise UsageError(f"a log level goes from 0 to {len(logs.SEVERITIES) - 1}, not {level}")
     folder = "" if stderr else _log_folder()
@@ -142,6 +144,12 @@ def init_log(level: int | None = None, stderr: bool = True) -> None:
         to_stream=stderr,
         verbosity=int(details) if details.isdigit() else 0,
     )
+
+
+def _in_notebook() -> bool:
+    """Tell whether the program is cells that a kernel of Jupyter runs."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
 
 
 def _log_folder() -> str:

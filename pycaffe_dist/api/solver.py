@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,8 @@ class Solver:
     """A solver: ``net`` is its train net, ``test_nets`` are its test nets.
 
     Under mpirun every rank makes the same solver, gradients are averaged over ranks, and rank 0
-    logs and writes snapshots.  Making one starts Caffe's log on standard error.  ``exchange`` and
+    logs and writes snapshots.  Making one starts Caffe's log on standard error, in notebooks its
+    warnings only.  ``exchange`` and
     ``staleness`` are as the flags of `pcaffe train`.
     """
 
@@ -53,6 +55,15 @@ class Solver:
         self._take_weights_of_rank_0()
         self.net = Net.of(self._solver.net)
         self.test_nets = [Net.of(net) for net in self._solver.test_nets]
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} of type {self.param.type}: iteration {self.iter} of "
+            f"{self.param.max_iter}, learning rate {self.lr:g}, net {self.net!r}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p>\n{self.net._repr_html_()}"
 
     def _take_weights_of_rank_0(self) -> None:
         share_weights(self._solver.net, self._solver.cluster)

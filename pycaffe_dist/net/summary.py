@@ -11,7 +11,9 @@ from pycaffe_dist.layers import Layer
 from pycaffe_dist.log import logger
 from pycaffe_dist.net.net import Net
 from pycaffe_dist.schema import caffe_pb2
-from pycaffe_dist.table import RULE, aligned
+from pycaffe_dist.table import RULE, aligned, as_html
+
+_LEFT = (0, 1, 2)  # the columns of text
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class LayerSummary:
     bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """A net's rows, one for every layer except splits."""
 
@@ -41,6 +43,15 @@ class Summary:
 
     def table(self) -> str:
         """Return the rows as text, with totals."""
+        return aligned(self._cells(), _LEFT)
+
+    # Python and notebooks show the table.
+    __str__ = __repr__ = table
+
+    def _repr_html_(self) -> str:
+        return as_html(self._cells(), _LEFT)
+
+    def _cells(self) -> list[list[str] | None]:
         rows = self.layers
         total = [
             "total",
@@ -51,7 +62,7 @@ class Summary:
             _size(sum(row.bytes for row in rows)),
         ]
         head = ["layer", "type", "tops", "parameters", "MACs", "memory"]
-        return aligned([head, RULE, *map(_cells, rows), RULE, total], left=(0, 1, 2))
+        return [head, RULE, *map(_cells, rows), RULE, total]
 
 
 def summarize(net: Net) -> Summary:

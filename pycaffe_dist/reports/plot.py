@@ -28,22 +28,18 @@ def plot_logs(
     kind_of_file = os.path.splitext(path)[1][1:]
     if not kind_of_file:
         raise UsageError(f"the file must end in .png, .svg or .pdf: found '{path}'")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("plots need matplotlib: pip install 'pycaffe-dist[plot]'") from None
+    from pycaffe_dist.reports.picture import Picture
+
     kinds = [kind for kind in ("loss", "score") if any(_curves(log, kind) for log in logs)]
     if not kinds:
         raise UsageError("the logs have no outputs to draw: see 'display' in the solver")
-    figure = Figure(figsize=(6.4 * len(against), 3.6 * len(kinds)), layout="constrained")
+    figure = Picture(figsize=(6.4 * len(against), 3.6 * len(kinds)))
     charts = figure.subplots(len(kinds), len(against), squeeze=False)
     for kind, row in zip(kinds, charts):
         for name, chart in zip(against, row):
             _draw(chart, logs, kind, name)
     image = io.BytesIO()
     try:
-        FigureCanvasAgg(figure)
         figure.savefig(image, dpi=150, format=kind_of_file)
     except ValueError as error:
         raise UsageError(f"cannot draw to '{path}': {error}") from error
