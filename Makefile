@@ -70,9 +70,8 @@ format: install ## format the sources and mend what ruff can mend
 proto: install ## generate the message classes from proto/caffe.proto
 	$(BIN)/python scripts/generate_proto.py
 
-catalogue: install ## write docs/layers.md and docs/forks.md from the sources
-	$(BIN)/python scripts/generate_layers.py
-	$(BIN)/python scripts/generate_forks.py
+catalogue: install ## write the catalogues of layers, solvers, flags and forks' fields from the sources
+	@for name in layers solvers flags forks; do $(BIN)/python scripts/generate_$$name.py || exit; done
 
 clean: ## remove what make install and make train made, but not the data
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache

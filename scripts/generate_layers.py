@@ -9,11 +9,12 @@ import inspect
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
 from google.protobuf import descriptor_pb2, text_format
+from google.protobuf.descriptor import Descriptor
 
 from pycaffe_dist.layers import layer_class, layer_types
 from pycaffe_dist.layers.base import Arity, Layer
@@ -81,14 +82,17 @@ def messages_of(kind: type[Layer]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name in known]
 
 
-def _table(field_name: str, texts: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of a message's table of fields."""
-    message = caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name[field_name].message_type
-    yield f"| `{field_name}` | type | default | |"
+def table(
+    message: Descriptor, title: str, texts: dict[str, str], chosen: Collection[str] = ()
+) -> Iterator[str]:
+    """Yield the lines of a message's table of fields, or of the ``chosen`` ones."""
+    yield f"| {title} | type | default | |"
     yield "| --- | --- | --- | --- |"
     proto = descriptor_pb2.DescriptorProto()
     message.CopyToProto(proto)
     for field in proto.field:
+        if chosen and field.name not in chosen:
+            continue
         kind = descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)[5:].lower()
         if field.type_name:
             kind = field.type_name.rsplit(".", 1)[1]
@@ -121,7 +125,8 @@ def _describe(name: str, texts: dict[str, str], cases: list[str]) -> Iterator[st
     if places:
         yield "; ".join(places).capitalize() + ".\n"
     for field in messages_of(kind):
-        yield from _table(field, texts)
+        message = caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name[field].message_type
+        yield from table(message, f"`{field}`", texts)
     if cases:
         yield f"```\n{cases[0]}\n```\n"
 

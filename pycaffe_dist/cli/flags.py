@@ -141,10 +141,16 @@ class FlagParser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the help text, with a short usage line."""
-        positionals = [action for action in self._actions if not action.option_strings]
-        words = [self.prog, "[flags]", *map(_in_usage, positionals)]
-        self.usage = " ".join(words)
+        self.usage = self.usage_line()
         return super().format_help()
+
+    def usage_line(self) -> str:
+        """Return the command with its arguments."""
+        return " ".join([self.prog, "[flags]", *map(_in_usage, self.positionals())])
+
+    def positionals(self) -> list[argparse.Action]:
+        """Return the arguments that are not flags."""
+        return [action for action in self._actions if not action.option_strings]
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -167,8 +173,7 @@ class FlagParser(argparse.ArgumentParser):
                 options.append("--help")
             else:
                 options += self._canonical_flag(arg, args)
-        takes_positionals = any(not action.option_strings for action in self._actions)
-        if positionals and not takes_positionals:
+        if positionals and not self.positionals():
             raise UsageError(f"unexpected argument '{positionals[0]}' (see {self.prog} --help)")
         return [*options, "--", *positionals] if positionals else options
 

@@ -23,7 +23,7 @@ BROKEN_PIPE = 141
 RANK_0_FIRST_SECONDS = 3
 _LAST_STANDARD_STREAM = 2
 # GLOG_ and the name is the environment variable of the default.
-_GLOG_FLAGS = (
+GLOG_FLAGS = (
     Flag("v", int, 0, "1 logs details, too: solver and nets as text, their building", "N"),
     Flag(
         "minloglevel",
@@ -180,7 +180,7 @@ def _usage() -> str:
 
 def _add_log_flags(parser: FlagParser) -> None:
     """Give ``parser`` --debug and glog's flags."""
-    for flag in _GLOG_FLAGS:
+    for flag in GLOG_FLAGS:
         # argparse parses a text default like a value.
         default = os.environ.get(f"GLOG_{flag.name}") or flag.default
         add_flag(

@@ -36,22 +36,9 @@ class LearningRate:
         self.current_step = 0
         self._least_loss = math.inf
         self._least_at = 0  # the iteration of the least loss, or of the drop after it
-        policies: dict[str, Callable[[LearningRate, int], float]] = {
-            "fixed": LearningRate._fixed,
-            "step": LearningRate._step,
-            "exp": LearningRate._exp,
-            "inv": LearningRate._inv,
-            "multistep": LearningRate._multistep,
-            "poly": LearningRate._poly,
-            "sigmoid": LearningRate._sigmoid,
-            "plateau": LearningRate._plateau,
-            "multifixed": LearningRate._multifixed,
-            "cosine": LearningRate._cosine,
-            "onecycle": LearningRate._onecycle,
-        }
         name = param.lr_policy
-        if name not in policies:
-            hint = did_you_mean(name, policies) or f"; known are {', '.join(policies)}"
+        if name not in POLICIES:
+            hint = did_you_mean(name, POLICIES) or f"; known are {', '.join(POLICIES)}"
             what = f"unknown lr_policy '{name}'" if name else "the solver has no lr_policy"
             raise UsageError(f"{what}{hint}")
         if name in ("step", "sigmoid") and param.stepsize <= 0:
@@ -76,7 +63,7 @@ class LearningRate:
         for field in ("warmup_iter", "warmup_start_lr", "min_lr"):
             if getattr(param, field) < 0:
                 raise UsageError(f"{field} must be at least 0, found {getattr(param, field):g}")
-        self._policy = policies[name]
+        self._policy = POLICIES[name]
         self.needs_loss: bool = name == "plateau"
 
     def at(self, iteration: int, loss: float = math.inf) -> float:
@@ -128,20 +115,25 @@ class LearningRate:
         return rate
 
     def _fixed(self, iteration: int) -> float:
+        """Return `base_lr`, always."""
         return self._param.base_lr
 
     def _step(self, iteration: int) -> float:
+        """Return `base_lr`·`gamma`^k, k: the iteration divided by `stepsize`, rounded down."""
         self.current_step = iteration // self._param.stepsize
         return self._param.base_lr * self._param.gamma**self.current_step
 
     def _exp(self, iteration: int) -> float:
+        """Return `base_lr`·`gamma`^iteration."""
         return self._param.base_lr * self._param.gamma**iteration
 
     def _inv(self, iteration: int) -> float:
+        """Return `base_lr`·(1 + `gamma`·iteration)^−`power`."""
         p = self._param
         return p.base_lr * (1.0 + p.gamma * iteration) ** -p.power
 
     def _multistep(self, iteration: int) -> float:
+        """Return `base_lr`·`gamma`^k, k: how many `stepvalue` the iteration has reached."""
         steps = self._param.stepvalue
         if self.current_step < len(steps) and iteration >= steps[self.current_step]:
             self.current_step += 1
@@ -149,22 +141,24 @@ class LearningRate:
         return self._param.base_lr * self._param.gamma**self.current_step
 
     def _multifixed(self, iteration: int) -> float:
-        """A stage has its rate up to its iteration, inclusive, as in hustzxd/caffe-yolo."""
+        """Return `stagelr`[k] up to `stageiter`[k], inclusive, as in hustzxd/caffe-yolo."""
         p = self._param
         stages = (rate for rate, last in zip(p.stagelr, p.stageiter) if iteration <= last)
         return next(stages, p.stagelr[-1])
 
     def _poly(self, iteration: int) -> float:
+        """Return `base_lr`·(1 − iteration/`max_iter`)^`power`."""
         p = self._param
         return p.base_lr * (1.0 - iteration / p.max_iter) ** p.power
 
     def _sigmoid(self, iteration: int) -> float:
+        """Return `base_lr` / (1 + exp(−`gamma`·(iteration − `stepsize`)))."""
         p = self._param
         exponent = min(-p.gamma * (iteration - p.stepsize), _LARGEST_EXPONENT)
         return p.base_lr / (1.0 + math.exp(exponent))
 
     def _cosine(self, iteration: int) -> float:
-        """Half a cosine from base_lr to min_lr after the warm-up, again and again with restarts.
+        """Return half a cosine from `base_lr` to `min_lr` after the warm-up, or several one by one.
 
         SGDR: Loshchilov and Hutter, 2017.
         """
@@ -179,7 +173,7 @@ class LearningRate:
         return _half_cosine(p.base_lr, p.min_lr, done / length)
 
     def _onecycle(self, iteration: int) -> float:
-        """Up to base_lr and down by half cosines, the last rate in the last iteration.
+        """Return half a cosine up to `base_lr` and another down, to `max_iter`.
 
         Smith and Topin, 2019, in PyTorch's form.
         """
@@ -193,12 +187,29 @@ class LearningRate:
         return _half_cosine(p.base_lr, first / p.onecycle_final_div, done)
 
     def _plateau(self, iteration: int) -> float:
+        """Return `base_lr`·`gamma`^k, k: how often the loss stood still for `plateau_winsize`."""
         patience = self._param.plateau_winsize[self.current_step :]
         if patience and iteration - self._least_at >= patience[0]:
             self.current_step += 1
             self._least_at = iteration
             logger.info("Plateau Status: Iteration %d, step = %d", iteration, self.current_step)
         return self._param.base_lr * self._param.gamma**self.current_step
+
+
+#: What each policy returns for an iteration.
+POLICIES: dict[str, Callable[[LearningRate, int], float]] = {
+    "fixed": LearningRate._fixed,
+    "step": LearningRate._step,
+    "exp": LearningRate._exp,
+    "inv": LearningRate._inv,
+    "multistep": LearningRate._multistep,
+    "poly": LearningRate._poly,
+    "sigmoid": LearningRate._sigmoid,
+    "plateau": LearningRate._plateau,
+    "multifixed": LearningRate._multifixed,
+    "cosine": LearningRate._cosine,
+    "onecycle": LearningRate._onecycle,
+}
 
 
 def _half_cosine(first: float, last: float, done: float) -> float:
