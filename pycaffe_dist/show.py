@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _COLORS = 3
 # Inches.
 _WIDTH, _BARS_HEIGHT = 6.4, 2.4
+_TILE_HEIGHT, _TITLE_HEIGHT = 1.6, 0.4
 # Larger matrices have no figures in their cells.
 _MOST_CELLS = 20
 
@@ -140,11 +141,11 @@ def _tiled(tiles: np.ndarray, most: int, title: str, columns: int = 0) -> Pictur
     _, height, width, *colors = tiles.shape
     mosaic = tiles.reshape(rows, columns, height, width, *colors).swapaxes(1, 2)
     mosaic = mosaic.reshape(rows * height, columns * width, *colors)[:-1, :-1]
-    tall = _WIDTH * mosaic.shape[0] / mosaic.shape[1] + 0.4
-    figure, chart = _chart(_WIDTH, min(tall, 2 * _WIDTH))
+    tall = min(_WIDTH * mosaic.shape[0] / mosaic.shape[1], _TILE_HEIGHT * rows)
+    figure, chart = _chart(_WIDTH, min(tall, 2 * _WIDTH) + _TITLE_HEIGHT)
     chart.imshow(mosaic, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     chart.set_title(
-        f"{title.format(shown)}; black is {low:.2g}, white {high:.2g}", fontsize="medium"
+        f"{title.format(shown)}; black is {low + 0.0:.2g}, white {high:.2g}", fontsize="medium"
     )
     chart.axis("off")
     return figure

@@ -57,9 +57,10 @@ class Solver:
         self.test_nets = [Net.of(net) for net in self._solver.test_nets]
 
     def __repr__(self) -> str:
+        end = f" of {self.param.max_iter}" if self.param.max_iter else ""
         return (
-            f"<{type(self).__name__} of type {self.param.type}: iteration {self.iter} of "
-            f"{self.param.max_iter}, learning rate {self.lr:g}, net {self.net!r}>"
+            f"<{type(self).__name__} of type {self.param.type}: iteration {self.iter}{end}, "
+            f"learning rate {self.lr:g}, net {self.net!r}>"
         )
 
     def _repr_html_(self) -> str:

@@ -1,11 +1,14 @@
-"""The examples of docs/python.md and its notebook run, and all public names of pycaffe exist."""
+"""The examples of the docs and the notebooks run, and all public names of pycaffe exist."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ import pycaffe_dist
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 GUIDE = DOCS / "python.md"
+NOTEBOOKS = sorted(DOCS.glob("examples/*.ipynb"))
+LARGEST_NOTEBOOK = 300_000  # bytes
 
 # The public names of pycaffe 1.0's modules and classes.
 NAMES = {
@@ -118,13 +123,19 @@ def run_examples(code: list[str], folder: Path, monkeypatch) -> None:
     pytest.importorskip("matplotlib").use("Agg")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    namespace: dict = {"__name__": "example"}
+    # Where layers in Python are looked for that a notebook defines.
+    program = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", program)
     for number, block in enumerate(code):
-        exec(compile(block, f"<example {number + 1}>", "exec"), namespace)
+        exec(compile(block, f"<example {number + 1}>", "exec"), program.__dict__)
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def test_the_guides_examples_run(tmp_path, monkeypatch):
-    blocks = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = python_blocks(GUIDE)
     assert len(blocks) > 8
     code = []
     for block in blocks:
@@ -141,9 +152,62 @@ def test_the_guides_examples_run(tmp_path, monkeypatch):
     assert (tmp_path / "loss.png").stat().st_size
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.glob("examples/*.ipynb")), ids=lambda path: path.stem)
+def test_the_commands_for_an_old_model_run(tmp_path, monkeypatch):
+    page = DOCS / "guides" / "old_model.md"
+    (net,) = re.findall(r"^```prototxt\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    (commands,) = re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    (tmp_path / "old.prototxt").write_text(net)
+    if importlib.util.find_spec("pygraphviz") is None:
+        commands = re.sub("pcaffe draw_net.*", "", commands)
+    folder = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    shell = ["sh", "-e", "-c", commands]
+    done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "InnerProduct" in done.stdout
+    assert 'type: "InnerProduct"' in (tmp_path / "new.prototxt").read_text()
+    run_examples(python_blocks(page), tmp_path, monkeypatch)
+
+
+# One of them is quick.
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if path.stem == "shapes" else pytest.mark.long, id=path.stem)
+        for path in NOTEBOOKS
+    ],
+)
 def test_notebooks_run(path, tmp_path, monkeypatch):
     notebook = json.loads(path.read_text())
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert len(cells) > 5
+    monkeypatch.syspath_prepend(path.parent)
     run_examples(cells, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_have_their_outputs(path):
+    """`make notebooks` runs them anew."""
+    cells = [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert not [o for o in outputs if o["output_type"] == "error" or o.get("name") == "stderr"]
+    assert path.stat().st_size < LARGEST_NOTEBOOK
+
+
+@pytest.mark.long
+def test_the_script_runs_notebooks(tmp_path, monkeypatch):
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    path = tmp_path / "n.ipynb"
+    cells = ["import beside", "import sys\nprint('no', file=sys.stderr)\nbeside.x"]
+    new = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+    nbformat.write(new, path)
+    (tmp_path / "beside.py").write_text("x = 6 * 7")
+    monkeypatch.syspath_prepend(DOCS.parent / "scripts")
+    written = json.loads(importlib.import_module("run_notebooks").run(path))
+    assert [cell["execution_count"] for cell in written["cells"]] == [1, 2]
+    (output,) = written["cells"][1]["outputs"]
+    assert output["data"]["text/plain"] == ["42"]
