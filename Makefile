@@ -15,7 +15,7 @@ export MNIST_MIRROR
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-long sweep test-gpu bench bench-gpu lint format proto catalogue clean
+.PHONY: help install train test test-long sweep test-gpu bench bench-gpu lint format proto catalogue docs notebooks pictures clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' Makefile | awk -F '\t' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -73,6 +73,19 @@ proto: install ## generate the message classes from proto/caffe.proto
 catalogue: install ## write the catalogues of layers, solvers, flags and forks' fields from the sources
 	@for name in layers solvers flags forks; do $(BIN)/python scripts/generate_$$name.py || exit; done
 
+docs: install ## build the documentation as a site in site/
+	@$(BIN)/python -c 'import mkdocs, mkdocs_jupyter' 2>/dev/null || $(BIN)/pip install --quiet --editable '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+notebooks: install ## run the notebooks in docs/examples/ and keep their outputs
+	@$(BIN)/python -c 'import nbclient, ipykernel' 2>/dev/null || $(BIN)/pip install --quiet --editable '.[docs]'
+	$(BIN)/python scripts/run_notebooks.py
+
+pictures: install ## draw the pictures of README.md and the guides
+	data/mnist/get_mnist.sh && data/mnist/create_mnist.sh
+	$(BIN)/python scripts/draw_pictures.py
+
 clean: ## remove what make install and make train made, but not the data
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
