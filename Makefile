@@ -87,5 +87,5 @@ pictures: install ## draw the pictures of README.md and the guides
 	$(BIN)/python scripts/draw_pictures.py
 
 clean: ## remove what make install and make train made, but not the data
-	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) build site .cache *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

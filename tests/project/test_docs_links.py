@@ -80,13 +80,13 @@ def flags_of(name: str) -> set[str]:
 def test_commands_and_flags_exist(page):
     wrong = []
     for call in re.findall(r"\bpcaffe ([a-z][\w-]*(?: [^`#\n|]*)?)", commands_in(page)):
-        words = call.split()
-        if words[0] == "launch":
-            wrong += [word for word in words[1:] if not known_word(word, "launch", words)]
-        elif words[0] not in commands():
+        name, *words = call.split()
+        name = name.replace("-", "_")
+        if name not in commands():
             wrong.append(call)
         else:
-            wrong += [word for word in words[1:] if not known_word(word, words[0], words)]
+            known = known_flags(name, words)
+            wrong += [word for word in words if flag_in(word) not in known]
     assert not wrong
 
 
@@ -98,16 +98,18 @@ def commands_in(page: Path) -> str:
     return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", _FENCE.sub("", text))])
 
 
-def known_word(word: str, command: str, words: list[str]) -> bool:
-    """Tell whether a word of a command line is a flag that exists, or no flag."""
+def flag_in(word: str) -> str:
+    """Return the flag that a word of a command line gives, or an empty text."""
     flag = re.match(r"--?([a-z][\w-]*)", word)
-    if flag is None:
-        return True
-    known = flags_of(command)
-    if command == "launch":
-        inner = next((w for w in words[1:] if w in commands()), "train")
-        known |= flags_of(inner)
-    return flag[1].replace("-", "_") in known
+    return flag[1].replace("-", "_") if flag else ""
+
+
+def known_flags(name: str, words: list[str]) -> set[str]:
+    """Return the flags of a command, and of the command that launch runs."""
+    names = {name}
+    if name == "launch":
+        names |= {word for word in words if word in commands()} or {"train"}
+    return {"", *(flag for name in names for flag in flags_of(name))}
 
 
 def test_the_site_has_every_page():

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import types
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import pycaffe_dist
+from pycaffe_dist.cli.main import main as pcaffe
+from pycaffe_dist.data.digits import write_digits
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 GUIDE = DOCS / "python.md"
@@ -150,6 +153,24 @@ def test_the_guides_examples_run(tmp_path, monkeypatch):
         code = [block for block in code if "draw_net_to_file" not in block]
     run_examples(code, tmp_path, monkeypatch)
     assert (tmp_path / "loss.png").stat().st_size
+
+
+def test_the_readmes_example_runs_without_a_warning(tmp_path, monkeypatch, caplog):
+    root = DOCS.parent
+    shutil.copytree(root / "models" / "lenet", tmp_path / "models" / "lenet")
+    data = tmp_path / "data" / "mnist"
+    data.mkdir(parents=True)
+    write_digits(str(data))
+    for name, part in (("train", "train"), ("test", "t10k")):
+        files = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte", f"mnist_{name}_lmdb")
+        assert pcaffe(["convert_mnist_data", *(str(data / file) for file in files)]) == 0
+    (block,) = python_blocks(root / "README.md")
+    few = block.replace("step(100)", "step(2)").replace("iter_100", "iter_2")
+    assert few.count("2)") and "iter_2." in few
+    with caplog.at_level("WARNING"):
+        run_examples([few], tmp_path, monkeypatch)
+    assert "deprecated" not in caplog.text
+    assert (tmp_path / "filters.png").stat().st_size
 
 
 def test_the_commands_for_an_old_model_run(tmp_path, monkeypatch):
