@@ -17,7 +17,7 @@ INFERENCE = caffe_pb2.BNParameter.INFERENCE
 _SEGNET_FIELDS = ("scale_filler", "shift_filler", "bn_mode")
 _SLOPE_FIELDS = ("slope_filler", "bias_filler", "momentum", "eps", "frozen")
 # What caffe-segnet adds to variances.
-_SEGNET_EPS = 1e-9
+SEGNET_EPS = 1e-9
 
 
 @register("BN")
@@ -99,7 +99,7 @@ class BN(ChannelNorm):
                 running_statistics(means, variances, None, mean, variance)
             else:
                 add_to_running_sums(mean, variance, keep, 1 - keep, 1.0, means, variances, None)
-        eps = _SEGNET_EPS if self._segnet else param.eps
+        eps = SEGNET_EPS if self._segnet else param.eps
         shift_and_scale(mean, variance, eps, normalization.shift, normalization.scale)
         return normalization
 

@@ -24,7 +24,8 @@ class Rearranging(Layer):
     backward_needs_bottom = Need.NONE
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self._made: Arrangement | None = None
+        #: The bottom's and the top's shapes and the order of axes at the last reshape.
+        self.made: Arrangement | None = None
 
     def arrangement(self, bottom: list[Blob]) -> Arrangement:
         """Return the bottom's and the top's shapes and the order of axes."""
@@ -33,8 +34,8 @@ class Rearranging(Layer):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         found = self.arrangement(bottom)
         top[0].reshape(*found.top)
-        if found != self._made:
-            shape, order, _ = self._made = found
+        if found != self.made:
+            shape, order, _ = self.made = found
             self._there = Permutation(shape, order)
             permuted = tuple(shape[axis] for axis in order)
             self._back = Permutation(permuted, tuple(map(order.index, range(len(order)))))

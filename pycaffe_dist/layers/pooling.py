@@ -138,12 +138,16 @@ class Pooling(Layer):
         require_axes(self, bottom, 0, 4)
         param = self.param.pooling_param
         spatial = bottom[0].height, bottom[0].width
-        kernel = spatial if self._global else self._kernel
-        geometry = PoolingGeometry(kernel, self._stride, self._pad, self._ceil)
+        geometry = self.geometry_for(spatial)
         output = output_of(self, bottom, geometry, spatial)
         for blob in top:
             blob.reshape(*bottom[0].shape[:2], *output)
         self._pool = Pool(param.pool, geometry, self)
+
+    def geometry_for(self, spatial: tuple[int, int]) -> PoolingGeometry:
+        """Return the windows for images of this height and width."""
+        kernel = spatial if self._global else self._kernel
+        return PoolingGeometry(kernel, self._stride, self._pad, self._ceil)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         mask = top[1].data if len(top) > 1 else None
@@ -177,13 +181,13 @@ class SPP(Layer):
             raise self.error(f"needs an image, found bottom {describe(self, bottom, 0)}")
         self._pools, self._outputs = [], []
         for level in range(self._levels):
-            kernel, pad = zip(*(_bins(size, 2**level) for size in (height, width)))
+            geometry = bins_of((height, width), 2**level)
+            kernel, pad = geometry.kernel, geometry.pad
             if any(p >= k for p, k in zip(pad, kernel)):
                 raise self.error(
                     f"cannot divide bottom {describe(self, bottom, 0)} into {2**level} by "
                     f"{2**level} bins: pad {pad} would not be smaller than kernel {kernel}"
                 )
-            geometry = PoolingGeometry(kernel, kernel, pad)
             output = self.new_blob(num, channels, *geometry.output_shape((height, width)))
             self._pools.append(Pool(self.param.spp_param.pool, geometry, self))
             self._outputs.append(output)
@@ -217,7 +221,9 @@ class SPP(Layer):
             start = stop
 
 
-def _bins(size: int, bins: int) -> tuple[int, int]:
-    """Return kernel (and stride) and pad that divide ``size`` into ``bins``."""
-    kernel = -(-size // bins)
-    return kernel, (kernel * bins - size + 1) // 2
+def bins_of(spatial: tuple[int, int], bins: int) -> PoolingGeometry:
+    """Return windows that divide an image's height and width each into ``bins``."""
+    kernel_h, kernel_w = (-(-size // bins) for size in spatial)
+    pads = zip((kernel_h, kernel_w), spatial)
+    pad_h, pad_w = ((kernel * bins - size + 1) // 2 for kernel, size in pads)
+    return PoolingGeometry((kernel_h, kernel_w), (kernel_h, kernel_w), (pad_h, pad_w))

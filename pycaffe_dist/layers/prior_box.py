@@ -160,7 +160,7 @@ class PriorBox(Constant):
             values = np.empty((2, height, width, len(self._forms), 4))
             values[0] = self._boxes((height, width), image)
             values[1] = self._variance
-            self._values = xp().asarray(values.reshape(top[0].shape).astype(top[0].dtype))
+            self.values = xp().asarray(values.reshape(top[0].shape).astype(top[0].dtype))
 
     def _boxes(self, cells: tuple[int, int], image: Pair) -> np.ndarray:
         """Return the corners of all boxes (height, width, boxes, 4)."""
@@ -185,7 +185,7 @@ class PriorBox(Constant):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         # A later layer may work in place on the top.
-        top[0].data[...] = self._values
+        top[0].data[...] = self.values
 
 
 @register("PriorBoxClustered")

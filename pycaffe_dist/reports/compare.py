@@ -61,7 +61,7 @@ def _differences(first: str, second: str) -> list[Difference]:
     read = _state_blobs if kinds.pop() else _weight_blobs
     one, two = read(first), read(second)
     names = list(dict.fromkeys([*one, *two]))
-    return [_difference(name, one.get(name), two.get(name)) for name in names]
+    return [difference(name, one.get(name), two.get(name)) for name in names]
 
 
 def worst_per_layer(differences: Sequence[Difference]) -> list[Difference]:
@@ -96,7 +96,7 @@ def _state_blobs(path: str) -> dict[str, np.ndarray]:
     return {f"{kind}[{i}]": blob for kind, blobs in kinds for i, blob in enumerate(blobs)}
 
 
-def _difference(name: str, one: np.ndarray | None, two: np.ndarray | None) -> Difference:
+def difference(name: str, one: np.ndarray | None, two: np.ndarray | None) -> Difference:
     if one is None or two is None:
         return Difference(name, note=f"only in the {'second' if one is None else 'first'} file")
     if one.size != two.size:

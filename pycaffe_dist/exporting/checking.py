@@ -1,0 +1,128 @@
+"""Compares a net with its export on the same random inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from pycaffe_dist.errors import NetError
+from pycaffe_dist.exporting.steps import Shape, Steps
+from pycaffe_dist.layers.recurrent import Recurrent
+from pycaffe_dist.net.net import Net
+from pycaffe_dist.net.precompile import compile_kernels
+from pycaffe_dist.reports.compare import Difference, difference
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def random_inputs(net: Steps, shapes: Mapping[str, Shape], seed: int = 0) -> dict[str, np.ndarray]:
+    """Return random numbers for each input; labels, marks and boxes where a layer needs these."""
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for name, shape in shapes.items():
+        values = rng.standard_normal(shape, np.float32)
+        for step in net.steps:
+            for index, bottom in enumerate(step.bottoms):
+                if bottom == name and (step.type, index) in _SPECIAL:
+                    values = _SPECIAL[step.type, index](rng, step, shape)
+        arrays[name] = values.astype(np.float32)
+    return arrays
+
+
+def _marks(rng, step, shape):
+    marks = rng.integers(0, 4, shape) > 0
+    marks[0] = False
+    return marks
+
+
+def _classes(rng, step, shape):
+    return rng.integers(0, step.layer.param.embed_param.input_dim, shape)
+
+
+def _samples(rng, step, shape):
+    return rng.integers(0, step.bottom_shapes[0][0], shape)
+
+
+def _labels(rng, step, shape):
+    classes = step.bottom_shapes[0][1]
+    return rng.integers(0, max(1, classes), shape)
+
+
+def _boxes(rng, step, shape):
+    """Return boxes in the first bottom's images."""
+    scale = step.layer.param.roi_pooling_param.spatial_scale
+    height, width = step.bottom_shapes[0][2:]
+    boxes = np.zeros((shape[0], 5))
+    corners = np.sort(rng.random((shape[0], 2, 2)), axis=1) * [width / scale, height / scale]
+    boxes[:, 1:] = corners.reshape(-1, 4)
+    return boxes.reshape(shape)
+
+
+_SPECIAL = {
+    ("LSTM", 1): _marks,
+    ("Lstm", 1): _marks,
+    ("RNN", 1): _marks,
+    ("LSTMUnit", 2): _marks,
+    ("Embed", 0): _classes,
+    ("BatchReindex", 1): _samples,
+    ("ROIPooling", 1): _boxes,
+    ("ROIAlign", 1): _boxes,
+    ("SoftmaxWithLoss", 1): _labels,
+    ("Accuracy", 1): _labels,
+    ("HingeLoss", 1): _labels,
+    ("MultinomialLogisticLoss", 1): _labels,
+    ("InfogainLoss", 1): _labels,
+}
+
+
+def forward(net: Net, inputs: Arrays, wanted: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return values of ``net`` after a forward with these inputs, whose shapes it takes over.
+
+    ``wanted`` has the values' names and their blobs.  Recurrent layers start sequences.  Raises NetError when the net does not take the shapes.
+    """
+    changed = any(net.blobs[name].shape != array.shape for name, array in inputs.items())
+    for name, array in inputs.items():
+        net.blobs[name].reshape(*array.shape)
+    if changed:
+        net.reshape()
+    for layer in net.layers:
+        if isinstance(layer, Recurrent):
+            layer.reset()
+    for name, array in inputs.items():
+        net.blobs[name].data[...] = array
+    compile_kernels([net])
+    net.forward()
+    return {name: np.array(net.blobs[blob].read_data()) for name, blob in wanted.items()}
+
+
+def takes(net: Net, shapes: Mapping[str, Shape]) -> bool:
+    """Tell whether a net can be reshaped to these shapes of its inputs; leaves it as it was."""
+    before = {name: net.blobs[name].shape for name in shapes}
+    try:
+        for name, shape in shapes.items():
+            net.blobs[name].reshape(*shape)
+        net.reshape()
+        return True
+    except NetError:
+        return False
+    finally:
+        for name, shape in before.items():
+            net.blobs[name].reshape(*shape)
+        net.reshape()
+
+
+def differences(ours: Arrays, theirs: Arrays) -> list[Difference]:
+    """Return the difference of each of our blobs."""
+    return [_difference(name, array, theirs.get(name)) for name, array in ours.items()]
+
+
+def _difference(name: str, ours: np.ndarray, theirs: np.ndarray | None) -> Difference:
+    if theirs is not None and ours.shape != theirs.shape:
+        return Difference(name, note=f"shapes {ours.shape} and {theirs.shape}")
+    return difference(name, ours, theirs)
+
+
+def largest(found: Iterable[Difference]) -> float:
+    """Return the largest relative difference; infinity where there is none to tell."""
+    return max((np.inf if each.note else each.relative for each in found), default=0.0)

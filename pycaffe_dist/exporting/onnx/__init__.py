@@ -1,0 +1,1 @@
+"""ONNX: a model of the same results, by a converter for each layer type."""

@@ -1,0 +1,95 @@
+"""The running statistics of BatchNorm layers, and folding them into the layers before."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycaffe_dist.exporting.steps import Step, Steps
+from pycaffe_dist.layers.bn import BN
+from pycaffe_dist.layers.channel_norm import ChannelNorm
+from pycaffe_dist.layers.scale import Scale
+
+_PRODUCTS = ("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "InnerProduct")
+
+
+def running_mean_and_variance(blobs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the statistics of BatchNorm's blobs, which are sums; without weight both are 0."""
+    weight = float(blobs[2].reshape(-1)[0])
+    factor = 1 / weight if weight else 0.0
+    return blobs[0] * factor, blobs[1] * factor
+
+
+def fold(net: Steps) -> int:
+    """Fold each normalization by running statistics, and a Scale after it, into a product before.
+
+    Only where no other layer reads the value between.  Returns the number of layers that went.
+    """
+    before = len(net.steps)
+    for step in [*net.steps]:
+        affine = _affine_of(step)
+        source = _only_source(net, step)
+        if affine is None or source is None or source.type not in _PRODUCTS:
+            continue
+        if len(source.tops) != 1 or not _per_channel(source, affine[0]):
+            continue
+        _put_into(source, *affine)
+        source.tops = step.tops
+        net.steps.remove(step)
+    return before - len(net.steps)
+
+
+def _only_source(net: Steps, step: Step) -> Step | None:
+    """Return the layer that writes a step's only bottom, if no other one reads it."""
+    if len(step.bottoms) != 1:
+        return None
+    value = step.bottoms[0]
+    readers = sum(value in other.bottoms for other in net.steps)
+    sources = [other for other in net.steps if value in other.tops]
+    return sources[0] if readers == 1 and sources and value not in net.outputs else None
+
+
+def _affine_of(step: Step) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return factor and bias of each channel, if that is all that a step does."""
+    layer = step.layer
+    if isinstance(layer, Scale):
+        shape = step.bottom_shapes[0]
+        param = layer.param.scale_param
+        if len(step.bottoms) > 1 or step.axis(param.axis) != 1 or step.blobs[0].shape != shape[1:2]:
+            return None
+        factor = step.blobs[0].astype(np.float64)
+        return factor, step.blobs[1] if len(step.blobs) > 1 else 0 * factor
+    if not isinstance(layer, ChannelNorm) or not layer.fixed or len(step.tops) > 1:
+        return None
+    blobs = [blob.reshape(-1).astype(np.float64) for blob in step.blobs]
+    if isinstance(layer, BN):
+        if len(blobs) == 2:
+            return blobs[0], blobs[1]
+        mean, variance, eps, own = blobs[2], blobs[3], layer.param.bn_param.eps, blobs[:2]
+    else:
+        mean, variance = running_mean_and_variance(blobs)
+        eps, own = layer.param.batch_norm_param.eps, blobs[3:]
+    factor = 1 / np.sqrt(variance + eps)
+    bias = -mean * factor
+    return (factor * own[0], bias * own[0] + own[1]) if own else (factor, bias)
+
+
+def _per_channel(source: Step, factor: np.ndarray) -> bool:
+    """Tell whether a product's outputs are the channels, on axis 1."""
+    param = source.layer.param
+    if source.type == "InnerProduct":
+        own = param.inner_product_param
+        return source.axis(own.axis) == 1 and factor.size == own.num_output
+    return source.axis(param.convolution_param.axis) == 1
+
+
+def _put_into(source: Step, factor: np.ndarray, bias: np.ndarray) -> None:
+    """Multiply a product's outputs with a factor, and add a bias."""
+    weights = source.blobs[0].astype(np.float64)
+    transposed = source.type == "InnerProduct" and source.layer.param.inner_product_param.transpose
+    rows = (1, -1) if transposed else (-1, *(1,) * (weights.ndim - 1))
+    kind = source.blobs[0].dtype
+    old = source.blobs[1].reshape(-1) if len(source.blobs) > 1 else 0.0
+    source.blobs = [
+        (weights * factor.reshape(rows)).astype(kind),
+        (old * factor + bias).astype(kind),
+    ]
