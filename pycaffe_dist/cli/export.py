@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
     """Export the net; raises PcaffeError."""
     from pycaffe_dist.errors import UsageError
     from pycaffe_dist.exporting import export_net
+    from pycaffe_dist.log import NOTICE, logger
 
     for flag, formats in (
         ("preprocess", ("onnx",)),
@@ -70,8 +71,13 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"flag --{flag} is for --to={' and --to='.join(formats)}")
     if options.fold and options.solver:
         raise UsageError("flag --fold is for inference; leave it out with --solver")
-    param, net = _open(options)
-    report = export_net(net, options.out, options.to, _options(options, param))
+    level = logger.level
+    logger.setLevel(max(level, NOTICE))
+    try:
+        param, net = _open(options)
+        report = export_net(net, options.out, options.to, _options(options, param))
+    finally:
+        logger.setLevel(level)
     print("\n".join(report.lines()))
     return 0
 

@@ -46,7 +46,9 @@ class Report:
 
     def lines(self) -> list[str]:
         """Return the report as text."""
-        lines = [f"{name}: largest relative difference {self._of(name):.3g}" for name in self._names]
+        lines = [
+            f"{name}: largest relative difference {self._of(name):.3g}" for name in self._names
+        ]
         if self.unchecked:
             lines.append(f"not checked: {self.unchecked}")
         if self.left_out:

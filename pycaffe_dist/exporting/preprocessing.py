@@ -52,9 +52,7 @@ def preprocessing_of(param: caffe_pb2.NetParameter, net: Steps) -> Preprocessing
     return _affine(found[0], name, shape)
 
 
-def _affine(
-    layer: caffe_pb2.LayerParameter, name: str, shape: tuple[int, ...]
-) -> Preprocessing:
+def _affine(layer: caffe_pb2.LayerParameter, name: str, shape: tuple[int, ...]) -> Preprocessing:
     mean, scale = Transformer(layer.transform_param, caffe_pb2.TEST).affine(shape[1])
     if mean.ndim == 1:
         return Preprocessing(name, mean.reshape(-1, 1, 1), float(scale))

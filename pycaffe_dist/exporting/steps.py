@@ -77,9 +77,9 @@ def steps_of(net: Net, training: bool = False) -> Steps:
         if not message.bottom and node.layer.type not in ("Parameter", "DummyData"):
             inputs.update({name: blob.shape for name, blob in zip(tops, node.top)})
             continue
-        shapes = ([blob.shape for blob in blobs] for blobs in (node.bottom, node.top))
+        given, made = ([blob.shape for blob in blobs] for blobs in (node.bottom, node.top))
         blobs = [np.array(blob.read_data()) for blob in node.layer.blobs]
-        steps.append(Step(node.layer, bottoms, tops, *shapes, blobs))
+        steps.append(Step(node.layer, bottoms, tops, given, made, blobs))
     if not training:
         left_out = _without_losses(steps)
     read = {name for step in steps for name in step.bottoms}

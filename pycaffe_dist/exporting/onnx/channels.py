@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ def _column(graph: Graph, value: np.ndarray, axes: int) -> str:
     return graph.constant(value.reshape(-1, *(1,) * (axes - 2)))
 
 
-def _scaled(graph: Graph, x: str, scale: np.ndarray, bias: np.ndarray, axes: int, to: str) -> None:
-    product = graph.op("Mul", x, _column(graph, scale, axes))
-    graph.op("Add", product, _column(graph, bias, axes), to=to)
+def _scaled(step: Step, graph: Graph, x: str, own: list[np.ndarray]) -> None:
+    """Multiply by the first and add the second, numbers of each channel; this is the top."""
+    factor, bias = (_column(graph, value, len(step.bottom_shapes[0])) for value in own)
+    graph.op("Add", graph.op("Mul", x, factor), bias, to=step.tops[0])
 
 
 def _moments(graph: Graph, x: str, axes: list[int]) -> tuple[str, str, str]:
@@ -40,8 +42,9 @@ def _by_batch(step: Step, graph: Graph, eps: float, to: str | None = None) -> tu
     return graph.op("Div", rest, deviation, to=to), mean, variance
 
 
-def _fixed(step: Step, graph: Graph, mean: Any, variance: Any, eps: float, own: list) -> None:
+def _fixed(step: Step, graph: Graph, statistics: Sequence[Any], eps: float, own: list) -> None:
     """Add a BatchNormalization with a factor and a bias of each channel, if there are ``own``."""
+    mean, variance = statistics
     values = [np.ones_like(mean), np.zeros_like(mean), mean, variance]
     values[: len(own)] = own
     names = [graph.parameter(value.reshape(-1), index) for index, value in enumerate(values)]
@@ -54,34 +57,33 @@ def batch_norm(step: Step, graph: Graph) -> None:
     layer, own = step.layer, step.blobs[3:]
     assert isinstance(layer, ChannelNorm)
     eps = layer.param.batch_norm_param.eps
-    axes = len(step.bottom_shapes[0])
-    if axes < 2:
+    if len(step.bottom_shapes[0]) < 2:
         raise step.error("needs a channel axis")
     if layer.fixed:
-        _fixed(step, graph, *running_mean_and_variance(step.blobs), eps, own)
+        _fixed(step, graph, running_mean_and_variance(step.blobs), eps, own)
         return
     if layer.param.batch_norm_param.stats_batch_size not in (0, step.bottom_shapes[0][0]):
         raise step.error("measures parts of a batch (stats_batch_size)")
     y, _, _ = _by_batch(step, graph, eps, None if own else step.tops[0])
     if own:
-        _scaled(graph, y, *own, axes, step.tops[0])
+        _scaled(step, graph, y, own)
 
 
 @converts("BN")
 def bn(step: Step, graph: Graph) -> None:
     """BN in the forms of both forks."""
-    layer, blobs, axes = step.layer, step.blobs, len(step.bottom_shapes[0])
+    layer, blobs = step.layer, step.blobs
     assert isinstance(layer, BN)
     own = blobs[:2]
     if len(blobs) > 2 and layer.fixed:
-        _fixed(step, graph, *blobs[2:], layer.param.bn_param.eps, own)
+        _fixed(step, graph, blobs[2:], layer.param.bn_param.eps, own)
         return
     if layer.fixed:
-        _scaled(graph, step.bottoms[0], *own, axes, step.tops[0])
+        _scaled(step, graph, step.bottoms[0], own)
         return
     eps = layer.param.bn_param.eps if len(blobs) > 2 else SEGNET_EPS
     y, *moments = _by_batch(step, graph, eps)
-    _scaled(graph, y, *own, axes, step.tops[0])
+    _scaled(step, graph, y, own)
     for value, top in zip(moments, step.tops[1:]):
         graph.op("Reshape", value, [1, -1, 1, 1], to=top)
 
@@ -183,5 +185,3 @@ def arg_max(step: Step, graph: Graph) -> None:
     joined = graph.op("Concat", *pair, axis=1)
     ones = [1] * (len(step.bottom_shapes[0]) - 3)
     graph.op("Reshape", joined, [-1, len(pair), param.top_k, *ones], to=step.tops[0])
-
-

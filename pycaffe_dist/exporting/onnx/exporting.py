@@ -7,7 +7,14 @@ from collections.abc import Collection
 from pycaffe_dist import atomic
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.exporting import checking
-from pycaffe_dist.exporting.onnx.models import BATCH, IMAGE, Session, model_of, reshaped, varying_axes
+from pycaffe_dist.exporting.onnx.models import (
+    BATCH,
+    IMAGE,
+    Session,
+    model_of,
+    reshaped,
+    varying_axes,
+)
 from pycaffe_dist.exporting.options import Options, Report
 from pycaffe_dist.exporting.preprocessing import preprocessing_of
 from pycaffe_dist.exporting.statistics import fold
@@ -29,14 +36,12 @@ def export(net: Net, path: str, options: Options) -> Report:
     made = _Making(net, options, tolerance)
     for vary in (IMAGE, BATCH, frozenset()):
         model, found = made.attempt(vary)
-        if model is not None:
+        if model:
             break
     if checking.largest(found) > tolerance:
         worst = max(found, key=lambda each: (bool(each.note), each.relative))
         reason = worst.note or f"relative {worst.relative:.3g}, more than {tolerance:g}"
-        raise NetError(
-            f"the exported net differs in '{worst.name}': {reason}; nothing is written"
-        )
+        raise NetError(f"the exported net differs in '{worst.name}': {reason}; nothing is written")
     with atomic.replacing(path) as new:
         new.write_bytes(model)
     return Report(
@@ -58,12 +63,12 @@ class _Making:
         source = options.preprocess
         self._preprocessing = None if source is None else preprocessing_of(source, self.steps)
 
-    def attempt(self, vary: Collection[int]) -> tuple[bytes | None, list[Difference]]:
-        """Return the model, with the differences; None if these axes cannot vary."""
+    def attempt(self, vary: Collection[int]) -> tuple[bytes, list[Difference]]:
+        """Return the model, with the differences; empty if these axes cannot vary."""
         shapes = self.steps.inputs
         others = {name: reshaped(shape, vary) for name, shape in shapes.items()}
         if vary and (others == shapes or not checking.takes(self._net, others)):
-            return None, []
+            return b"", []
         model = model_of(self.steps, vary, self._options.float16, self._preprocessing)
         content = model.SerializeToString()
         try:
@@ -73,10 +78,10 @@ class _Making:
                 found += self._differences(session, others)
         except NetError:
             if vary:
-                return None, []
+                return b"", []
             raise
         if vary and checking.largest(found) > self._tolerance:
-            return None, []
+            return b"", []
         return content, found
 
     def _differences(self, session: Session, shapes: dict) -> list[Difference]:

@@ -14,7 +14,7 @@ from pycaffe_dist.exporting.steps import Shape, Step
 #: The newest version of ONNX's operators that ONNX Runtime 1.32 runs.
 OPSET = 27
 
-Value = str | float | int | Sequence[int] | np.ndarray
+Value = str | float | int | Sequence[int] | Sequence[float] | np.ndarray
 
 
 class Graph:
@@ -63,7 +63,9 @@ class Graph:
             array = array.astype(self.dtype)
         if not isinstance(value, np.ndarray) and array.size == 0:
             array = array.astype(np.int64)
-        name = name or f"{self._prefix}const:{array.dtype}{list(array.shape)}:{array.tobytes().hex()}"
+        name = (
+            name or f"{self._prefix}const:{array.dtype}{list(array.shape)}:{array.tobytes().hex()}"
+        )
         if len(name) > _LONGEST_NAME:
             name = self.new()
         self._constants[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
@@ -84,7 +86,7 @@ class Graph:
 
     def sizes(self, value: str, start: int, stop: int | None = None) -> str:
         """Return the sizes of axes ``start`` to before ``stop`` as a vector."""
-        limits = {"start": start} if stop is None else {"start": start, "end": stop}
+        limits: dict[str, Any] = {"start": start} if stop is None else {"start": start, "end": stop}
         return self.op("Shape", value, **limits)
 
     def inner(self) -> Graph:
@@ -95,11 +97,12 @@ class Graph:
 
     def inner_graph(self, inputs: Sequence[str], outputs: Sequence[str], kind: int) -> Any:
         """Return this graph as the body of a loop."""
-        infos = (
+        given, made = (
             [helper.make_tensor_value_info(name, kind, None) for name in names]
             for names in (inputs, outputs)
         )
-        return helper.make_graph(self._nodes, "body", *infos, list(self._constants.values()))
+        constants = list(self._constants.values())
+        return helper.make_graph(self._nodes, "body", given, made, constants)
 
     def model(
         self, name: str, inputs: Mapping[str, Sequence[Any]], outputs: Mapping[str, Shape]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class _Images:
         name = self._step.bottoms[index]
         return name if self._plain else self._graph.op("Reshape", name, [-1, *shape, *pixel])
 
-    def put(self, kind: str, index: int, *inputs: str, **attributes: object) -> None:
+    def put(self, kind: str, index: int, *inputs: str, **attributes: Any) -> None:
         """Add the node of a top."""
         top, shape = self._step.tops[index], self._step.top_shapes[index]
         if self._plain:
@@ -44,7 +45,7 @@ def convolution(step: Step, graph: Graph) -> None:
     """Conv, or ConvTranspose, for each bottom."""
     images = _Images(step, graph)
     weights = step.blobs[0]
-    attributes: dict[str, object] = {"group": step.layer.param.convolution_param.group}
+    attributes: dict[str, Any] = {"group": step.layer.param.convolution_param.group}
     if images.spatial:
         attributes |= _window(step, images.spatial)
     else:
@@ -56,7 +57,7 @@ def convolution(step: Step, graph: Graph) -> None:
         images.put(kind, index, images.take(index), *inputs, **attributes)
 
 
-def _window(step: Step, spatial: int) -> dict[str, object]:
+def _window(step: Step, spatial: int) -> dict[str, Any]:
     geometry = read_geometry(step.layer, spatial)
     return {
         "kernel_shape": geometry.kernel,

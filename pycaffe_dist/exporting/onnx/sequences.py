@@ -12,9 +12,7 @@ from pycaffe_dist.exporting.steps import Step
 
 def _lstm_step(graph: Graph, gates: str, keep: str, cell: str) -> tuple[str, str]:
     """Return cell and h of a step; gates are input, forget, output and cell input."""
-    parts = graph.ops(
-        "Split", gates, to=[graph.new() for _ in range(4)], axis=-1, num_outputs=4
-    )
+    parts = graph.ops("Split", gates, to=[graph.new() for _ in range(4)], axis=-1, num_outputs=4)
     i, f, o = (graph.op("Sigmoid", part) for part in parts[:3])
     new = graph.op("Mul", i, graph.op("Tanh", parts[3]))
     kept = graph.op("Mul", graph.op("Mul", f, keep), cell)
@@ -81,9 +79,7 @@ def recurrent(step: Step, graph: Graph) -> None:
         graph.op("Unsqueeze", value, [0], to=top)
 
 
-def _first_states(
-    step: Step, graph: Graph, states: int, exposed: bool, static: bool
-) -> list[str]:
+def _first_states(step: Step, graph: Graph, states: int, exposed: bool, static: bool) -> list[str]:
     """Return the exposed states, or zeros: a run does not go on from the one before."""
     if exposed:
         return [graph.op("Squeeze", name, [0]) for name in step.bottoms[2 + static :]]

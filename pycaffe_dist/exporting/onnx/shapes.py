@@ -153,7 +153,9 @@ def upsample(step: Step, graph: Graph) -> None:
     outer = graph.sizes(x, 0, 2)
     plane = graph.op("ReduceProd", size, keepdims=1)
     flat = graph.constant(np.array([0, 0, -1]))
-    zeros = graph.op("Expand", graph.constant(np.zeros(1)), graph.op("Concat", outer, plane, axis=0))
+    zeros = graph.op(
+        "Expand", graph.constant(np.zeros(1)), graph.op("Concat", outer, plane, axis=0)
+    )
     places = graph.op("Reshape", graph.cast(step.bottoms[1], np.int64), flat)
     filled = graph.op("ScatterElements", zeros, places, graph.op("Reshape", x, flat), axis=2)
     graph.op("Reshape", filled, graph.op("Concat", outer, size, axis=0), to=top)

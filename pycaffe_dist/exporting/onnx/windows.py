@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from pycaffe_dist.exporting.onnx.graph import Graph
 from pycaffe_dist.exporting.onnx.register import converts
 from pycaffe_dist.exporting.steps import Step
+from pycaffe_dist.kernels.pooling import PoolingGeometry
 from pycaffe_dist.layers.pooling import AVE, MAX, Pooling, bins_of
 from pycaffe_dist.schema import caffe_pb2
 
@@ -15,11 +18,17 @@ _TINY = 1.2e-38
 
 
 def _pool(
-    step: Step, graph: Graph, method: int, geometry, x: str, to: str | None = None, mask: str = ""
+    step: Step,
+    graph: Graph,
+    method: int,
+    geometry: PoolingGeometry,
+    x: str,
+    to: str | None = None,
+    mask: str = "",
 ) -> str:
     """Add the nodes of a pooling; return the name of the result."""
-    size = step.bottom_shapes[0][2:]
-    window = {
+    size = _image(step)
+    window: dict[str, Any] = {
         "kernel_shape": geometry.kernel,
         "strides": geometry.stride,
         "pads": geometry.pad * 2,
@@ -45,6 +54,11 @@ def _pool(
     return graph.op("Div", squares, sums, to=to)
 
 
+def _image(step: Step) -> tuple[int, int]:
+    height, width = step.bottom_shapes[0][2:]
+    return height, width
+
+
 def _mask(graph: Graph, x: str, places: str, mask: str) -> None:
     """Turn places in the whole array into places in its planes, as numbers of 32 bits."""
     plane = graph.op("ReduceProd", graph.sizes(x, 2), keepdims=0)
@@ -61,7 +75,7 @@ def pooling(step: Step, graph: Graph) -> None:
         kind = "GlobalMaxPool" if param.pool == MAX else "GlobalAveragePool"
         graph.op(kind, step.bottoms[0], to=step.tops[0])
         return
-    geometry = layer.geometry_for(step.bottom_shapes[0][2:])
+    geometry = layer.geometry_for(_image(step))
     _pool(step, graph, param.pool, geometry, step.bottoms[0], step.tops[0], mask)
 
 
@@ -71,7 +85,7 @@ def spp(step: Step, graph: Graph) -> None:
     param = step.layer.param.spp_param
     levels = []
     for level in range(param.pyramid_height):
-        geometry = bins_of(step.bottom_shapes[0][2:], 2**level)
+        geometry = bins_of(_image(step), 2**level)
         y = _pool(step, graph, param.pool, geometry, step.bottoms[0])
         levels.append(y if param.pyramid_height == 1 else graph.op("Flatten", y, axis=1))
     if len(levels) == 1:
