@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pycaffe_dist.errors import LayerError, NetError
+from pycaffe_dist.errors import LayerError
 from pycaffe_dist.layers import Layer
 from pycaffe_dist.net.net import Net
 
@@ -86,8 +86,6 @@ def steps_of(net: Net, training: bool = False) -> Steps:
     outputs = [name for step in steps for name in step.tops if name not in read]
     if not training:
         inputs = {name: shape for name, shape in inputs.items() if name in read}
-    if not outputs:
-        raise NetError(f"net '{net.name}' has no outputs to export")
     return Steps(net.name or "Net", inputs, steps, outputs, names.blobs, left_out)
 
 

@@ -63,11 +63,10 @@ class Graph:
             array = array.astype(self.dtype)
         if not isinstance(value, np.ndarray) and array.size == 0:
             array = array.astype(np.int64)
-        name = (
-            name or f"{self._prefix}const:{array.dtype}{list(array.shape)}:{array.tobytes().hex()}"
-        )
-        if len(name) > _LONGEST_NAME:
-            name = self.new()
+        if name is None and array.nbytes <= _SHARED_BYTES:
+            kind = f"{array.dtype}{list(array.shape)}"
+            name = f"{self._prefix}const:{kind}:{array.tobytes().hex()}"
+        name = name or self.new()
         self._constants[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
         return name
 
@@ -127,4 +126,5 @@ class Graph:
         return model
 
 
-_LONGEST_NAME = 80
+# Small constants of the same value are one.
+_SHARED_BYTES = 64

@@ -30,6 +30,8 @@ def model_of(
     The axes in ``vary`` have names instead of sizes.  With ``half`` it computes in float16; inputs
     and outputs stay float32.
     """
+    if not net.outputs:
+        raise NetError(f"net '{net.name}' has no outputs to export")
     graph = Graph(np.float16 if half else np.float32)
     renamed = {name: _taken(graph, name, half, preprocessing) for name in net.inputs}
     if half:
