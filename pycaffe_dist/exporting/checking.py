@@ -142,3 +142,12 @@ def _difference(name: str, ours: np.ndarray, theirs: np.ndarray | None) -> Diffe
 def largest(found: Iterable[Difference]) -> float:
     """Return the largest relative difference; infinity where there is none to tell."""
     return max((np.inf if each.note else each.relative for each in found), default=0.0)
+
+
+def require(found: Iterable[Difference], tolerance: float) -> None:
+    """Raise NetError unless all differences are within ``tolerance``."""
+    worst = max(found, key=lambda each: (bool(each.note), each.relative), default=None)
+    if worst is None or (not worst.note and worst.relative <= tolerance):
+        return
+    reason = worst.note or f"relative {worst.relative:.3g}, more than {tolerance:g}"
+    raise NetError(f"the exported net differs in '{worst.name}': {reason}; nothing is written")

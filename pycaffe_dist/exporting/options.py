@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pycaffe_dist.reports.compare import Difference
 from pycaffe_dist.schema import caffe_pb2
@@ -38,6 +38,14 @@ class Report:
     left_out: list[str] = field(default_factory=list)
     folded: int = 0
     unchecked: str = ""
+
+    def without_check(self, reason: str) -> Report:
+        """Return the report with a reason why nothing was compared."""
+        return replace(self, unchecked=reason)
+
+    def with_differences(self, found: list[Difference]) -> Report:
+        """Return the report with the differences of the outputs."""
+        return replace(self, differences=found)
 
     @property
     def largest(self) -> float:

@@ -38,10 +38,7 @@ def export(net: Net, path: str, options: Options) -> Report:
         model, found = made.attempt(vary)
         if model:
             break
-    if checking.largest(found) > tolerance:
-        worst = max(found, key=lambda each: (bool(each.note), each.relative))
-        reason = worst.note or f"relative {worst.relative:.3g}, more than {tolerance:g}"
-        raise NetError(f"the exported net differs in '{worst.name}': {reason}; nothing is written")
+    checking.require(found, tolerance)
     with atomic.replacing(path) as new:
         new.write_bytes(model)
     return Report(

@@ -1,0 +1,103 @@
+"""A solver as an optimizer and a schedule of rates, in an exported PyTorch file."""
+
+from __future__ import annotations
+
+from pycaffe_dist.errors import NetError
+from pycaffe_dist.exporting.torch.source import Source, arguments
+from pycaffe_dist.net.net import Net
+from pycaffe_dist.schema import caffe_pb2
+
+# The arguments of each method, fields of the solver.
+_METHODS = {
+    "SGD": ("momentum",),
+    "Nesterov": ("momentum",),
+    "AdaGrad": ("delta",),
+    "RMSProp": ("rms_decay", "delta"),
+    "AdaDelta": ("momentum", "delta"),
+    "Adam": ("momentum", "momentum2", "delta"),
+}
+
+
+def training_lines(net: Net, source: Source, solver: caffe_pb2.SolverParameter) -> list[str]:
+    """Return the functions ``optimizer`` and ``schedule``; raises NetError.
+
+    The parameters with the same multipliers of rate and decay are a group.
+    """
+    if solver.type not in _METHODS:
+        raise NetError(f"there is no optimizer for the solver's type '{solver.type}'")
+    options = {name: getattr(solver, name) for name in _METHODS[solver.type]}
+    if solver.regularization_type == "L1":
+        options["decay_l1"] = True
+    if solver.iter_size > 1:
+        options["iter_size"] = solver.iter_size
+    if solver.clip_gradients >= 0:
+        options["clip"] = solver.clip_gradients
+    part = source.part(solver.type)
+    return [
+        "def optimizer(net):",
+        '    """Return the solver\'s method, with its rates and decays of parameters."""',
+        "    groups = [",
+        *_groups(net, source, solver),
+        "    ]",
+        f"    return {part}(groups, {arguments(**options)})",
+        "",
+        "",
+        "def schedule(optimizer):",
+        '    """Return the solver\'s rates; call its step after each of the optimizer\'s."""',
+        "    return torch.optim.lr_scheduler.LambdaLR(optimizer, rate)",
+        "",
+        "",
+        "def rate(iteration):",
+        '    """Return the rate of an iteration, as a share of the first."""',
+        *(f"    {line}" for line in _rate(solver)),
+    ]
+
+
+def _groups(net: Net, source: Source, solver: caffe_pb2.SolverParameter) -> list[str]:
+    """Return lines with a group for each pair of multipliers."""
+    groups: dict[tuple[float, float], list[str]] = {}
+    for parameter in net.parameters:
+        layer = source.attribute(net.nodes[parameter.layer_index].name)
+        key = source.learnt.get((layer, parameter.index))
+        if key is not None and parameter.lr_mult:
+            groups.setdefault((parameter.lr_mult, parameter.decay_mult), []).append(f"net.{key}")
+    lines = []
+    for (rate, decay), names in groups.items():
+        lr, weight_decay = solver.base_lr * rate, solver.weight_decay * decay
+        lines += ["        {", '            "params": [']
+        lines += [f"                {name}," for name in names]
+        lines += ["            ],", f'            "lr": {arguments(lr)},']
+        lines += [f'            "weight_decay": {arguments(weight_decay)},', "        },"]
+    return lines
+
+
+def _rate(solver: caffe_pb2.SolverParameter) -> list[str]:
+    """Return the lines of the function ``rate``."""
+    gamma, power = arguments(solver.gamma), arguments(solver.power)
+    steps = {
+        "fixed": "1.0",
+        "step": f"{gamma} ** (iteration // {solver.stepsize})",
+        "exp": f"{gamma} ** iteration",
+        "inv": f"(1 + {gamma} * iteration) ** -{power}",
+        "multistep": f"{gamma} ** sum(iteration >= at for at in {list(solver.stepvalue)})",
+        "poly": f"(1 - iteration / {solver.max_iter}) ** {power}",
+        "sigmoid": f"1 / (1 + 2.718281828459045 ** (-{gamma} * (iteration - {solver.stepsize})))",
+    }
+    if solver.lr_policy not in steps:
+        raise NetError(f"there is no schedule for lr_policy '{solver.lr_policy}'")
+    if solver.lr_policy == "poly":
+        steps["poly"] = f"max(0, 1 - iteration / {solver.max_iter}) ** {power}"
+    value = steps[solver.lr_policy]
+    if solver.min_lr:
+        value = f"max({value}, {arguments(solver.min_lr / solver.base_lr)})"
+    if not solver.warmup_iter:
+        return [f"return {value}"]
+    start = arguments(solver.warmup_start_lr / solver.base_lr)
+    done = f"(iteration / {solver.warmup_iter})"
+    done += " ** 2" if solver.warmup_type == "quadratic" else ""
+    return [
+        f"value = {value}",
+        f"if iteration >= {solver.warmup_iter}:",
+        "    return value",
+        f"return {start} + (value - {start}) * {done}",
+    ]
