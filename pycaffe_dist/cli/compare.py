@@ -1,4 +1,4 @@
-"""Compare two files of weights, or two solver states, layer by layer."""
+"""Compare two files of weights, two solver states, or two nets, layer by layer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ def main(argv: Sequence[str]) -> int:
 
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
-    parser.add_argument("first", help="a .caffemodel or .solverstate, binary or HDF5")
-    parser.add_argument("second", help="a second file of the same kind")
+    parser.add_argument(
+        "first",
+        help="a .caffemodel or .solverstate, binary or HDF5; or a net: "
+        "PROTOTXT+CAFFEMODEL, an .onnx, or a .py that export wrote",
+    )
+    parser.add_argument("second", help="a second file of the same kind, or a second net")
     add_flag(parser, "blobs", bool, help="show every blob instead of each layer's largest")
     add_flag(
         parser,
@@ -26,16 +30,29 @@ def add_flags(parser: FlagParser) -> None:
         float,
         default=0.0,
         metavar="X",
-        help="exit with status 0 up to this relative difference, with 1 beyond it",
+        help="exit with status 0 up to this relative difference, with 1 beyond it (nets: 1e-4)",
+    )
+    add_flag(
+        parser,
+        "inputs",
+        default="random",
+        metavar="FILE",
+        help="nets: an .npz with an array for each input, or 'random'",
     )
     add_json_flag(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the differences; status 1 when there are any; raises PcaffeError."""
+    from pycaffe_dist.exporting import comparing
     from pycaffe_dist.reports.compare import compare
     from pycaffe_dist.reports.results import show
 
+    if comparing.is_model(options.first) or comparing.is_model(options.second):
+        tolerance = options.tolerance or comparing.TOLERANCE
+        nets = comparing.compare(options.first, options.second, options.inputs, tolerance)
+        show(nets, options.json)
+        return 1 if nets.first else 0
     found = compare(options.first, options.second, options.tolerance, options.blobs)
     show(found, options.json)
     return 0 if found.same == found.compared else 1

@@ -36,11 +36,17 @@ class Comparison:
 
     def table(self) -> str:
         """Return a line for each difference, and the sum."""
-        rows = [
-            (row.name, row.note or f"largest {row.largest:.3g}, relative {row.relative:.3g}")
-            for row in self.differences
-        ]
-        return aligned(rows, left=(0, 1)) + f"\n{self.same} of {self.compared} blobs are the same"
+        last = f"{self.same} of {self.compared} blobs are the same"
+        return f"{differences_table(self.differences)}\n{last}"
+
+
+def differences_table(differences: Sequence[Difference]) -> str:
+    """Return a line for each difference."""
+    rows = [
+        (row.name, row.note or f"largest {row.largest:.3g}, relative {row.relative:.3g}")
+        for row in differences
+    ]
+    return aligned(rows, left=(0, 1))
 
 
 def compare(first: str, second: str, tolerance: float = 0.0, by_blob: bool = False) -> Comparison:
@@ -97,6 +103,7 @@ def _state_blobs(path: str) -> dict[str, np.ndarray]:
 
 
 def difference(name: str, one: np.ndarray | None, two: np.ndarray | None) -> Difference:
+    """Return the difference of two arrays of the same size; None stands for a missing one."""
     if one is None or two is None:
         return Difference(name, note=f"only in the {'second' if one is None else 'first'} file")
     if one.size != two.size:

@@ -36,7 +36,6 @@ def source_of(
         "import torch",
         "from torch import nn",
         "from torch.nn import functional as F",
-        "",
         *(f"\n\n{text}" for text in source.part_sources()),
         "",
         "",
