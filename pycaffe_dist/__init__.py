@@ -53,6 +53,7 @@ _HOMES = {
     ),
     "Classifier": "classifier",
     "Detector": "detector",
+    "export": "exporting",
     "install_as_caffe": "as_caffe",
 }
 
