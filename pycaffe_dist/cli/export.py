@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, split_list
+from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, add_json_flag, split_list
 
 SAME = "MODEL"
 
@@ -50,6 +50,7 @@ def add_flags(parser: FlagParser) -> None:
         metavar="C,H,W",
         help="the shape of a sample, if the data layer does not contain it",
     )
+    add_json_flag(parser)
     used = ("solver", "phase", "level", "stage")
     solver = "torch: write its method and learning rates, too; the phase is then TRAIN"
     add_caffe_flags(parser, used, phase="the net's phase (default: TEST)", solver=solver)
@@ -59,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     """Export the net; raises PcaffeError."""
     from pycaffe_dist.errors import UsageError
     from pycaffe_dist.exporting import export_net
-    from pycaffe_dist.log import NOTICE, logger
+    from pycaffe_dist.reports.results import show
 
     for flag, formats in (
         ("preprocess", ("onnx",)),
@@ -71,14 +72,8 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"flag --{flag} is for --to={' and --to='.join(formats)}")
     if options.fold and options.solver:
         raise UsageError("flag --fold is for inference; leave it out with --solver")
-    level = logger.level
-    logger.setLevel(max(level, NOTICE))
-    try:
-        param, net = _open(options)
-        report = export_net(net, options.out, options.to, _options(options, param))
-    finally:
-        logger.setLevel(level)
-    print("\n".join(report.lines()))
+    param, net = _open(options)
+    show(export_net(net, options.out, options.to, _options(options, param)), options.json)
     return 0
 
 

@@ -52,7 +52,7 @@ class Report:
         """The largest relative difference of an output."""
         return max((each.relative for each in self.differences), default=0.0)
 
-    def lines(self) -> list[str]:
+    def table(self) -> str:
         """Return the report as text."""
         lines = [
             f"{name}: largest relative difference {self._of(name):.3g}" for name in self._names
@@ -65,7 +65,7 @@ class Report:
             lines.append(f"folded: {self.folded} layers")
         if self.varies:
             lines.append(f"sizes that may change: {', '.join(self.varies)}")
-        return [*lines, f"wrote {', '.join(self.files)}"]
+        return "\n".join([*lines, f"wrote {', '.join(self.files)}"])
 
     @property
     def _names(self) -> list[str]:
