@@ -132,7 +132,7 @@ def test_a_layer_type_that_does_not_exist(job, fails):
 def test_a_solver_without_a_net(job, fails):
     (job.folder / "solver.prototxt").write_text('base_lr: 0.01 lr_policy: "fixed" max_iter: 1')
     assert "net" in fails("train", "--solver=solver.prototxt")
-    (job.folder / "solver.prototxt").write_text('net: "" base_lr: 0.01 lr_policy: "fixed" max_iter: 1')
+    (job.folder / "solver.prototxt").write_text('net: "" lr_policy: "fixed" max_iter: 1')
     assert "the name of the solver's net file is empty" in fails(
         "train", "--solver=solver.prototxt"
     )
