@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.exporting.options import Options, Report
+from pycaffe_dist.exporting.packages import require
 
 if TYPE_CHECKING:
     from pycaffe_dist.api.net import Net as ApiNet
     from pycaffe_dist.net import Net
 
 _MODULES = {"onnx": "onnx.exporting", "torch": "torch.exporting", "numpy": "arrays"}
-_PROGRAMS = {"onnx": ("onnx", "onnxruntime")}
+_PACKAGES = {"onnx": ("onnx", "onnxruntime"), "torch": ("safetensors",)}
 
 
 def export(net: ApiNet, out: str | os.PathLike[str], to: str = "onnx", **options: Any) -> Report:
@@ -31,12 +32,6 @@ def export_net(net: Net, out: str | os.PathLike[str], to: str, options: Options)
     if to not in _MODULES:
         hint = did_you_mean(to, _MODULES) or f"; known are {', '.join(_MODULES)}"
         raise UsageError(f"unknown format '{to}'{hint}")
-    for name in _PROGRAMS.get(to, ()):
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            raise UsageError(
-                f"export to {to} needs the package {name}: pip install 'pycaffe-dist[export]'"
-            ) from None
+    require(f"export to {to}", *_PACKAGES.get(to, ()))
     module = importlib.import_module(f"{__name__}.{_MODULES[to]}")
     return module.export(net, os.fspath(out), options)

@@ -13,6 +13,7 @@ import numpy as np
 
 from pycaffe_dist.errors import DataError, NetError, UsageError
 from pycaffe_dist.exporting import checking, safetensors
+from pycaffe_dist.exporting.packages import require
 from pycaffe_dist.exporting.steps import steps_of
 from pycaffe_dist.net import Net
 from pycaffe_dist.net.rules import with_state
@@ -145,6 +146,7 @@ class OnnxModel:
     """An ONNX file, whose values all become outputs."""
 
     def __init__(self, path: str):
+        require(path, "onnx", "onnxruntime")
         import onnx
 
         from pycaffe_dist.exporting.onnx.models import Session
@@ -185,6 +187,7 @@ class TorchModel:
     """An exported module with the weights beside it."""
 
     def __init__(self, path: str):
+        require(path, "torch", "safetensors")
         from pycaffe_dist.exporting.torch.exporting import Module
 
         file = Path(path)

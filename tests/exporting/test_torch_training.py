@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 import pycaffe_dist as caffe
-from pycaffe_dist.exporting import export_net, safetensors
+from pycaffe_dist.exporting import export_net
 from pycaffe_dist.exporting.options import Options
 from pycaffe_dist.schema import caffe_pb2
 
@@ -52,11 +52,9 @@ def test_losses_are_equal_over_20_iterations(tmp_path, method):
     solver = caffe.get_solver(str(tmp_path / "solver.prototxt"))
     message = text_format.Parse(text, caffe_pb2.SolverParameter())
     export_net(solver.net._net, str(tmp_path / "net.py"), "torch", Options(solver=message))
-    namespace = {"__name__": "net"}
+    namespace = {"__name__": "net", "__file__": str(tmp_path / "net.py")}
     exec((tmp_path / "net.py").read_text(), namespace)
-    net = namespace["Net"]()
-    state = safetensors.read(tmp_path / "net.safetensors")
-    net.load_state_dict({name: torch.tensor(array) for name, array in state.items()})
+    net = namespace["load"]()
     optimizer = namespace["optimizer"](net.train())
     schedule = namespace["schedule"](optimizer)
     rng = np.random.default_rng(0)
