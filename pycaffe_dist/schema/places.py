@@ -97,6 +97,14 @@ class LayerLines:
     input: int
 
 
+def line_named_by(message: str, text: str) -> int:
+    """Return the line of a prototxt's first field that a message names; 0 if it names none."""
+    named = set(re.findall(r"\w+", message))
+    found = (token for token in tokens(text) if token.kind == "word" and token.text in named)
+    first = next(found, None)
+    return 0 if first is None else Lines(text).line(first.offset)
+
+
 def layer_lines(text: str) -> LayerLines:
     """Return the lines of the layers in a well-formed net prototxt."""
     lines = Lines(text)

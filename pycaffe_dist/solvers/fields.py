@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pycaffe_dist.errors import UsageError
+from pycaffe_dist.errors import PrototxtError, UsageError
+from pycaffe_dist.schema import text
+from pycaffe_dist.schema.places import line_named_by
 from pycaffe_dist.solvers.average_precision import VERSIONS
+from pycaffe_dist.solvers.lr_policy import LearningRate
+from pycaffe_dist.solvers.method import method_class
 
 if TYPE_CHECKING:
     from pycaffe_dist.schema.caffe_pb2 import SolverParameter
@@ -25,6 +29,17 @@ _LEAST = {
     "averaging_period": 1,
     "patience": 0,
 }
+
+
+def check_file(param: SolverParameter, file: str) -> None:
+    """Raise PrototxtError, with file and line, when a solver's own fields cannot be used."""
+    try:
+        check_fields(param)
+        LearningRate(param)
+        method_class(param.type)
+    except UsageError as error:
+        line = line_named_by(str(error), text.read_text(file))
+        raise PrototxtError(str(error), file, line) from None
 
 
 def check_fields(param: SolverParameter) -> None:

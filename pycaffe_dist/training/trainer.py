@@ -19,6 +19,7 @@ from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.callbacks import Callback
+from pycaffe_dist.solvers.fields import check_file
 from pycaffe_dist.solvers.snapshots import holding_prefix, resolve
 from pycaffe_dist.threads import set_threads, thread_count
 from pycaffe_dist.training import elastic, trial
@@ -255,6 +256,7 @@ def _solver_param(options: TrainOptions) -> caffe_pb2.SolverParameter:
         param.max_time = options.max_time
     if options.keep_best:
         param.best_output = options.keep_best
+    check_file(param, options.solver)
     if not param.HasField("max_iter"):
         raise UsageError(f"{options.solver}: has no max_iter, the number of iterations to train")
     return param
