@@ -200,6 +200,17 @@ class TrainOptions:
         "write what every rank does when, in Chrome's trace format (for ui.perfetto.dev)",
         metavar="FILE",
     )
+    metrics: str = flag(
+        "",
+        "append loss, outputs, speed and shares of time to this file at every display and test, a "
+        "line of JSON each; a resumed run replaces what it repeats",
+        metavar="FILE",
+    )
+    layer_metrics: bool = flag(
+        False,
+        "records of metrics have norms of weights, gradients and updates, times of layers and "
+        "shares of dead units of ReLUs, too",
+    )
     check_interval: int = flag(
         1000,
         "compare the weights of all ranks every N iterations, and end the run when they differ; 0 "

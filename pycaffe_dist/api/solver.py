@@ -13,6 +13,7 @@ from pycaffe_dist.config import ExchangeSettings, TrainOptions
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.schema import text
 from pycaffe_dist.solvers import Solver as CoreSolver
+from pycaffe_dist.solvers.layer_metrics import LayerMetrics
 from pycaffe_dist.solvers.sharing import share_weights
 
 if TYPE_CHECKING:
@@ -128,6 +129,18 @@ class Solver:
         ready = on_gradients_ready
         self._solver.callbacks.before_gradients.append(lambda solver: on_start())
         self._solver.callbacks.after_gradients.append(lambda solver: ready())
+
+    def add_record_callback(
+        self, function: Callable[[dict[str, Any]], Any], layers: bool = False
+    ) -> None:
+        """Call ``function`` with a record of each start, display and test, on rank 0.
+
+        They are those of `pcaffe train --metrics` (docs/metrics.md); ``layers`` asks for the norms
+        and times of layers, too.
+        """
+        if layers:
+            self._solver.recorder.layers = LayerMetrics()
+        self._solver.callbacks.on_record.append(lambda solver, record: function(record))
 
 
 class SGDSolver(Solver):

@@ -146,6 +146,8 @@ class Layer:
     reshape_every_forward: ClassVar[bool] = False
     # The seconds that forward has waited for data, in total.
     seconds_waited: float = 0.0
+    # The records of its data set, on all ranks together; 0 if that is not known.
+    records: int = 0
     # Can it not run on a GPU?  Then the net runs it on the host and copies its blobs.
     host_only: ClassVar[bool] = False
     # Are diffs used in backward only, so that other diffs may share their memory?

@@ -120,8 +120,15 @@ class Data(PrefetchingLayer):
                 transformer.color,
                 decoders,
             )
+            self._note_records(self._cache.count)
             order = Order(self._cache.count, param.shuffle, self.rank_key())
             return CachedSource(self._cache, order)
         source = open_source(path, backend)
         logger.info("Opened %s %s", backend, path)
+        if not source.counts_slowly:
+            self._note_records(source.count)
         return ShuffledSource(source, self.rank_key()) if param.shuffle else source
+
+    def _note_records(self, count: int) -> None:
+        """Note the number of records of this rank's database."""
+        self.records = count if options().shared_file_system else count * self.context.shard.size

@@ -46,6 +46,7 @@ class ImageData(PrefetchingLayer):
         if param.shuffle:
             logger.info("Shuffling data")
         logger.info("A total of %d images.", len(self._images))
+        self.records = len(self._images)
 
     def rand_skip(self) -> int:
         return self.param.image_data_param.rand_skip

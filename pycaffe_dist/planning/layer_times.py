@@ -54,7 +54,7 @@ class LayerTimes:
             for kind in (Kind.FORWARD, Kind.BACKWARD)
             for name in net.layer_names
         ]
-        updates = [self._median(Kind.UPDATE, parameter.key) for parameter in net.parameters]
+        updates = [self._median(kind, name) for kind, name in self._spans if kind is Kind.UPDATE]
         mine = json.dumps([*found, sum(updates)]).encode()
         values = max(map(json.loads, cluster.gather_bytes(mine)), key=sum)
         count = len(net.nodes)

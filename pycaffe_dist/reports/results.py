@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from pycaffe_dist import log
+from pycaffe_dist import json_lines, log
 from pycaffe_dist.launch import environment
 
 if TYPE_CHECKING:
@@ -28,14 +26,6 @@ def show(result: Result, as_json: bool) -> None:
     """
     if environment.rank():
         return
-    shown = json.dumps(_plain(dataclasses.asdict(result))) if as_json else result.table()
+    shown = json_lines.to_line(dataclasses.asdict(result)) if as_json else result.table()
     with log.line_removed():
         print(shown, flush=True)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

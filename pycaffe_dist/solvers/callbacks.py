@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pycaffe_dist.solvers.solver import Solver
 
 Callback = Callable[["Solver"], None]
+Metrics = dict[str, Any]  # one record of a run: see solvers/metrics.py
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,16 @@ class Callbacks:
     they call `finish_updates` first.  ``before_start`` and ``after_start``: the engine gets the
     parameters; ``before_start`` is called also when loops by hand begin or end.  ``after_update``
     comes before any message of the next iteration, ``end_of_iteration`` after ``after_iteration``.
+    On rank 0 alone, ``on_record`` gets the records of displays and tests, too, and ``at_display``,
+    unless nothing is ``on_record``, finds the mean gradients of an iteration that is displayed.
     """
 
     before_start: list[Callback] = field(default_factory=list)
     after_start: list[Callback] = field(default_factory=list)
     before_gradients: list[Callback] = field(default_factory=list)
     after_gradients: list[Callback] = field(default_factory=list)
+    at_display: list[Callback] = field(default_factory=list)
+    on_record: list[Callable[[Solver, Metrics], None]] = field(default_factory=list)
     after_update: list[Callback] = field(default_factory=list)
     after_iteration: list[Callback] = field(default_factory=list)
     end_of_iteration: list[Callback] = field(default_factory=list)

@@ -96,9 +96,10 @@ class Engine(abc.ABC):
         """The time that this rank has waited for messages, in total."""
         return 0.0
 
-    def hidden(self) -> str:
-        """Describe the hidden part of the messages' time since the last call; empty if unknown."""
-        return ""
+    @property
+    def seconds_under_way(self) -> float:
+        """The time in which this rank has had messages under way, in total."""
+        return 0.0
 
     def profile(self, record: Record | None) -> None:  # noqa: B027 (optional)
         """Call ``record`` for all messages, and for waiting for them, from now on."""

@@ -30,6 +30,7 @@ from pycaffe_dist.solvers.loss_scale import LossScale, data_type
 from pycaffe_dist.solvers.losses import Losses
 from pycaffe_dist.solvers.lr_policy import LearningRate
 from pycaffe_dist.solvers.method import Method, method_class
+from pycaffe_dist.solvers.metrics import Recorder
 from pycaffe_dist.solvers.run_snapshots import RunSnapshots
 from pycaffe_dist.solvers.state import TrainState
 from pycaffe_dist.solvers.testing import Testing
@@ -91,6 +92,7 @@ class Solver:
         self._started = False
         self.by_hand = False
         self.profiler = Profiler()
+        self.recorder = Recorder(self)
         seed = sharing.agree_on_seed(param, self.cluster)
         options = {"dtype": dtype, "seed": seed, "device": self.device}
         options["output_folder"] = output_folder
@@ -106,7 +108,7 @@ class Solver:
         )
         self._has_restored = False
         self._updates = Updates(param, self.net, self.device, self.profiler, keep_diffs)
-        self._testing = Testing(param, self.test_nets, self.state, self.cluster)
+        self.testing = Testing(param, self.test_nets, self.state, self.cluster)
         self._snapshots = RunSnapshots(
             param,
             self.cluster,
@@ -185,7 +187,8 @@ class Solver:
             logger.info("Optimization stopped early.")
             return
         if self._display.is_due(self.iteration):
-            self._display.show_last(self.state, self.net, self.cluster)
+            loss = self._display.show_last(self.state, self.net, self.cluster)
+            self.recorder.send_last(loss)
         if self.param.test_interval and self.iteration % self.param.test_interval == 0:
             self.test_all()
         logger.info("Optimization Done.")
@@ -199,6 +202,7 @@ class Solver:
                 "functions that are to see the mean gradients (add_callback's second one) need "
                 "an exchange that brings them; parameter_server brings weights"
             )
+        self.recorder.begin()
         stop_at = self.iteration + iterations
         self.state.losses.begin()
         self.state.before_test = None
@@ -206,7 +210,7 @@ class Solver:
         while self.iteration < stop_at:
             if not self._updates.some_are_missing:
                 self.net.clear_parameter_diffs(but=self.engine.factored)
-            if self._testing.is_due():
+            if self.testing.is_due():
                 self.test_all()
                 if self.stopping:
                     break
@@ -215,12 +219,14 @@ class Solver:
             self.net.debug_info = display and self.param.debug_info
             self._forward_backward()
             if display:
-                self._display.show(self.state, self.net, self.cluster, self.engine)
+                means = self._display.show(self.state, self.net, self.cluster, self.engine)
+                self.recorder.show(means)
             if calls.after_gradients:
                 for parameter in reversed(self.net.parameters):
                     self.engine.wait(parameter)
                 self._call(calls.after_gradients)
             self._apply_update(display)
+            self.recorder.send_shown()
             action = self.engine.agree(self.wanted_action())
             if action is Action.SNAPSHOT_AND_STOP:
                 self.snapshot()
@@ -369,13 +375,17 @@ class Solver:
         self.engine.mean_statistics()
         if self.state.average:
             self.state.average.mean_statistics(self.cluster)
-        if self._testing.run(self.net, self._is_interrupted) and self.state.best:
+        if not self.testing.run(self.net, self._is_interrupted):
+            return
+        for number in range(len(self.test_nets)):
+            self.recorder.send_test(number)
+        if self.state.best:
             self._judge(self.state.best)
 
     def _judge(self, best: Best) -> None:
         """Keep the weights of the best test so far; stop when there is none for too long."""
         # All ranks must do the same.
-        value = self.cluster.broadcast(np.array([best.read(self._testing.values[best.net])]))
+        value = self.cluster.broadcast(np.array([best.read(self.testing.values[best.net])]))
         if best.judge(float(value[0]), self.iteration):
             self._snapshots.write_best()
         elif best.ends():
@@ -408,6 +418,7 @@ class Solver:
         """
         self._snapshots.restore(path, self.engine, self.effective_batch)
         self.engine.finish()
+        self.recorder.restart()
         self._has_restored = True
         self._started = False  # weights and history must reach the other ranks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,8 @@ def log_outputs(net: Net, phase_word: str, values: Mapping[str, Sequence[float]]
 class Testing:
     """A run's test nets, and when and how they are tested.
 
-    ``state`` counts their batches; ``values`` has the outputs of each net's last test.
+    ``state`` counts their batches; ``values`` and ``losses`` are those of each net's last test, and
+    ``seconds`` its time.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class Testing:
     ):
         self._param, self._nets, self._state, self._cluster = param, nets, state, cluster
         self.values: list[Mapping[str, Sequence[float]]] = [{}] * len(nets)
+        self.losses = [0.0] * len(nets)
+        self.seconds = [0.0] * len(nets)
 
     def is_due(self) -> bool:
         """Tell whether test_interval asks for a test before this iteration."""
@@ -88,8 +92,10 @@ class Testing:
             net.share_weights_with(train_net)
             if state.average:
                 state.average.lend(net)
+            began = time.perf_counter()
             if not self._test(net, number, is_interrupted):
                 return False
+            self.seconds[number] = time.perf_counter() - began
         state.before_test = None
         return True
 
@@ -126,5 +132,5 @@ class Testing:
             found.log_classes(self._param.ap_version, self._param.show_per_class_result)
             values[name] = [found.mean_precision(self._param.ap_version)]
         log_outputs(net, "Test", values)
-        self.values[number] = values
+        self.values[number], self.losses[number] = values, means[0]
         return True

@@ -93,7 +93,6 @@ class ExchangeEngine(TunableEngine):
         self._overlap = Overlap.BACKWARD
         self._apart = False
         self._waited = 0.0  # for messages, in seconds
-        self._reported = (0.0, 0.0)  # of the last hidden(): seconds under way, and waited
         self._record: Record | None = None
         self._plan: Plan | None = None
         self._plans: list[Plan] = []  # others to try
@@ -325,15 +324,10 @@ class ExchangeEngine(TunableEngine):
         """The time that this rank has waited for messages, in total."""
         return self._waited
 
-    def hidden(self) -> str:
-        """Describe the hidden part of the messages' time since the last call; empty without any."""
-        now = self._cluster.communication.exchange_seconds(), self._waited
-        under_way, waited = (new - old for new, old in zip(now, self._reported))
-        self._reported = now
-        if under_way <= 0:
-            return ""
-        share = max(0.0, 1 - waited / under_way)
-        return f"{under_way:.3f} s of exchange, {100 * share:.0f} % hidden behind computing"
+    @property
+    def seconds_under_way(self) -> float:
+        """The time in which this rank has had messages under way, in total."""
+        return self._cluster.communication.exchange_seconds()
 
     @property
     def factored(self) -> Collection[str]:

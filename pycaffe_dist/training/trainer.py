@@ -20,12 +20,14 @@ from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.callbacks import Callback
 from pycaffe_dist.solvers.fields import check_file
+from pycaffe_dist.solvers.layer_metrics import LayerMetrics
 from pycaffe_dist.solvers.snapshots import holding_prefix, resolve
 from pycaffe_dist.threads import set_threads, thread_count
 from pycaffe_dist.training import elastic, trial
 from pycaffe_dist.training.consistency import WeightCheck, check_nets, check_options, check_solvers
 from pycaffe_dist.training.elastic import Attempt
 from pycaffe_dist.training.engine import make_engine
+from pycaffe_dist.training.metrics_file import MetricsFile
 from pycaffe_dist.training.timeline import Timeline
 from pycaffe_dist.training.tuning import Tuning
 
@@ -156,6 +158,7 @@ def _run(
         solver.callbacks.end_of_iteration.append(WeightCheck(options.check_interval))
     solver.callbacks.end_of_iteration.extend(callbacks)
     solver.action_source = action_source
+    _follow(solver, options)
     timeline = Timeline(options.timeline, cluster, attempt.spans) if options.timeline else None
     if timeline is not None:
         solver.profile(timeline)
@@ -165,6 +168,20 @@ def _run(
     logger.info("Optimization Done.")
     if timeline is not None:
         timeline.write()
+
+
+def _follow(solver: Solver, options: TrainOptions) -> None:
+    """Let files get the records of the run, on rank 0."""
+    if options.layer_metrics:
+        if not options.metrics:
+            raise UsageError("--layer_metrics needs a file for the records: --metrics=FILE")
+        solver.recorder.layers = LayerMetrics()
+    if not options.metrics or solver.cluster.rank:
+        return
+    if not solver.param.display:
+        logger.warning("display is 0 in the solver, so that records of metrics are of tests alone")
+    if options.metrics:
+        solver.callbacks.on_record.append(MetricsFile(options.metrics))
 
 
 def _find_snapshot(

@@ -18,6 +18,7 @@ from running import Job, find_mpirun
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot.caffemodel import load_weights
 from pycaffe_dist.snapshot.solverstate import load_state
+from pycaffe_dist.training.metrics_file import read_records
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +59,7 @@ def folder(tmp_path_factory) -> Path:
             datum.label = number % 10
             transaction.put(b"%08d" % number, datum.SerializeToString())
     (made / "net.prototxt").write_text(NET)
-    train(made, "whole", 3)
+    train(made, "whole", 3, "", "--metrics=whole.jsonl")
     return made
 
 
@@ -87,19 +88,36 @@ def assert_same(folder: Path, one: str, other: str, at: int = LAST) -> None:
             np.testing.assert_array_equal(a, b)
 
 
+def results(records: list[dict]) -> list[tuple]:
+    """Return what records say of the net, in their order."""
+    return [
+        (record["kind"], record["iteration"], record["epoch"], record["loss"])
+        for record in records
+        if record["kind"] != "start"
+    ]
+
+
 @pytest.mark.long
 def test_the_others_go_on_as_a_run_that_was_resumed_with_them(folder):
     """Also without rank 0, which logs and writes the snapshots."""
     train(folder, "fewer", 2, "", "--snapshot=whole_iter_6.solverstate")
-    output = train(folder, "lost", 3, "0:exchange:6", "--norespawn")
+    metrics = "--metrics=lost.jsonl"
+    output = train(folder, "lost", 3, "0:exchange:6", "--norespawn", metrics)
     assert [found[1:] for found in LOST.findall(output)] == [("2", "6")], output[-3000:]
     assert_same(folder, "fewer", "lost")
+    records = read_records(str(folder / "lost.jsonl"))
+    shown = [record["iteration"] for record in records if record["kind"] == "train"]
+    assert shown == [*range(LAST + 1)]
+    assert [record["ranks"] for record in records if record["kind"] == "start"] == [3, 2]
 
 
 def test_a_new_rank_takes_the_place_of_a_lost_one(folder):
-    output = train(folder, "healed", 3, "1:agreement:7")
+    output = train(folder, "healed", 3, "1:agreement:7", "--metrics=healed.jsonl")
     assert [found[1:] for found in LOST.findall(output)] == [("3", "7")], output[-3000:]
     assert_same(folder, "whole", "healed")
+    whole, healed = (read_records(str(folder / f"{run}.jsonl")) for run in ("whole", "healed"))
+    assert results(healed) == results(whole)
+    assert [r["iteration"] for r in healed if r["kind"] == "start"] == [0, 7]
 
 
 @pytest.mark.long

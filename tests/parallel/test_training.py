@@ -16,6 +16,7 @@ from running import run
 
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot.caffemodel import load_weights
+from pycaffe_dist.training.metrics_file import read_records
 
 ITERATIONS = 20
 BATCH = 12
@@ -190,13 +191,21 @@ def test_ranks_that_cannot_divide_the_batch_have_shares(folder, ignored):
 
 
 def test_a_timeline_shows_all_ranks_on_one_clock(folder):
-    train(folder, "timed", LENET, 2, BATCH, f"--timeline={folder / 'timeline.json'}")
+    files = f"--timeline={folder / 'timeline.json'}", f"--metrics={folder / 'timed.jsonl'}"
+    train(folder, "timed", LENET, 2, BATCH, *files)
     events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     for rank in (0, 1):
         found = Counter(span["cat"] for span in spans if span["pid"] == rank)
         assert found["forward"] >= 9 * ITERATIONS and found["backward"] == 9 * ITERATIONS
         assert found["update"] == 8 * ITERATIONS and found["exchange"] > 0
+    shown = [r for r in read_records(str(folder / "timed.jsonl")) if r["kind"] == "train"]
+    assert [record["iteration"] for record in shown] == [*range(ITERATIONS + 1)]
+    for record in shown[:-1]:
+        shares = record["shares"]
+        assert 0 < shares["exchange_hidden"] + shares["exchange_not_hidden"] <= 1
+        assert sum(shares.values()) - shares["exchange_hidden"] <= 1
+        assert shares["forward"] > 0 and shares["backward"] > 0 and shares["update"] > 0
     # An exchange ends on one rank only after the other has begun it.
     first, second = (
         [span for span in spans if span["pid"] == rank and span["cat"] == "exchange"]

@@ -80,6 +80,9 @@ class Cursor(ABC):
 class Source(ABC):
     """A readable data set of (key, value) records, in the order of their keys."""
 
+    # Must all records be read for their count?
+    counts_slowly: ClassVar[bool] = False
+
     def __init__(self, path: str):
         self.path = path
 

@@ -153,6 +153,7 @@ class LevelDBSource(Database):
 
     file, called = "CURRENT", "a LevelDB"
     writer = LevelDBWriter
+    counts_slowly = True
 
     def __init__(self, path: str):
         super().__init__(path)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 
 from pycaffe_dist.device import use
 from pycaffe_dist.kernels.update import UpdateOfMany
 from pycaffe_dist.net import Parameter
+from pycaffe_dist.profiling import Kind, Profiler
 from pycaffe_dist.solvers.engine import Engine
 from pycaffe_dist.solvers.update.updater import Updater
 
@@ -18,9 +20,14 @@ class BatchedUpdates:
     """
 
     def __init__(
-        self, parameters: Sequence[Parameter], engine: Engine, updater: Updater[Parameter]
+        self,
+        parameters: Sequence[Parameter],
+        engine: Engine,
+        updater: Updater[Parameter],
+        profiler: Profiler,
     ):
         self._parameters, self._engine, self._updater = parameters, engine, updater
+        self._profiler = profiler
         self._launch: UpdateOfMany | None = None
         self._arrays: list[tuple] = []  # of the launch
 
@@ -33,12 +40,14 @@ class BatchedUpdates:
                 indices.append(index)
         if not indices:
             return
-        method = self._updater.method
+        method, started = self._updater.method, perf_counter()
         with use(self._updater.device):
             launch = self._launch_for(indices)
             scale = self._updater.scale(clipping)
             rate *= method.correction(iteration)
             launch.run(scale, rate, method.scalars(iteration))
+        if self._profiler.record:
+            self._profiler.record(Kind.UPDATE, "all", started, perf_counter())
 
     def _launch_for(self, indices: Sequence[int]) -> UpdateOfMany:
         """Return the launch of the last iteration, or a new one if any array is another."""

@@ -49,7 +49,7 @@ class Updates:
         self._engine = engine
         self._factored = FactoredUpdates(self.updater)
         self._immediate = ImmediateUpdates(parameters, engine, self.updater, self._profiler)
-        self._batched = BatchedUpdates(parameters, engine, self.updater)
+        self._batched = BatchedUpdates(parameters, engine, self.updater, self._profiler)
         self._deferred = None
         if not engine.spans_forward:
             return
@@ -79,8 +79,7 @@ class Updates:
     def _strategy(self) -> ImmediateUpdates | BatchedUpdates | DeferredUpdates:
         if self._deferred is not None and self._engine.spans_forward:
             return self._deferred
-        # A profiler records each update.
-        if self.updater.device.is_gpu and not (self._param.larc_policy or self._profiler.record):
+        if self.updater.device.is_gpu and not self._param.larc_policy:
             return self._batched
         return self._immediate
 
