@@ -206,6 +206,12 @@ class TrainOptions:
         "line of JSON each; a resumed run replaces what it repeats",
         metavar="FILE",
     )
+    tensorboard: str = flag(
+        "",
+        "write the run for TensorBoard: the same records as curves, histograms, filters, maps, "
+        "inputs, what tests find, the net",
+        metavar="FOLDER",
+    )
     layer_metrics: bool = flag(
         False,
         "records of metrics have norms of weights, gradients and updates, times of layers and "

@@ -21,9 +21,10 @@ class Callbacks:
     ``after_iteration`` find all parameters updated.  The others must not look at parameters, unless
     they call `finish_updates` first.  ``before_start`` and ``after_start``: the engine gets the
     parameters; ``before_start`` is called also when loops by hand begin or end.  ``after_update``
-    comes before any message of the next iteration, ``end_of_iteration`` after ``after_iteration``.
-    On rank 0 alone, ``on_record`` gets the records of displays and tests, too, and ``at_display``,
-    unless nothing is ``on_record``, finds the mean gradients of an iteration that is displayed.
+    comes before any message of the next iteration, ``end_of_iteration`` after ``after_iteration``,
+    ``after_tests`` after a test of all test nets.  On rank 0 alone, ``on_record`` gets the records
+    of displays and tests, too; while it has a function, ``at_display`` finds the mean gradients of
+    each iteration that is displayed.
     """
 
     before_start: list[Callback] = field(default_factory=list)
@@ -35,4 +36,5 @@ class Callbacks:
     after_update: list[Callback] = field(default_factory=list)
     after_iteration: list[Callback] = field(default_factory=list)
     end_of_iteration: list[Callback] = field(default_factory=list)
+    after_tests: list[Callback] = field(default_factory=list)
     before_snapshot: list[Callback] = field(default_factory=list)

@@ -96,7 +96,7 @@ class Recorder:
                 "ranks": solver.cluster.size,
                 "hosts": len(set(solver.cluster.hosts)) if solver.cluster.size > 1 else 1,
                 "batch": solver.effective_batch,
-                "parameters": sum(p.blob.count for p in solver.net.parameters),
+                "parameter_count": sum(p.blob.count for p in solver.net.parameters),
                 "solver": _fields(solver.param),
                 "definition": text.to_text(solver.net.definition),
             }

@@ -377,6 +377,7 @@ class Solver:
             self.state.average.mean_statistics(self.cluster)
         if not self.testing.run(self.net, self._is_interrupted):
             return
+        self._call(self.callbacks.after_tests, updated=False)
         for number in range(len(self.test_nets)):
             self.recorder.send_test(number)
         if self.state.best:

@@ -70,6 +70,8 @@ class Testing:
         self.values: list[Mapping[str, Sequence[float]]] = [{}] * len(nets)
         self.losses = [0.0] * len(nets)
         self.seconds = [0.0] * len(nets)
+        # Called after each of this rank's batches, with the net and its number.
+        self.after_batch: list[Callable[[Net, int], None]] = []
 
     def is_due(self) -> bool:
         """Tell whether test_interval asks for a test before this iteration."""
@@ -123,6 +125,8 @@ class Testing:
             sums[0] += net.forward()
             sums[1:] += read_outputs(net)
             detections.add(batch)
+            for function in self.after_batch:
+                function(net, number)
         write_files(net, cluster)
         means = (cluster.sum(sums) / len(batches)).tolist()
         if self._param.test_compute_loss:

@@ -28,6 +28,7 @@ from pycaffe_dist.training.consistency import WeightCheck, check_nets, check_opt
 from pycaffe_dist.training.elastic import Attempt
 from pycaffe_dist.training.engine import make_engine
 from pycaffe_dist.training.metrics_file import MetricsFile
+from pycaffe_dist.training.tensorboard import TensorBoard
 from pycaffe_dist.training.timeline import Timeline
 from pycaffe_dist.training.tuning import Tuning
 
@@ -171,17 +172,21 @@ def _run(
 
 
 def _follow(solver: Solver, options: TrainOptions) -> None:
-    """Let files get the records of the run, on rank 0."""
+    """Let files get the records of the run."""
+    files = options.metrics or options.tensorboard
     if options.layer_metrics:
-        if not options.metrics:
-            raise UsageError("--layer_metrics needs a file for the records: --metrics=FILE")
+        if not files:
+            raise UsageError(
+                "--layer_metrics needs a place for the records: --metrics=FILE or "
+                "--tensorboard=FOLDER"
+            )
         solver.recorder.layers = LayerMetrics()
-    if not options.metrics or solver.cluster.rank:
-        return
-    if not solver.param.display:
+    if files and not solver.param.display:
         logger.warning("display is 0 in the solver, so that records of metrics are of tests alone")
-    if options.metrics:
+    if options.metrics and solver.cluster.rank == 0:
         solver.callbacks.on_record.append(MetricsFile(options.metrics))
+    if options.tensorboard:
+        TensorBoard(options.tensorboard, solver)
 
 
 def _find_snapshot(

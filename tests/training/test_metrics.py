@@ -214,7 +214,7 @@ def test_files_of_something_else_are_refused(tmp_path, name, contents, error):
 
 
 def test_layers_need_a_file(tmp_path):
-    with pytest.raises(UsageError, match="--layer_metrics needs a file for the records"):
+    with pytest.raises(UsageError, match="--layer_metrics needs a place for the records"):
         train(TrainOptions(solver=solver_file(tmp_path), layer_metrics=True), lambda: Action.NONE)
 
 
