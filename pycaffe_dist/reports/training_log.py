@@ -1,4 +1,4 @@
-"""Reads the log of a training run, Caffe's or pcaffe's."""
+"""Reads what a training run has written: its log, Caffe's or pcaffe's, or its metrics."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import datetime
 import math
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pycaffe_dist.errors import DataError
+from pycaffe_dist.training.metrics_file import read_records
 
 # glog's line: a severity with the month and day, then the time.
 _STAMP = re.compile(r"^[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+)")
 _ITERATION = re.compile(r"Iteration (\d+)")
 _NUMBER = r"([-+]?(?:[\d.]+(?:[eE][-+]?\d+)?|nan|inf))"
 _OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (\S+) = {_NUMBER}")
+_SOLVING = re.compile(r"\] Solving( |$)")
 _RATE = re.compile(rf"lr = {_NUMBER}")
 _NET = re.compile(r"Testing net \(#(\d+)\)")
 
@@ -31,6 +34,7 @@ class TrainingLog:
     path: str
     train: list[Row] = field(default_factory=list)
     test: list[Row] = field(default_factory=list)
+    name: str = ""
 
     def outputs(self) -> dict[str, list[str]]:
         """Return the names of the outputs of "train" and "test", in the order of the log."""
@@ -40,12 +44,63 @@ class TrainingLog:
             named[part] = list(names)
         return named
 
+    def forget(self, iteration: int) -> float:
+        """Remove the rows from an iteration on; return the seconds at the last that stays."""
+        for rows in (self.train, self.test):
+            rows[:] = [row for row in rows if row["NumIters"] < iteration]
+        return max((row["Seconds"] for row in (*self.train[-1:], *self.test[-1:])), default=0.0)
+
+
+def read_run(paths: Sequence[str], name: str = "") -> TrainingLog:
+    """Return a run's contents from its logs or files of metrics, in the order of time.
+
+    Where a later part goes on from an earlier iteration, it replaces what it repeats, and its
+    seconds go on from there.  ``name`` is that of the run in charts.  Raises DataError.
+    """
+    run = TrainingLog(paths[0], name=name)
+    for path in paths:
+        part = _read_metrics(path) if _has_metrics(path) else read_log(path)
+        first = min(row["NumIters"] for row in (*part.train[:1], *part.test[:1]))
+        shift = run.forget(int(first))
+        for rows, more in ((run.train, part.train), (run.test, part.test)):
+            rows += [row | {"Seconds": row["Seconds"] + shift} for row in more]
+    return run
+
+
+def _has_metrics(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(1) == b"{"
+    except OSError:
+        return False
+
+
+def _read_metrics(path: str) -> TrainingLog:
+    log, begin, last, rate = TrainingLog(path), 0.0, 0.0, math.nan
+    for record in read_records(path):
+        if record["kind"] == "start":
+            begin = record["time"] - last  # without the time in which nothing ran
+        last = record["time"] - begin
+        rate = record.get("learning_rate", rate)
+        row = dict(zip(HEAD, (record["iteration"], last, rate)))
+        for output, values in record.get("outputs", {}).items():
+            suffix = f"#{record['net']}" if record.get("net") else ""
+            for index, value in enumerate(values):
+                number = f"[{index}]" if len(values) > 1 else ""
+                row[output + number + suffix] = math.nan if value is None else value
+        if len(row) > len(HEAD):
+            (log.test if record["kind"] == "test" else log.train).append(row)
+    if not (log.train or log.test):
+        raise DataError(f"'{path}' has no outputs of displays or tests")
+    return log
+
 
 def read_log(path: str) -> TrainingLog:
     """Return a log's contents; raises DataError if it is unreadable or has no iteration.
 
     Seconds count from the line about the solver's start, or else from the first line.
-    Names of outputs of test nets after the first end in ``#n``.
+    Names of outputs of test nets after the first end in ``#n``.  A resumed run in the same log
+    replaces what it repeats.
     """
     try:
         lines = Path(path).read_text(errors="replace").splitlines()
@@ -54,15 +109,18 @@ def read_log(path: str) -> TrainingLog:
     log = TrainingLog(path)
     clock = _Clock()
     start: float | None = None
-    iteration, rate, test_net = -1, math.nan, 0
+    iteration, rate, test_net, resumes = -1, math.nan, 0, False
     for line in lines:
         seconds = clock.read(line)
         if seconds is None:
             continue
         if start is None or (line.endswith("Solving") or ("] Solving " in line and iteration < 0)):
             start = seconds
+        resumes = resumes or (iteration >= 0 and _SOLVING.search(line) is not None)
         if match := _ITERATION.search(line):
             iteration = int(match[1])
+            if resumes:
+                start, resumes = seconds - log.forget(iteration), False
         if match := _NET.search(line):
             test_net = int(match[1])
         if match := _RATE.search(line):
