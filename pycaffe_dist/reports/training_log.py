@@ -48,6 +48,11 @@ class TrainingLog:
         """Remove the rows from an iteration on; return the seconds at the last that stays."""
         for rows in (self.train, self.test):
             rows[:] = [row for row in rows if row["NumIters"] < iteration]
+        return self.last_second
+
+    @property
+    def last_second(self) -> float:
+        """The seconds at the last row; 0 without any."""
         return max((row["Seconds"] for row in (*self.train[-1:], *self.test[-1:])), default=0.0)
 
 

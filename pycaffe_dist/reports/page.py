@@ -1,0 +1,210 @@
+"""A page about runs: one HTML file with curves, times, settings and nets, from their metrics."""
+
+from __future__ import annotations
+
+import difflib
+import html
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from pycaffe_dist.errors import DataError
+from pycaffe_dist.log import fmt
+from pycaffe_dist.reports.plot import Style, draw_logs
+from pycaffe_dist.reports.training_log import read_run
+from pycaffe_dist.solvers.callbacks import Metrics
+from pycaffe_dist.training.metrics_file import read_records
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 76em; margin: 2em auto; padding: 0 1em;
+  color: #222 }
+h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc }
+table { border-collapse: collapse; margin: .5em 0 }
+td, th { padding: .15em .8em; text-align: right; border-bottom: 1px solid #eee }
+td:first-child, th:first-child, td:has(.bar) { text-align: left }
+svg { max-width: 100%; height: auto } pre { overflow-x: auto; background: #f6f6f6; padding: .6em }
+.bar { display: inline-block; height: .8em; background: #4878b0; vertical-align: middle }
+ins { background: #d8f5d8; text-decoration: none } del { background: #fbdcdc }
+"""
+_SHARES = {
+    "forward": "forward",
+    "backward": "backward",
+    "update": "updates",
+    "data": "waiting for data",
+    "exchange_not_hidden": "waiting for gradients",
+    "test": "tests",
+    "rest": "snapshots and other work",
+}
+_WIDTH = 20  # of a full bar, in em
+
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """A run's name, its file, and its records by kind."""
+
+    name: str
+    path: str
+    starts: list[Metrics]
+    displays: list[Metrics]
+    tests: list[Metrics]
+
+    @classmethod
+    def read(cls, path: str, name: str = "") -> RunMetrics:
+        """Return a run from its file of metrics; raises DataError."""
+        records = read_records(path)
+        kinds = {kind: [r for r in records if r["kind"] == kind] for kind in _KINDS}
+        if not kinds["start"] or not (kinds["train"] or kinds["test"]):
+            raise DataError(f"'{path}' has no record of a start and of a display or test")
+        return cls(name or Path(path).stem, path, *kinds.values())
+
+
+_KINDS = ("start", "train", "test")
+
+
+def page(runs: Sequence[RunMetrics]) -> str:
+    """Return the page; raises UsageError without matplotlib."""
+    title = html.escape(" and ".join(run.name for run in runs))
+    parts = [f"<h1>{title}</h1>", *_summary(runs), *_curves(runs)]
+    for run in runs:
+        parts += [*_shares(run), *_layers(run)]
+    if len(runs) > 1:
+        for other in runs[1:]:
+            parts += _differences(runs[0], other)
+    for run in runs:
+        shown = html.escape(run.starts[-1]["definition"])
+        words = html.escape(f"The net of {run.name}")
+        parts.append(f"<h2>{words}</h2><details><summary>prototxt</summary><pre>{shown}</pre>")
+        parts.append("</details>")
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+    return "\n".join([head, f"<style>{_STYLE}</style>", *parts, "</html>\n"])
+
+
+def _table(rows: Sequence[Sequence[Any]]) -> str:
+    """Return rows as a table; the first one is its head, and cells that start with < are HTML."""
+    lines = []
+    for number, row in enumerate(rows):
+        cell = "td" if number else "th"
+        cells = (str(value) if str(value)[:1] == "<" else html.escape(str(value)) for value in row)
+        lines.append("<tr>" + "".join(f"<{cell}>{value}</{cell}>" for value in cells))
+    return "<table>" + "\n".join(lines) + "</table>"
+
+
+def _summary(runs: Sequence[RunMetrics]) -> Iterator[str]:
+    rows: list[list[Any]] = [["", *(run.name for run in runs)]]
+    facts = [_facts(run) for run in runs]
+    for name in dict.fromkeys(name for found in facts for name in found):
+        rows.append([name, *(found.get(name, "") for found in facts)])
+    yield _table(rows)
+
+
+def _facts(run: RunMetrics) -> dict[str, str]:
+    """Return what a run is, and what has become of it."""
+    start, records = (
+        run.starts[-1],
+        sorted((*run.displays, *run.tests), key=lambda record: record["time"]),
+    )
+    speeds = [record["images_per_second"] for record in run.displays[1:] if "shares" in record]
+    found = {
+        "net": start.get("net", ""),
+        "parameters": f"{start.get('parameter_count', 0):,}",
+        "iterations": f"{records[-1]['iteration']} of {start['solver'].get('max_iter', '?')}",
+        "ranks": " then ".join(dict.fromkeys(str(each["ranks"]) for each in run.starts)),
+        "samples per iteration": str(start["batch"]),
+        "starts": ", ".join(str(each["iteration"]) for each in run.starts),
+        "seconds": fmt(read_run([run.path]).last_second),
+    }
+    if speeds:
+        found["images per second"] = fmt(mean(speeds))
+    for word, records in (("train", run.displays), ("test", run.tests)):
+        outputs = [record["outputs"] for record in records if "outputs" in record]
+        for name, values in outputs[-1].items() if outputs else ():
+            if len(values) == 1 and values[0] is not None:
+                found[f"last {word} {name}"] = fmt(values[0])
+    return found
+
+
+def _curves(runs: Sequence[RunMetrics]) -> Iterator[str]:
+    logs = [read_run([run.path], run.name) for run in runs]
+    drawn = draw_logs(logs, "svg", Style(("iterations", "seconds"))).decode()
+    yield "<h2>Curves</h2>"
+    yield re.sub(r"^.*?(?=<svg)", "", drawn, count=1, flags=re.DOTALL)
+
+
+def _shares(run: RunMetrics) -> Iterator[str]:
+    """Yield where the time went, the mean over all displays but the first."""
+    found = [record["shares"] for record in run.displays[1:] if "shares" in record]
+    if not found:
+        return
+    shares = {name: mean(each.get(name, 0.0) for each in found) for name in _SHARES}
+    hidden = mean(each.get("exchange_hidden", 0.0) for each in found)
+    shares["rest"] = max(0.0, 1 - sum(shares.values()))
+    rows = [("part", "share", "")]
+    for name, words in _SHARES.items():
+        rows.append((words, f"{100 * shares[name]:.1f} %", _bar(shares[name])))
+    yield f"<h2>Where the time of {html.escape(run.name)} went</h2>{_table(rows)}"
+    if hidden + shares["exchange_not_hidden"] > 0:
+        part = hidden / (hidden + shares["exchange_not_hidden"])
+        yield f"<p>{100 * part:.0f} % of the time of messages was hidden behind computing.</p>"
+
+
+def _bar(share: float) -> str:
+    return f'<span class="bar" style="width:{_WIDTH * share:.2f}em"></span>'
+
+
+def _layers(run: RunMetrics) -> Iterator[str]:
+    """Yield the times of layers, and the norms of parameters at the last display."""
+    found = [record for record in run.displays[1:] if "layers" in record]
+    if not found:
+        return
+    names = dict.fromkeys(name for record in found for name in record["layers"])
+    times = {
+        name: [
+            mean(record["layers"].get(name, {}).get(f"{way}_ms", 0.0) for record in found)
+            for way in ("forward", "backward")
+        ]
+        for name in names
+    }
+    whole = sum(map(sum, times.values())) or 1.0
+    rows: list[tuple] = [("layer", "forward ms", "backward ms", "share", "")]
+    for name, both in times.items():
+        share = sum(both) / whole
+        rows.append((name, *map(fmt, both), f"{100 * share:.1f} %", _bar(share)))
+    yield f"<h2>Time by layer of {html.escape(run.name)}</h2>{_table(rows)}"
+    last = found[-1]
+    columns = ("weights", "gradient", "update", "ratio")
+    norms = [("parameter", *columns)]
+    for key, values in last["parameters"].items():
+        norms.append((key, *(fmt(values[each]) if each in values else "" for each in columns)))
+    yield f"<h2>Norms at iteration {last['iteration']}</h2>{_table(norms)}"
+    if last["dead"]:
+        dead = [("ReLU", "dead channels")]
+        dead += [(name, f"{100 * share:.0f} %") for name, share in last["dead"].items()]
+        yield _table(dead)
+
+
+def _differences(one: RunMetrics, other: RunMetrics) -> Iterator[str]:
+    """Yield the settings and the lines of the nets that differ."""
+    yield f"<h2>What differs: {html.escape(one.name)} and {html.escape(other.name)}</h2>"
+    first, second = (
+        {**run.starts[-1]["solver"], "ranks": run.starts[-1]["ranks"]} for run in (one, other)
+    )
+    rows = [("setting", one.name, other.name)]
+    for name in dict.fromkeys((*first, *second)):
+        if first.get(name) != second.get(name):
+            rows.append((name, first.get(name, ""), second.get(name, "")))
+    yield _table(rows) if len(rows) > 1 else "<p>The solvers have the same settings.</p>"
+    old, new = (run.starts[-1]["definition"].splitlines() for run in (one, other))
+    lines = [*difflib.unified_diff(old, new, lineterm="", n=4)][2:]
+    if not lines:
+        yield "<p>The nets are the same.</p>"
+        return
+    tags = {"+": "ins", "-": "del"}
+    shown = []
+    for line in lines:
+        text = html.escape(line)
+        tag = tags.get(line[:1])
+        shown.append(f"<{tag}>{text}</{tag}>" if tag else text)
+    yield "<pre>" + "\n".join(shown) + "</pre>"

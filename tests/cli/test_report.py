@@ -1,0 +1,123 @@
+"""`pcaffe report`: a page about runs, from their metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from pycaffe_dist.cli.main import main
+from pycaffe_dist.errors import FAILURE
+
+pytest.importorskip("matplotlib")
+
+
+def metrics_of(path, name: str = "net", **solver) -> str:
+    """Write the metrics of a short run that was resumed at iteration 2; return the path."""
+    about = {"net": name, "ranks": 2, "batch": 8, "parameter_count": 1234}
+    about["solver"] = {"base_lr": 0.1, "max_iter": 5, **solver}
+    about["definition"] = f'name: "{name}"\nlayer {{ name: "a" }}'
+    records = []
+    for iteration in range(5):
+        shares = {"forward": 0.5, "backward": 0.25, "exchange_not_hidden": 0.05}
+        record = {
+            "kind": "train",
+            "iteration": iteration,
+            "time": 10.0 + iteration,
+            "loss": 1 / (iteration + 1),
+            "outputs": {"loss": [1 / (iteration + 1)]},
+            "learning_rate": 0.1,
+            "images_per_second": 80.0,
+            "dead": {"relu<1>": 0.25},
+            "shares": {**shares, "exchange_hidden": 0.15},
+            "layers": {"a": {"forward_ms": 2.0, "backward_ms": 4.0}, "b": {"forward_ms": 2.0}},
+            "parameters": {"a[0]": {"weights": 3.0, "gradient": 0.5, "update": 0.03}},
+        }
+        if iteration in (0, 2):
+            records.append(
+                {"kind": "start", **{k: record[k] for k in ("iteration", "time")}, **about}
+            )
+        records.append(record)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+class _Checker(HTMLParser):
+    """Collects cells, and everything that a browser would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.loaded: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag, attrs):
+        names = dict(attrs)
+        self.loaded += [
+            value
+            for key in ("src", "href", "xlink:href")
+            if (value := names.get(key) or "") and not value.startswith("#")
+        ]
+        if tag in ("script", "link", "iframe"):
+            self.loaded.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+            self._inside = True
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self._inside = False
+
+    def handle_data(self, data):
+        if self._inside:
+            self.cells[-1] += data
+
+
+def check(path) -> list[str]:
+    checker = _Checker()
+    checker.feed(path.read_text())
+    assert not checker.loaded
+    return checker.cells
+
+
+def after(cells: list[str], name: str, count: int = 1) -> list[str]:
+    place = cells.index(name)
+    return cells[place + 1 : place + 1 + count]
+
+
+def test_a_page_about_one_run(tmp_path):
+    assert main(["report", metrics_of(tmp_path / "run.jsonl")]) == 0
+    cells = check(tmp_path / "run.html")
+    assert after(cells, "iterations") == ["4 of 5"] and after(cells, "starts") == ["0, 2"]
+    assert after(cells, "images per second") == ["80"]
+    assert after(cells, "last train loss") == ["0.2"]
+    assert after(cells, "forward") == ["50.0 %"]
+    assert after(cells, "snapshots and other work") == ["20.0 %"]
+    assert after(cells, "a", 3) == ["2", "4", "75.0 %"]
+    assert after(cells, "a[0]", 4) == ["3", "0.5", "0.03", ""]
+    assert after(cells, "relu<1>") == ["25 %"]
+    page = (tmp_path / "run.html").read_text()
+    assert "75 % of the time of messages was hidden" in page and "<svg" in page
+
+
+def test_a_page_that_compares_runs(tmp_path):
+    one = metrics_of(tmp_path / "one.jsonl")
+    other = metrics_of(tmp_path / "other.jsonl", "wide", base_lr=0.2)
+    out = tmp_path / "page.html"
+    assert main(["report", f"narrow={one}", other, f"--output={out}"]) == 0
+    cells = check(out)
+    assert after(cells, "base_lr", 2) == ["0.1", "0.2"] and "max_iter" not in cells
+    page = out.read_text()
+    assert "<title>narrow and other</title>" in page
+    assert re.search(
+        r"<del>-name: &quot;net&quot;</del>\n<ins>\+name: &quot;wide&quot;</ins>", page
+    )
+
+
+def test_files_without_a_run(tmp_path, capsys):
+    (tmp_path / "run.jsonl").write_text("")
+    assert main(["report", str(tmp_path / "run.jsonl")]) == FAILURE
+    assert "has no record of a start" in capsys.readouterr().err
+    assert not (tmp_path / "run.html").exists()
