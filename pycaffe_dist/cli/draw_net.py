@@ -1,12 +1,18 @@
-"""Draw a net's layers and blobs as a graph."""
+"""Draw a net's layers as a graph, from top to bottom, or as a page to look around in."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pycaffe_dist.cli.flags import FlagParser, add_flag
-from pycaffe_dist.errors import UsageError
+from pycaffe_dist.errors import NetError, UsageError
+
+if TYPE_CHECKING:
+    from pycaffe_dist.net.summary import Summary
+    from pycaffe_dist.schema.caffe_pb2 import NetParameter
+    from pycaffe_dist.schema.places import Places
 
 
 def main(argv: Sequence[str]) -> int:
@@ -20,19 +26,36 @@ def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
     parser.add_argument("input_net_proto_file", metavar="net", help="the net's prototxt")
     parser.add_argument(
-        "output_image_file", metavar="image", help="the file to write: .png, .svg, .pdf, .raw, …"
+        "output_image_file",
+        metavar="image",
+        help="the file to write: .svg, .png, .pdf, .raw, …, or .html for a page with zoom, search "
+        "and the layers' definitions",
     )
     add_flag(
         parser,
         "rankdir",
-        default="LR",
-        choices=("LR", "RL", "TB", "BT"),
-        help="the graph's direction: from left to right, from top to bottom, …",
+        default="",
+        choices=("LR", "RL", "TB", "BT", ""),
+        help="the graph's direction: from top to bottom (the default), from left to right, …",
     )
     add_flag(
-        parser, "phase", default="ALL", choices=("TRAIN", "TEST", "ALL"), help="the layers to draw"
+        parser,
+        "phase",
+        default="",
+        choices=("TRAIN", "TEST", "ALL", ""),
+        help="the layers to draw (default: TRAIN, or ALL with --blobs)",
     )
-    add_flag(parser, "display_lrm", bool, help="show learning-rate multipliers")
+    add_flag(parser, "unfold", bool, help="draw repeated blocks as often as they are there")
+    add_flag(
+        parser,
+        "shape",
+        metavar="C,H,W",
+        help="the shape of a sample, if the data layer does not contain it, for shapes on edges",
+    )
+    add_flag(
+        parser, "blobs", bool, help="draw blobs and layers in place, too, as pycaffe's draw_net.py"
+    )
+    add_flag(parser, "display_lrm", bool, help="with --blobs: show learning-rate multipliers")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -40,12 +63,55 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist import draw
     from pycaffe_dist.schema import caffe_pb2, text
 
-    if "." not in options.output_image_file:
-        raise UsageError(f"'{options.output_image_file}' has no ending for its format, as in .png")
-    net = text.read_net(options.input_net_proto_file)
-    print(f"Drawing net to {options.output_image_file}")
-    phase = None if options.phase == "ALL" else caffe_pb2.Phase.Value(options.phase)
-    draw.draw_net_to_file(
-        net, options.output_image_file, options.rankdir, phase, options.display_lrm
-    )
+    path = options.output_image_file
+    if "." not in path:
+        raise UsageError(f"'{path}' has no ending for its format, as in .png")
+    net, places = text.read_net_with_places(options.input_net_proto_file)
+    print(f"Drawing net to {path}")
+    if options.blobs or options.display_lrm:
+        phase = None
+        if options.phase not in ("", "ALL"):
+            phase = caffe_pb2.Phase.Value(options.phase)
+        rankdir = options.rankdir or "LR"
+        draw.draw_net_to_file(net, path, rankdir, phase, options.display_lrm)
+    elif options.phase == "ALL":
+        raise UsageError("--phase=ALL needs --blobs: a net has the layers of one phase")
+    else:
+        _draw(options, net, places)
     return 0
+
+
+def _draw(options: argparse.Namespace, net: NetParameter, places: Places) -> None:
+    """Draw the layers of one phase."""
+    from pycaffe_dist import atomic
+    from pycaffe_dist.net.rules import kept_layers, with_state
+    from pycaffe_dist.reports.net_graph import nodes_of, to_graph
+    from pycaffe_dist.reports.net_viewer import viewer
+    from pycaffe_dist.schema import caffe_pb2
+
+    net = with_state(net, caffe_pb2.Phase.Value(options.phase or "TRAIN"))
+    nodes = nodes_of([net.layer[index] for index in kept_layers(net, log=False)])
+    summary = _summary(options, net, places)
+    graph = to_graph(nodes, not options.unfold, summary, options.rankdir or "TB")
+    path = options.output_image_file
+    kind = path.rpartition(".")[2]
+    if kind == "html":
+        atomic.write(path, [viewer(net.name or path, graph, nodes).encode()])
+    else:
+        graph.write(path, format=kind)
+
+
+def _summary(options: argparse.Namespace, net: NetParameter, places: Places) -> Summary | None:
+    """Return shapes and parameters, or None for a net that cannot be built here."""
+    from pycaffe_dist.net import Net
+    from pycaffe_dist.net.summary import summarize
+    from pycaffe_dist.reports.sources import data_shape, without_sources
+
+    shape = data_shape(options.shape)
+    try:
+        return summarize(Net(without_sources(net, shape, places), places=places))
+    except NetError as error:
+        if options.shape:
+            raise
+        print(f"Without shapes: {error}")
+        return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pycaffe_dist.solvers import Solver
 
 # The time of looks at weights and maps is at most this share of a run's.
-_SHARE = 0.004
+_SHARE = 0.002
 _IMAGES, _MAPS, _CLASSES = 16, 64, 20
 _FIRST_LAYERS = 2
 _GROUPS = {
