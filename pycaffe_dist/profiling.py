@@ -15,6 +15,14 @@ class Kind(Enum):
     REBUILD = "rebuild"  # the work after a parameter's messages have arrived
     WAIT = "wait"  # for a parameter's messages
     EXCHANGE = "exchange"  # messages under way, in the communication thread
+    # These contain spans of the kinds above, or lie in them.
+    ITERATION = "iteration"  # with its test and snapshot
+    TEST = "test"
+    SNAPSHOT = "snapshot"  # as long as training waits for it
+    DATA = "data"  # waiting for a batch, in the forward of its layer
+
+
+MARKS = (Kind.ITERATION, Kind.TEST, Kind.SNAPSHOT, Kind.DATA)
 
 
 # Gets the kind, the name of the layer, parameter or exchange, and when it began and ended

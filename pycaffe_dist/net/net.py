@@ -161,10 +161,13 @@ class Net:
                         if self.nodes[other].layer.blobs:
                             _on_host([before_layer], other)
                 _on_host(self.before_forward, index)
-                started = perf_counter()
+                node, started = self.nodes[index], perf_counter()
+                waited = node.layer.seconds_waited
                 self._forward_layer(index, loss, joined)
                 if self.record is not None:
-                    self.record(Kind.FORWARD, self.nodes[index].name, started, perf_counter())
+                    self.record(Kind.FORWARD, node.name, started, perf_counter())
+                    if waited := node.layer.seconds_waited - waited:
+                        self.record(Kind.DATA, node.name, started, started + waited)
                 _on_host(self.after_forward, index)
                 index += count
             loss.start_reading()

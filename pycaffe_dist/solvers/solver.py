@@ -15,7 +15,7 @@ from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import DETAIL, fmt, logger
 from pycaffe_dist.net import Net, debug
 from pycaffe_dist.net.precompile import compile_kernels
-from pycaffe_dist.profiling import Profiler, Record
+from pycaffe_dist.profiling import Kind, Profiler, Record
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import gradients, nets, resuming, sharing, snapshots
 from pycaffe_dist.solvers.averaging import WeightAverage
@@ -208,6 +208,7 @@ class Solver:
         self.state.before_test = None
         self._display.begin(self.iteration)
         while self.iteration < stop_at:
+            number, began = str(self.iteration), time.perf_counter()
             if not self._updates.some_are_missing:
                 self.net.clear_parameter_diffs(but=self.engine.factored)
             if self.testing.is_due():
@@ -234,10 +235,15 @@ class Solver:
                 self.snapshot(wait=False)
             self._call(calls.after_iteration)
             self._call(calls.end_of_iteration, updated=False)
+            self._mark(Kind.ITERATION, number, began)
             if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):
                 self.stopping = True
                 break
         self.finish_updates()
+
+    def _mark(self, kind: Kind, name: str, began: float) -> None:
+        if self.profiler.record is not None:
+            self.profiler.record(kind, name, began, time.perf_counter())
 
     def _call(self, callbacks: list[Callback], updated: bool = True) -> None:
         """Call functions, with all parameters ``updated`` or not."""
@@ -375,8 +381,10 @@ class Solver:
         self.engine.mean_statistics()
         if self.state.average:
             self.state.average.mean_statistics(self.cluster)
+        began = time.perf_counter()
         if not self.testing.run(self.net, self._is_interrupted):
             return
+        self._mark(Kind.TEST, "all", began)
         self._call(self.callbacks.after_tests, updated=False)
         for number in range(len(self.test_nets)):
             self.recorder.send_test(number)
@@ -407,9 +415,12 @@ class Solver:
         Rank 0 writes, in a thread.  Raises SnapshotError when it cannot, unless ``wait`` is False:
         then training may go on at once, and a failure is logged.
         """
+        began = time.perf_counter()
         self.finish_updates()
         self._call(self.callbacks.before_snapshot, updated=False)
-        return self._snapshots.write(self.engine, self.effective_batch, wait)
+        path = self._snapshots.write(self.engine, self.effective_batch, wait)
+        self._mark(Kind.SNAPSHOT, str(self.iteration), began)
+        return path
 
     def restore(self, path: str) -> None:
         """Continue from a solver state (``.solverstate`` or ``.solverstate.h5``) of rank 0.

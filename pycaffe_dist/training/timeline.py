@@ -18,7 +18,12 @@ from pycaffe_dist.profiling import Kind
 MOST_SPANS = 200_000
 _SHORTEST_WAIT = 20e-6  # waiting for messages that have arrived is not shown
 _COMPUTING = 0  # the first row of a rank; overlapping exchanges take one row each
-_FIRST_EXCHANGE = 1
+_MARKS = 1
+_FIRST_EXCHANGE = 2
+
+
+_MARKED = tuple(kind.value for kind in (Kind.ITERATION, Kind.TEST, Kind.SNAPSHOT))
+_WAITS = (Kind.WAIT, Kind.DATA)
 
 
 class Span(NamedTuple):
@@ -47,7 +52,7 @@ class Timeline:
     def __call__(self, kind: Kind, name: str, started: float, ended: float) -> None:
         """Note a span."""
         if len(self._spans) < self._most and (
-            kind is not Kind.WAIT or ended - started >= _SHORTEST_WAIT
+            kind not in _WAITS or ended - started >= _SHORTEST_WAIT
         ):
             self._spans.append(Span(kind.value, name, started, ended))
 
@@ -99,21 +104,24 @@ def _events(rank: int, host: str, spans: list[Span], start: float) -> Iterator[d
     """Yield a rank's events: a process with a row for computing, and some for exchanges."""
     yield _name("process_name", rank, 0, f"rank {rank} on {host}")
     yield _name("thread_name", rank, _COMPUTING, "computing and waiting")
+    yield _name("thread_name", rank, _MARKS, "iterations, tests, snapshots")
     busy_until: list[float] = []
     for span in sorted(spans, key=lambda span: span.started):
-        row = _COMPUTING
+        row = _MARKS if span.kind in _MARKED else _COMPUTING
         if span.kind == Kind.EXCHANGE.value:
             free = [number for number, until in enumerate(busy_until) if until <= span.started]
             if not free:
                 free = [len(busy_until)]
                 busy_until.append(0.0)
-                yield _name("thread_name", rank, _FIRST_EXCHANGE + free[0], "exchange")
+                yield _name(
+                    "thread_name", rank, _FIRST_EXCHANGE + free[0], f"exchanges {free[0] + 1}"
+                )
             busy_until[free[0]] = span.ended
             row = _FIRST_EXCHANGE + free[0]
         yield {
             "ph": "X",
             "cat": span.kind,
-            "name": span.name if row != _COMPUTING else f"{span.kind} {span.name}",
+            "name": span.name if row >= _FIRST_EXCHANGE else f"{span.kind} {span.name}",
             "pid": rank,
             "tid": row,
             "ts": round(1e6 * (span.started - start), 3),

@@ -11,7 +11,7 @@ import numpy as np
 
 from pycaffe_dist.log import logger
 from pycaffe_dist.planning.layer_times import LayerTimes, Times
-from pycaffe_dist.profiling import Kind
+from pycaffe_dist.profiling import MARKS, Kind
 from pycaffe_dist.solvers.engine import Engine
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Stopwatch:
         self._seconds: list[float] = []
 
     def __call__(self, kind: Kind, name: str, started: float, ended: float) -> None:
-        if kind is not Kind.EXCHANGE:
+        if kind is not Kind.EXCHANGE and kind not in MARKS:
             self._began = self._began or started
             self._ended = ended
 
