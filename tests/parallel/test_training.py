@@ -199,6 +199,7 @@ def test_a_timeline_shows_all_ranks_on_one_clock(folder):
         found = Counter(span["cat"] for span in spans if span["pid"] == rank)
         assert found["forward"] >= 9 * ITERATIONS and found["backward"] == 9 * ITERATIONS
         assert found["update"] == 8 * ITERATIONS and found["exchange"] > 0
+        assert found["iteration"] == ITERATIONS and found["snapshot"] == 1
     shown = [r for r in read_records(str(folder / "timed.jsonl")) if r["kind"] == "train"]
     assert [record["iteration"] for record in shown] == [*range(ITERATIONS + 1)]
     for record in shown[:-1]:
