@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,7 +63,8 @@ class Recorder:
     """
 
     def __init__(self, solver: Solver):
-        self._solver = solver
+        # Weak: the solver has this recorder, and is to be freed with its last reference.
+        self._solver: Solver = weakref.proxy(solver)
         self._sums = SpanSums()
         self._profiles = self._began = False
         self._last = _Sample(0, 0.0, 0.0, 0.0, 0.0, 0.0)
