@@ -39,15 +39,28 @@ def _candidates(begin, end, scores, threshold, background, found, counts):
 
 
 @jit
-def _decoded(predictions, priors, n, c, p, code, in_target):
+def _decoded(predictions, boxes, variances, n, c, p, code, in_target):
     """Return the box of image n, class c and prior p; one prediction may be for all classes."""
     numbers = box_at(predictions[n, p], c if predictions.shape[2] > 1 else 0)
-    return decode_box(box_at(priors[0], p), box_at(priors[1], p), numbers, code, in_target)
+    prior = box_at(boxes[n if boxes.shape[0] > 1 else 0], p)
+    return decode_box(prior, box_at(variances, p), numbers, code, in_target)
 
 
 @jit
 def _choose(
-    begin, end, counts, scores, predictions, priors, code, in_target, top_k, limits, found, kept
+    begin,
+    end,
+    counts,
+    scores,
+    predictions,
+    priors,
+    variances,
+    code,
+    in_target,
+    top_k,
+    limits,
+    found,
+    kept,
 ):
     """Replace the candidates of an image and class by those that stay, the best first.
 
@@ -72,7 +85,7 @@ def _choose(
         boxes = np.empty((best.size, 4), predictions.dtype)
         for k in range(best.size):
             best[k] = p = places[best[k]]
-            box = _decoded(predictions, priors, n, c, p, code, in_target)
+            box = _decoded(predictions, priors, variances, n, c, p, code, in_target)
             boxes[k, 0], boxes[k, 1], boxes[k, 2], boxes[k, 3] = box
             if box[0] + box[1] != box[0] + box[1] or box[2] + box[3] != box[2] + box[3]:
                 kept[n, c] = -1 - p
@@ -109,14 +122,27 @@ def _cut(begin, end, scores, most, found, kept):
 
 
 @jit
-def _rows(begin, end, scores, predictions, priors, code, in_target, found, kept, firsts, rows):
+def _rows(
+    begin,
+    end,
+    scores,
+    predictions,
+    priors,
+    variances,
+    code,
+    in_target,
+    found,
+    kept,
+    firsts,
+    rows,
+):
     for n in range(begin, end):
         r = firsts[n]
         for c in range(kept.shape[1]):
             for i in range(kept[n, c]):
                 p = found[n, c, i]
                 rows[r, 0], rows[r, 1], rows[r, 2] = n, c, scores[n, p, c]
-                box = _decoded(predictions, priors, n, c, p, code, in_target)
+                box = _decoded(predictions, priors, variances, n, c, p, code, in_target)
                 rows[r, 3], rows[r, 4], rows[r, 5], rows[r, 6] = box
                 r += 1
 
@@ -151,6 +177,7 @@ def detections(
     scores: np.ndarray,
     predictions: np.ndarray,
     priors: np.ndarray,
+    variances: np.ndarray,
     code: int,
     in_target: bool,
     choice: Choice,
@@ -158,8 +185,8 @@ def detections(
     """Return the detections (K, 7) as image, class, score, x1, y1, x2, y2.
 
     In the order of images and classes, then by falling scores.  ``scores`` is (N, P, classes),
-    ``predictions`` (N, P, 1 or classes, 4), ``priors`` (2, P, 4) boxes and variances; ``code`` and
-    ``in_target`` are those of `decode_box`.  Raises NotANumber.
+    ``predictions`` (N, P, 1 or classes, 4), ``priors`` boxes (N or 1, P, 4), and ``variances``
+    (P, 4); ``code`` and ``in_target`` are those of `decode_box`.  Raises NotANumber.
     """
     images, number, classes = scores.shape
     blocks = -(-number // PRIORS_PER_BLOCK)
@@ -168,7 +195,7 @@ def detections(
     kept = np.zeros((images, classes), np.int64)
     edges = choice.least_score, choice.background
     parallel_for(_candidates, images * blocks, scores, *edges, found, counts)
-    meaning = scores, predictions, priors, code, in_target
+    meaning = scores, predictions, priors, variances, code, in_target
     limits = choice.overlap, choice.eta
     parallel_for(_choose, images * classes, counts, *meaning, choice.top_k, limits, found, kept)
     if kept.min(initial=0) < 0:

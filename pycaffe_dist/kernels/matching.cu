@@ -183,10 +183,10 @@ __device__ void choose_apart(const P* boxes, float* keys, int priors, int number
 
 // A block for each image; `keys` is (images, priors).
 template <typename P>
-__global__ void mine(const P* boxes, const int* owner, const P* overlaps, bool hard, int sample,
-                     float ratio, double most_overlap, double suppression, int top_k, int* matches,
-                     P* class_losses, P* location_losses, bool* counted, float* keys,
-                     bool same_boxes, int priors, int rows, int images) {
+__global__ void mine(const P* boxes, const int* owner, const P* overlaps, const bool* allowed,
+                     bool hard, int sample, float ratio, double most_overlap, double suppression,
+                     int top_k, int* matches, P* class_losses, P* location_losses, bool* counted,
+                     float* keys, bool same_boxes, int priors, int rows, int images) {
   for EACH_BLOCK(n, images) {
     const long long first = (long long)n * priors;
     int* match = matches + first;
@@ -197,7 +197,8 @@ __global__ void mine(const P* boxes, const int* owner, const P* overlaps, bool h
     for EACH_THREAD(p, priors) {
       const float loss = float(class_losses[first + p] + location_losses[first + p]);
       const bool fits =
-          hard || (match[p] == UNMATCHED && overlaps[first + p] < most_overlap);
+          allowed[first + p] &&
+          (hard || (match[p] == UNMATCHED && overlaps[first + p] < most_overlap));
       key[p] = !fits ? -1.0f : loss == loss ? max(loss, 0.0f) : INFINITY;
       chosen[p] = false;
       positives += match[p] >= 0;

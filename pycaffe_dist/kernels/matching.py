@@ -264,12 +264,12 @@ def match_boxes(
 
 
 @jit
-def _eligible(match, overlaps, hard, most_overlap):
+def _eligible(match, overlaps, allowed, hard, most_overlap):
     """Return the priors that mining may choose, and the number of matches."""
     found, count, positives = np.empty(match.size, np.int64), 0, 0
     for p in range(match.size):
         positives += match[p] >= 0
-        if hard or (match[p] == UNMATCHED and overlaps[p] < most_overlap):
+        if allowed[p] and (hard or (match[p] == UNMATCHED and overlaps[p] < most_overlap)):
             found[count] = p
             count += 1
     return found[:count], positives
@@ -290,6 +290,7 @@ def _mine(
     boxes,
     owner,
     overlaps,
+    allowed,
     hard,
     sample,
     ratio,
@@ -307,7 +308,7 @@ def _mine(
         chosen[:] = False
         if _label_count(owner, n) == 0:
             continue
-        eligible, positives = _eligible(match, overlaps[n, 0], hard, most_overlap)
+        eligible, positives = _eligible(match, overlaps[n, 0], allowed[n], hard, most_overlap)
         number = min(sample if hard else int(np.float32(positives) * ratio), eligible.size)
         losses = np.empty(eligible.size, np.float32)
         for k in range(eligible.size):
@@ -333,6 +334,7 @@ def mine(
     boxes: np.ndarray,
     owner: np.ndarray,
     overlaps: np.ndarray,
+    allowed: np.ndarray,
     mining: Mining,
     matches: np.ndarray,
     class_losses: np.ndarray,
@@ -341,12 +343,12 @@ def mine(
 ) -> None:
     """Set counted (N, P), bool: the matches, and unmatched priors with large losses.
 
-    The losses are (N, P).  Matches that ``mining.hard`` does not choose become `UNMATCHED`, and
+    Only ``allowed`` priors (N, P), bool, are chosen.  The losses are (N, P).  Matches that ``mining.hard`` does not choose become `UNMATCHED`, and
     lose their location loss.  An image without labels counts nothing.  ``boxes`` is for the
     suppression.
     """
     how = mining.hard, mining.sample, np.float32(mining.ratio), mining.overlap
     limits = mining.suppression, mining.top_k
     losses = class_losses, location_losses
-    arrays = boxes, owner, overlaps
+    arrays = boxes, owner, overlaps, allowed
     parallel_for(_mine, matches.shape[0], *arrays, *how, *limits, matches, *losses, counted)

@@ -3,11 +3,12 @@
 
 enum { CORNERS = 3, COLUMNS = 8 };
 
-// What locations are compared with, and how: kernels/multibox.py's Location.
+// What locations are compared with, and how: kernels/multibox.py's Location.  The priors' boxes are
+// those of all images, or those of each.
 template <typename P> struct Goals {
-  const P *priors, *label;
+  const P *boxes, *variances, *label;
   int code, count;
-  bool variance_in_target, inside, decoded;
+  bool variance_in_target, inside, decoded, same_boxes;
 };
 
 template <typename P>
@@ -17,10 +18,11 @@ __device__ __forceinline__ P difference(P own, P goal, P variance, P place,
   return variance_in_target ? own / variance - goal / variance : own - goal;
 }
 
-// The predicted numbers of prior p minus those of its label.
+// The predicted numbers of prior p, in `row` of all images' priors, minus those of its label.
 template <typename P>
-__device__ Box<P> differences(const Goals<P>& goals, const Box<P>& own, int p, int match) {
-  const Box<P> prior = box_at(goals.priors, p), v = box_at(goals.priors, goals.count + p);
+__device__ Box<P> differences(const Goals<P>& goals, const Box<P>& own, int row, int p, int match) {
+  const Box<P> prior = box_at(goals.boxes, goals.same_boxes ? p : row);
+  const Box<P> v = box_at(goals.variances, p);
   const P* corners = goals.label + (long long)match * COLUMNS + CORNERS;
   const Box<P> box = {corners[0], corners[1], corners[2], corners[3]};
   const bool in_target = goals.variance_in_target, inside = goals.inside;
@@ -44,11 +46,13 @@ template <typename P> __device__ __forceinline__ P slope(P d, bool squares) {
 
 // A thread for each prior of an image; `own` classes have matches of their own.
 template <typename T, typename P>
-__global__ void location_losses(const T* numbers, const P* priors, const P* label, const int* kind,
-                                const int* matches, int code, bool variance_in_target,
-                                bool squares, bool inside, bool decoded, P* losses, int count,
-                                int classes, int own, int n) {
-  const Goals<P> goals = {priors, label, code, count, variance_in_target, inside, decoded};
+__global__ void location_losses(const T* numbers, const P* boxes, const P* variances,
+                                const P* label, const int* kind, const int* matches, int code,
+                                bool variance_in_target, bool squares, bool inside, bool decoded,
+                                P* losses, bool same_boxes, int count, int classes, int own,
+                                int n) {
+  const Goals<P> goals = {boxes,  variances, label, code, count, variance_in_target, inside, decoded,
+                          same_boxes};
   for EACH(row, n) {
     const int image = row / count, p = row - image * count;
     P loss = 0;
@@ -56,7 +60,8 @@ __global__ void location_losses(const T* numbers, const P* priors, const P* labe
       const int match = matches[((long long)image * own + c) * count + p];
       if (match < 0) continue;
       const int k = classes > 1 ? kind[match] : 0;
-      const Box<P> d = differences(goals, box_at(numbers, (long long)row * classes + k), p, match);
+      const Box<P> v = box_at(numbers, (long long)row * classes + k);
+      const Box<P> d = differences(goals, v, row, p, match);
       loss += cost(d.a, squares) + cost(d.b, squares) + cost(d.c, squares) + cost(d.d, squares);
     }
     losses[row] = loss;
@@ -64,12 +69,13 @@ __global__ void location_losses(const T* numbers, const P* priors, const P* labe
 }
 
 template <typename T, typename P>
-__global__ void location_gradient(const T* numbers, const P* priors, const P* label,
-                                  const int* kind, const int* matches, int code,
+__global__ void location_gradient(const T* numbers, const P* boxes, const P* variances,
+                                  const P* label, const int* kind, const int* matches, int code,
                                   bool variance_in_target, bool squares, bool inside, bool decoded,
-                                  double weight, const double* normalizer, T* gradient, int count,
-                                  int classes, int own, int n) {
-  const Goals<P> goals = {priors, label, code, count, variance_in_target, inside, decoded};
+                                  double weight, const double* normalizer, T* gradient,
+                                  bool same_boxes, int count, int classes, int own, int n) {
+  const Goals<P> goals = {boxes,  variances, label, code, count, variance_in_target, inside, decoded,
+                          same_boxes};
   const P factor = P(weight / normalizer[0]);
   for EACH(row, n) {
     const int image = row / count, p = row - image * count;
@@ -78,7 +84,7 @@ __global__ void location_gradient(const T* numbers, const P* priors, const P* la
       const int match = matches[((long long)image * own + c) * count + p];
       if (match < 0) continue;
       const long long place = (long long)row * classes + (classes > 1 ? kind[match] : 0);
-      const Box<P> d = differences(goals, box_at(numbers, place), p, match);
+      const Box<P> d = differences(goals, box_at(numbers, place), row, p, match);
       store(gradient, 4 * place, factor * slope(d.a, squares));
       store(gradient, 4 * place + 1, factor * slope(d.b, squares));
       store(gradient, 4 * place + 2, factor * slope(d.c, squares));

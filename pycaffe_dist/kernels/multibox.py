@@ -72,7 +72,8 @@ def _location_losses(
     begin,
     end,
     numbers,
-    priors,
+    boxes,
+    variances,
     label,
     kind,
     matches,
@@ -83,10 +84,11 @@ def _location_losses(
     decoded,
     losses,
 ):
-    corners, count = label[:, CORNERS : CORNERS + 4], priors.shape[1]
+    corners, count = label[:, CORNERS : CORNERS + 4], boxes.shape[1]
     for row in range(begin, end):
         n, p = divmod(row, count)
-        prior, variance = box_at(priors[0], p), box_at(priors[1], p)
+        prior = box_at(boxes[n if boxes.shape[0] > 1 else 0], p)
+        variance = box_at(variances, p)
         loss = losses.dtype.type(0)
         for c in range(matches.shape[1]):
             match = matches[n, c, p]
@@ -105,7 +107,8 @@ def _location_losses(
 @kernel
 def location_losses(
     numbers: np.ndarray,
-    priors: np.ndarray,
+    boxes: np.ndarray,
+    variances: np.ndarray,
     label: np.ndarray,
     kind: np.ndarray,
     matches: np.ndarray,
@@ -114,9 +117,10 @@ def location_losses(
 ) -> None:
     """Set losses (N, P) of the predictions (N, P, L, 4), 0 without a match.
 
-    ``priors`` is (2, P, 4): boxes and variances.  With L above 1 a class has its own predictions.
+    ``boxes`` are priors (N or 1, P, 4), and ``variances`` theirs (P, 4).  With L above 1 a class has
+    its own predictions.
     """
-    args = numbers, priors, label, kind, matches, *location.numbers(), losses
+    args = numbers, boxes, variances, label, kind, matches, *location.numbers(), losses
     parallel_for(_location_losses, losses.size, *args, grain=PRIORS_PER_CHUNK)
 
 
@@ -125,7 +129,8 @@ def _location_gradient(
     begin,
     end,
     numbers,
-    priors,
+    boxes,
+    variances,
     label,
     kind,
     matches,
@@ -137,7 +142,7 @@ def _location_gradient(
     weight,
     gradient,
 ):
-    corners, count = label[:, CORNERS : CORNERS + 4], priors.shape[1]
+    corners, count = label[:, CORNERS : CORNERS + 4], boxes.shape[1]
     one = gradient.dtype.type(1)
     for row in range(begin, end):
         n, p = divmod(row, count)
@@ -147,7 +152,8 @@ def _location_gradient(
             if match < 0:
                 continue
             k = kind[match] if numbers.shape[2] > 1 else 0
-            prior, variance = box_at(priors[0], p), box_at(priors[1], p)
+            prior = box_at(boxes[n if boxes.shape[0] > 1 else 0], p)
+            variance = box_at(variances, p)
             differences = _differences(
                 *(box_at(numbers[n, p], k), prior, variance, box_at(corners, match)),
                 *(code, variance_in_target, inside, decoded),
@@ -161,7 +167,8 @@ def _location_gradient(
 @kernel
 def location_gradient(
     numbers: np.ndarray,
-    priors: np.ndarray,
+    boxes: np.ndarray,
+    variances: np.ndarray,
     label: np.ndarray,
     kind: np.ndarray,
     matches: np.ndarray,
@@ -176,7 +183,7 @@ def location_gradient(
     factor 1 / variance.  ``normalizer`` is (1,), float64.
     """
     factor = gradient.dtype.type(weight / normalizer[0])
-    args = numbers, priors, label, kind, matches, *location.numbers(), factor, gradient
+    args = numbers, boxes, variances, label, kind, matches, *location.numbers(), factor, gradient
     rows = numbers.shape[0] * numbers.shape[1]
     parallel_for(_location_gradient, rows, *args, grain=PRIORS_PER_CHUNK)
 

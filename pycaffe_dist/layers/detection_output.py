@@ -10,7 +10,7 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels import dry_run
-from pycaffe_dist.kernels.boxes import CORNER
+from pycaffe_dist.kernels.boxes import CORNER, decode_boxes
 from pycaffe_dist.kernels.detection import Choice, NotANumber, detections
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import describe, require_same_batch
@@ -32,11 +32,16 @@ class DetectionOutput(Layer):
     several ranks whoever runs the net brings them together.  Follows weiliu89/caffe; works with
     background_label_id -1, too, where the fork stops.  It does not draw (visualize) and takes no
     notice of a fourth bottom, the images.
+
+    With objectness_score or five bottoms the last ones are the predictions of a first stage, as in
+    sfzhang15/RefineDet: probabilities (N, P·2) of nothing and something, and offsets (N, P·4) that
+    move the priors.  Where the second probability is below objectness_score, the confidence of
+    class 0 is 1, of the others 0.
     """
 
     # The number of detections is needed on the host, and most of the work is in few boxes.
     host_only = True
-    bottoms = Arity(3, 4)
+    bottoms = Arity(3, 5)
     has_backward = False
     backward_needs_bottom = Need.NONE
     exact = True  # numbers of images, corners
@@ -65,6 +70,9 @@ class DetectionOutput(Layer):
         self.files = self._make_files(param)
         self._numbers = ImageNumbers(self.context.shard)
         self._locations = 1 if param.share_location else param.num_classes
+        self._stages = param.HasField("objectness_score") or len(bottom) > 4
+        if len(bottom) > 4 and not param.share_location:
+            raise self.error("needs share_location: true with the offsets of a first stage")
 
     def _make_files(self, param: caffe_pb2.DetectionOutputParameter) -> DetectionFiles | None:
         """Return the files that the detections shall go to, if any."""
@@ -98,20 +106,22 @@ class DetectionOutput(Layer):
             self.files.open()
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        require_same_batch(self, bottom, 0, 1)
         count = bottom[2].count // 8
         if bottom[2].shape != (1, 2, 4 * count):
             raise self.error(
                 f"needs priors of shape (1, 2, 4·P), found bottom {describe(self, bottom, 2)}"
             )
-        needs = (
-            (4 * count * self._locations, f"4 numbers for each of {count} priors"),
-            (
-                count * self._classes,
-                f"{self._classes} classes for each of {count} priors",
-            ),
-        )
-        for index, (size, what) in enumerate(needs):
+        needs = {
+            0: (4 * count * self._locations, f"4 numbers for each of {count} priors"),
+            1: (count * self._classes, f"{self._classes} classes for each of {count} priors"),
+        }
+        if self._stages:
+            needs[3] = 2 * count, f"2 probabilities for each of {count} priors"
+            needs[4] = 4 * count, f"4 numbers for each of {count} priors"
+        for index, (size, what) in needs.items():
+            if index >= len(bottom):
+                continue
+            require_same_batch(self, bottom, 0, index)
             if bottom[index].count_of(1) != size:
                 several = " and class" if not index and self._locations > 1 else ""
                 raise self.error(
@@ -138,29 +148,41 @@ class DetectionOutput(Layer):
 
     def _detections(self, bottom: list[Blob]) -> np.ndarray:
         """Return the rows of the top."""
-        location, confidence, prior = (
-            blob.read_data().astype(self.context.dtype, copy=False) for blob in bottom[:3]
-        )
+        location, confidence, prior = (self._values(bottom, index) for index in range(3))
         images, count = len(location), self._priors
         priors = prior.reshape(2, count, 4)
         if dry_run.active() is None:  # else there are no values
             self._check_priors(priors[0])
         param = self.param.detection_output_param
+        code = param.code_type, param.variance_encoded_in_target
+        boxes, scores = priors[:1], confidence.reshape(images, count, self._classes)
+        if self._stages and len(bottom) > 3:
+            scores = self._likely(scores, self._values(bottom, 3))
+        if len(bottom) > 4:
+            offsets = self._values(bottom, 4).reshape(images, count, 1, 4)
+            moved = np.empty((images, 1, count, 4), self.context.dtype)
+            decode_boxes(offsets, *priors, *code, moved)
+            boxes = moved[:, 0]
+        numbers = location.reshape(images, count, self._locations, 4)
         try:
-            return detections(
-                confidence.reshape(images, count, self._classes),
-                location.reshape(images, count, self._locations, 4),
-                priors,
-                param.code_type,
-                param.variance_encoded_in_target,
-                self._choice,
-            )
+            return detections(scores, numbers, boxes, priors[1], *code, self._choice)
         except NotANumber as wrong:
             n, c, p = wrong.place
             raise self.error(
                 f"confidence or box of image {n}, class {c}, prior {p} is not a number (bottoms "
                 f"{describe(self, bottom, 0)} and {describe(self, bottom, 1)})"
             ) from None
+
+    def _values(self, bottom: list[Blob], index: int) -> np.ndarray:
+        return bottom[index].read_data().astype(self.context.dtype, copy=False)
+
+    def _likely(self, scores: np.ndarray, chances: np.ndarray) -> np.ndarray:
+        """Return scores (N, P, classes) in which priors that hold nothing are of class 0."""
+        least = self.param.detection_output_param.objectness_score
+        nothing = chances.reshape(*scores.shape[:2], 2)[:, :, 1] < least
+        likely = scores.copy()
+        likely[nothing] = np.arange(self._classes) == 0
+        return likely
 
     def _check_priors(self, boxes: np.ndarray) -> None:
         """Raise LayerError if a box has no size and predictions are relative to the size."""

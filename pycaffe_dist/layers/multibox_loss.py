@@ -57,9 +57,15 @@ class MultiBoxLoss(Loss):
     with mining NONE takes the number background_label_id as every free prior's target, and
     misplaces the targets of all images but the first.  Only the fork's use of old matches in a
     second forward pass is not kept.
+
+    Two more bottoms are the predictions of a first stage, as in sfzhang15/RefineDet: probabilities
+    (N, P·2) of nothing and something, and offsets (N, P·4).  Mining takes no prior whose second
+    probability is below objectness_score.  With the offsets, the priors that they move are matched
+    and compared with; but predicted boxes, of HARD_EXAMPLE the losses too, are still those of the
+    unmoved priors.  The first stage gets no gradient here.
     """
 
-    bottoms = Arity(4, 4)
+    bottoms = Arity(4, 6)
     backward_needs_bottom = Need.VALUE
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -111,6 +117,14 @@ class MultiBoxLoss(Loss):
 
     def _check_options(self) -> None:
         param, classes = self.param.multibox_loss_param, self._classes
+        stages = len(self.param.bottom)
+        if stages > 4 and param.HasField("nms_param"):
+            raise self.error(
+                "takes no nms_param with a first stage: the fork suppresses boxes that its scores "
+                "have left out"
+            )
+        if stages > 5 and not param.share_location:
+            raise self.error("needs share_location: true with the offsets of a first stage")
         if self._mining_type != _Parameter.NONE and not param.share_location:
             raise self.error("mining needs share_location: true; set mining_type: NONE")
         least = -1 if self._logistic else 0
@@ -140,7 +154,9 @@ class MultiBoxLoss(Loss):
         )
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        require_same_batch(self, bottom, 0, 1)
+        for index in range(1, len(bottom)):
+            if index not in (2, 3):
+                require_same_batch(self, bottom, 0, index)
         self._check_shapes(bottom)
         top[0].reshape()
         self._owner, self._kind = (xp().zeros(bottom[3].count // 8, np.int32) for _ in range(2))
@@ -159,7 +175,7 @@ class MultiBoxLoss(Loss):
         self._overlaps = xp().zeros(self._matches.shape, dtype)
         self._own_class = xp().zeros(shape, np.int32)
         self._box_losses, self._class_losses = xp().zeros(shape, dtype), xp().zeros(shape, dtype)
-        self._counted = xp().ones(shape, bool)
+        self._counted, self._allowed = xp().ones(shape, bool), xp().ones(shape, bool)
         self._targets = xp().zeros((*shape, self._classes) if self._logistic else 0, dtype)
         # Each image's loss and number of matches; no image has a wrong label that total_loss finds.
         self._losses, self._found = xp().zeros(images), xp().zeros(images, np.int64)
@@ -176,7 +192,8 @@ class MultiBoxLoss(Loss):
                 f"needs labels of shape (1, 1, boxes, 8), found {describe(self, bottom, 3)}"
             )
         priors = bottom[2].count // 8
-        for index, each in ((0, 4 * self._location_classes), (1, self._classes)):
+        sizes = {0: 4 * self._location_classes, 1: self._classes, 4: 2, 5: 4}
+        for index, each in list(sizes.items())[: len(bottom) - 2]:
             found = bottom[index].count_of(1) if bottom[index].ndim else 0
             if found != priors * each:
                 raise self.error(
@@ -190,12 +207,15 @@ class MultiBoxLoss(Loss):
         self._label = bottom[3].data.reshape(-1, 8).astype(dtype, copy=False)
         self._priors = bottom[2].data.reshape(2, -1, 4).astype(dtype, copy=False)
         self._check(bottom)
+        self._read_first_stage(bottom)
         self._match(bottom)
-        arrays = self._predictions(bottom), self._priors, self._label, self._kind
-        location_losses(*arrays, self._matches, self._location, self._box_losses)
+        hard = self._mining_type == _Parameter.HARD_EXAMPLE
+        self._find_box_losses(bottom, self._priors[:1] if hard else self._origins)
         self._find_class_losses(bottom)
         if self._mining_type != _Parameter.NONE:
             self._mine(bottom)
+        if hard and len(bottom) > 5:
+            self._find_box_losses(bottom, self._origins)
         losses = self._box_losses, self._class_losses
         counts = self._matches, self._counted
         image_losses(*losses, *counts, self._weights, self._losses, self._found)
@@ -217,7 +237,8 @@ class MultiBoxLoss(Loss):
         )
         read_labels(self._label, reading, self._owner, self._kind, self._wrong)
         report(self._wrong, self._wrong_label(bottom))
-        uses_sizes = self._decodes() and self._location.code != CORNER
+        decodes = self._decodes() or len(bottom) > 5
+        uses_sizes = decodes and self._location.code != CORNER
         check_priors(self._priors, uses_sizes, self._wrong)
         report(self._wrong, self._wrong_prior(bottom))
 
@@ -273,8 +294,30 @@ class MultiBoxLoss(Loss):
         decode_boxes(numbers, self._priors[0], self._priors[1], *code, boxes)
         return boxes
 
+    def _read_first_stage(self, bottom: list[Blob]) -> None:
+        """Find which priors mining may choose, and the boxes (N or 1, P, 4) that offsets move."""
+        images, priors = self._counted.shape
+        dtype, param = self.context.parameter_dtype, self.param.multibox_loss_param
+        self._origins = self._priors[:1]
+        if len(bottom) > 4:
+            chances = bottom[4].data.reshape(images, priors, 2).astype(dtype, copy=False)
+            self._allowed[...] = chances[:, :, 1] >= param.objectness_score
+        if len(bottom) > 5:
+            offsets = bottom[5].data.reshape(images, priors, 1, 4)
+            boxes = xp().empty((images, 1, priors, 4), dtype)
+            code = self._location.code, self._location.variance_in_target
+            decode_boxes(offsets, self._priors[0], self._priors[1], *code, boxes)
+            self._origins = boxes[:, 0]
+
+    def _find_box_losses(self, bottom: list[Blob], boxes: np.ndarray) -> None:
+        arrays = self._predictions(bottom), boxes, self._priors[1], self._label, self._kind
+        location_losses(*arrays, self._matches, self._location, self._box_losses)
+
     def _match(self, bottom: list[Blob]) -> None:
-        boxes = self._boxes(bottom, self.param.multibox_loss_param.use_prior_for_matching)
+        if self.param.multibox_loss_param.use_prior_for_matching:
+            boxes = self._origins[:, None]
+        else:
+            boxes = self._boxes(bottom, False)
         labels = self._label, self._owner, self._kind
         match_boxes(boxes, *labels, self._matching, self._matches, self._overlaps)
 
@@ -299,15 +342,17 @@ class MultiBoxLoss(Loss):
         mining, param = self._mining(), self.param.multibox_loss_param
         boxes = self._boxes(bottom, param.use_prior_for_nms or mining.suppression <= 0)
         losses = self._class_losses, self._box_losses
-        arrays = boxes, self._owner, self._overlaps
+        arrays = boxes, self._owner, self._overlaps, self._allowed
         mine(*arrays, mining, self._matches, *losses, self._counted)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         require_no_gradient(self, propagate_down, 2, 3)
+        for blob in (blob for blob, wanted in zip(bottom[4:], propagate_down[4:]) if wanted):
+            blob.diff.fill(0)
         weight, normalizer = self.weight_of(top), self._total[1:]
         if propagate_down[0]:
             numbers = self._predictions(bottom)
-            arrays = numbers, self._priors, self._label, self._kind, self._matches
+            arrays = numbers, self._origins, self._priors[1], self._label, self._kind, self._matches
             gradient = bottom[0].diff.reshape(numbers.shape)
             factor = weight * self._weights[0]
             location_gradient(*arrays, self._location, factor, normalizer, gradient)

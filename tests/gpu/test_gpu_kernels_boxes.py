@@ -81,8 +81,8 @@ def test_mining(name, each_gpu):
     losses = (rng.integers(0, 6, (2, IMAGES + 1, PRIORS)) / 4).astype(np.float32)
     losses[0, 0, 17] = np.nan
     owner = np.array([0, -1, 1, 1], np.int32)  # the last image has no label
-    counted = np.ones((IMAGES + 1, PRIORS), bool)
-    arrays = [grid(rng, 1, 1, PRIORS), owner, overlaps, matches, *losses, counted]
+    counted, allowed = np.ones((IMAGES + 1, PRIORS), bool), rng.random((IMAGES + 1, PRIORS)) < 0.9
+    arrays = [grid(rng, 1, 1, PRIORS), owner, overlaps, allowed, matches, *losses, counted]
     here, there = on_both(each_gpu, matching.mine, arrays, [MININGS[name]], 4)
     for found, wanted in zip(there, here):
         np.testing.assert_array_equal(found, wanted)

@@ -75,6 +75,10 @@ def plain(scores, predictions, priors, choice):
     return np.array(rows).reshape(-1, 7)
 
 
+def found_in(scores, predictions, prior, choice):
+    return detections(scores, predictions, prior[:1], prior[1], CODE, False, choice)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "different",
@@ -97,7 +101,7 @@ def test_detections_are_those_of_plain_python(different, dtype):
     choice = Choice(**{**USUAL, **different})
     for seed, locations in ((1, 1), (2, 4)):
         inputs = problem(seed, dtype, locations=locations)
-        found = detections(*inputs, CODE, False, choice)
+        found = found_in(*inputs, choice)
         expected = plain(*inputs, choice)
         assert found.dtype == dtype
         np.testing.assert_array_equal(found[:, :2], expected[:, :2])
@@ -107,13 +111,13 @@ def test_detections_are_those_of_plain_python(different, dtype):
 def test_detections_of_several_blocks_of_priors():
     inputs = problem(3, np.float64, count=2 * PRIORS_PER_BLOCK + 7, classes=2, images=3)
     choice = Choice(**{**USUAL, "most": 90})
-    found, expected = detections(*inputs, CODE, False, choice), plain(*inputs, choice)
+    found, expected = found_in(*inputs, choice), plain(*inputs, choice)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 def test_no_images_have_no_detections():
     scores, predictions, prior = problem(1, np.float32)
-    found = detections(scores[:0], predictions[:0], prior, CODE, False, Choice(**USUAL))
+    found = found_in(scores[:0], predictions[:0], prior, Choice(**USUAL))
     assert found.shape == (0, 7)
 
 
@@ -126,7 +130,7 @@ def test_what_is_not_a_number_is_found(where):
         scores[1, 30, 2] = 1
         predictions[1, 30, 0, 3] = np.nan
     with pytest.raises(NotANumber) as raised:
-        detections(scores, predictions, prior, CODE, False, Choice(**USUAL))
+        found_in(scores, predictions, prior, Choice(**USUAL))
     image, label, number = raised.value.place
     assert (image, number) == (1, 30)
     assert label == 2 or where == "box"

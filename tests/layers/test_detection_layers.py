@@ -113,8 +113,8 @@ def test_prior_boxes_are_made_anew_after_a_layer_worked_in_place_on_them():
     np.testing.assert_array_equal(harness.forward()[0], expected)
 
 
-def output(options, loc=(1, 8), conf=(1, 6), prior=PRIORS, **rest):
-    bottoms = {"loc": np.zeros(loc), "conf": np.zeros(conf), "prior": prior}
+def output(options, loc=(1, 8), conf=(1, 6), prior=PRIORS, stage=(), **rest):
+    bottoms = {"loc": np.zeros(loc), "conf": np.zeros(conf), "prior": prior, **dict(stage)}
     return build("DetectionOutput", f"num_classes: 3 {options}", bottoms, **rest)
 
 
@@ -134,6 +134,44 @@ def output(options, loc=(1, 8), conf=(1, 6), prior=PRIORS, **rest):
 def test_detections_that_cannot_be_chosen(options, shapes, message):
     with pytest.raises(LayerError, match=message):
         output(options, **shapes)
+
+
+@pytest.mark.parametrize(
+    ("options", "shapes", "message"),
+    [
+        (
+            "objectness_score: 0.1",
+            [(1, 8)],
+            r"2 probabilities for each of 2 priors, 4 .* 's0' \(1, 8",
+        ),
+        ("objectness_score: 0.1", [(2, 4)], "'loc' .* and 's0' .* need the same first dimension"),
+        ("", [(1, 4), (1, 6)], r"4 numbers for each of 2 priors, 8 values .* 's1' \(1, 6\)"),
+    ],
+)
+def test_first_stages_of_another_shape(options, shapes, message):
+    stage = {f"s{k}": np.zeros(shape) for k, shape in enumerate(shapes)}
+    with pytest.raises(LayerError, match=message):
+        output(options, stage=stage)
+
+
+def test_detections_of_each_class_need_no_first_stage():
+    stage = {"chances": np.zeros((1, 4)), "moves": np.zeros((1, 8))}
+    with pytest.raises(LayerError, match="needs share_location: true with the offsets"):
+        output("share_location: false", loc=(1, 24), stage=stage)
+
+
+def test_a_first_stage_moves_priors_and_leaves_out_what_is_nothing():
+    moves = np.array([[0.5, -0.25, 0, 0, 0.25, 0.5, 0.25, 0.25]])
+    stage = {"chances": np.array([[0.75, 0.25, 0.76, 0.24]]), "moves": moves}
+    options = "confidence_threshold: 0.2 objectness_score: 0.25"
+    harness = output(options, stage=stage)
+    conf, loc = np.array([[0, 0.5, 0.3, 0, 0.9, 0.4]]), np.full((1, 8), 0.5)
+    (rows,) = harness.forward({"conf": conf, "loc": loc})
+    # Of CORNER offsets twice the variance is added; the second prior holds nothing.
+    box = PRIORS[0, 0, :4] + PRIORS[0, 1, :4] * (moves[0, :4] + 0.5)
+    np.testing.assert_allclose(rows[0, 0], [[0, 1, 0.5, *box], [0, 2, 0.3, *box]], rtol=1e-6)
+    with pytest.raises(LayerError, match="confidence or box of image 0, class 1, prior 0 is not a"):
+        harness.forward({"chances": np.ones((1, 4)), "moves": moves * np.nan})
 
 
 def test_detections_need_a_number_of_classes():

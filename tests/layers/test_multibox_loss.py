@@ -15,7 +15,7 @@ BOTTOMS = ("loc", "conf", "prior", "label")
 
 
 def build(options="", num_classes=CLASSES, more="", **values):
-    bottoms = " ".join(f'bottom: "{name}"' for name in BOTTOMS)
+    bottoms = " ".join(f'bottom: "{name}"' for name in (*BOTTOMS, *list(values)[4:]))
     number = f"num_classes: {num_classes} " if num_classes else ""
     text = f'type: "MultiBoxLoss" {bottoms} top: "y" {more}'
     return LayerHarness(f"{text} multibox_loss_param {{ {number}{options} }}", values)
@@ -41,6 +41,15 @@ def random_values(seed, images=IMAGES, priors=40, classes=CLASSES, own=1):
         "conf": rng.standard_normal((images, priors * classes)),
         "prior": np.stack([boxes.ravel(), rng.uniform(0.1, 0.3, 4 * priors)])[None],
         "label": np.array(rows, float)[None, None],
+    }
+
+
+def first_stage(seed, priors=40):
+    """Return what a first stage says: probabilities, and offsets."""
+    rng = np.random.default_rng(seed)
+    return {
+        "chances": rng.uniform(0, 1, (IMAGES, priors * 2)),
+        "moves": rng.normal(0, 1.2, (IMAGES, priors * 4)),
     }
 
 
@@ -124,14 +133,25 @@ class Plain:
         self.loc = values["loc"].reshape(-1, count, 4)
         self.conf = values["conf"].reshape(len(self.loc), count, -1)
         self.rows = values["label"].reshape(-1, 8)
+        self.origins, self.allowed = [self.priors] * len(self.loc), np.ones((len(self.loc), count))
+        if "chances" in values:
+            self.allowed = values["chances"].reshape(-1, count, 2)[:, :, 1] >= options["least"]
+        if "moves" in values:
+            moves = values["moves"].reshape(-1, count, 4)
+            self.origins = [self.moved(each) for each in moves]
 
     def loss(self):
         parts = [self.image(n) for n in range(len(self.loc))]
         return sum(loss for loss, _ in parts) / max(1, sum(count for _, count in parts))
 
-    def location(self, n, p, row):
-        goal = encoded(self.priors[p], self.variances[p], row[3:7])
-        place = self.predicted[p] if self.by_prediction else self.priors[p]
+    def moved(self, numbers):
+        return np.array([decoded(*each) for each in zip(self.priors, self.variances, numbers)])
+
+    def location(self, n, p, row, origins):
+        goal = encoded(origins[p], self.variances[p], row[3:7])
+        place = origins[p]
+        if self.by_prediction:
+            place = decoded(origins[p], self.variances[p], self.loc[n, p])
         keep = (place >= 0) & (place <= 1) if self.border else np.ones(4)
         size = np.abs(self.loc[n, p] - goal) * keep
         return float(np.sum(np.where(size < 1, size * size / 2, size - 0.5)))
@@ -139,8 +159,8 @@ class Plain:
     def image(self, n):
         """Return the loss of an image, and its matches."""
         labels = [r for r in self.rows if r[0] == n and (self.difficult or not r[7])]
-        self.predicted = [decoded(*each) for each in zip(self.priors, self.variances, self.loc[n])]
-        boxes = self.predicted if self.by_prediction else self.priors
+        self.predicted = self.moved(self.loc[n])
+        boxes = self.predicted if self.by_prediction else self.origins[n]
         if not labels:
             return 0.0, 0
         found, best = match(boxes, labels, self.threshold, self.inside)
@@ -150,10 +170,14 @@ class Plain:
             for k, is_matched in zip(found, matched)
         ]
         scores = [class_loss(*each, self.logistic) for each in zip(self.conf[n], kinds)]
-        places = [
-            self.location(n, p, labels[found[p]]) if matched[p] else 0.0 for p in range(len(boxes))
-        ]
-        chosen = self.mined(found, best, matched, np.add(scores, places))
+        first, places = (
+            [
+                self.location(n, p, labels[found[p]], origins) if matched[p] else 0.0
+                for p in range(len(boxes))
+            ]
+            for origins in (self.priors, self.origins[n])
+        )
+        chosen = self.mined(found, best, matched, np.add(scores, first), self.allowed[n])
         counted = [p for p, is_matched in enumerate(matched) if is_matched]
         if self.hard:
             counted = [p for p in counted if p in chosen]
@@ -161,9 +185,11 @@ class Plain:
         loss = sum(scores[p] + places[p] for p in counted) + sum(scores[p] for p in negatives)
         return loss, len(counted)
 
-    def mined(self, found, best, matched, losses):
+    def mined(self, found, best, matched, losses, allowed):
         fits = [
-            p for p in range(len(found)) if self.hard or (found[p] is None and best[p] < self.least)
+            p
+            for p in np.flatnonzero(allowed)
+            if self.hard or (found[p] is None and best[p] < self.least)
         ]
         number = self.hard or int(sum(matched) * self.ratio)
         order = sorted(fits, key=lambda p: -losses[p])
@@ -202,6 +228,36 @@ def test_loss_is_that_of_the_plain_rules(text, options, seed):
     values = random_values(seed)
     harness = build(f"code_type: CENTER_SIZE {text}", **values)
     assert harness.forward()[0] == pytest.approx(Plain(values, **options).loss(), rel=1e-5)
+
+
+STAGED = {
+    "": {},
+    "neg_pos_ratio: 20 neg_overlap: 0.3": {"ratio": 20, "neg_overlap": 0.3},
+    "bp_inside: true ignore_cross_boundary_bbox: true": {"border": True, "inside": True},
+    "use_prior_for_matching: false bp_inside: true": {"by_prediction": True, "border": True},
+    "mining_type: HARD_EXAMPLE sample_size: 9": {"hard": 9},
+}
+
+
+@pytest.mark.parametrize("offsets", [False, True])
+@pytest.mark.parametrize(("text", "options"), STAGED.items(), ids=list(STAGED))
+def test_loss_of_a_second_stage_is_that_of_the_plain_rules(text, options, offsets):
+    values = random_values(3)
+    stage = first_stage(4)
+    values.update(stage if offsets else {"chances": stage["chances"]})
+    harness = build(f"code_type: CENTER_SIZE objectness_score: 0.6 {text}", **values)
+    expected = Plain(values, least=np.float32(0.6), **options).loss()
+    assert harness.forward()[0] == pytest.approx(expected, rel=1e-5)
+    assert expected != pytest.approx(Plain(random_values(3), **options).loss(), rel=1e-3)
+
+
+def test_a_first_stage_gets_no_gradient_from_the_second():
+    harness = build(**random_values(3), **first_stage(4))
+    harness.forward()
+    for blob in harness.bottom[4:]:
+        blob.diff.fill(7)
+    harness.backward([True, True, False, False, True, True])
+    assert not any(blob.diff.any() for blob in harness.bottom[4:])
 
 
 def test_agnostic_classes():
@@ -312,6 +368,18 @@ def test_wrong_options(options, classes, message):
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("nms_param { nms_threshold: 0.3 }", "takes no nms_param with a first stage"),
+        ("share_location: false mining_type: NONE", "share_location: true with the offsets of a"),
+    ],
+)
+def test_wrong_options_with_a_first_stage(options, message):
+    with pytest.raises(LayerError, match=message):
+        build(options, **random_values(0, own=CLASSES), **first_stage(0))
+
+
+@pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
         ("prior", (1, 160), r"priors of shape \(1, 2, 4·number\), found 'prior' \(1, 160\)"),
@@ -325,10 +393,13 @@ def test_wrong_options(options, classes, message):
         ),
         ("conf", (IMAGES, 120), r"needs 40·4 = 160 numbers .* found 'conf' \(3, 120\)"),
         ("conf", (IMAGES + 1, 160), "'loc' .* and 'conf' .* need the same first dimension"),
+        ("chances", (IMAGES, 160), r"needs 40·2 = 80 numbers .* found 'chances' \(3, 160\)"),
+        ("chances", (1, 80), "'loc' .* and 'chances' .* need the same first dimension"),
+        ("moves", (IMAGES, 80), r"needs 40·4 = 160 numbers .* found 'moves' \(3, 80\)"),
     ],
 )
 def test_wrong_shapes(name, shape, message):
-    values = random_values(0)
+    values = {**random_values(0), **first_stage(0)}
     values[name] = np.zeros(shape)
     with pytest.raises(LayerError, match=message):
         build(**values)

@@ -55,6 +55,7 @@ def mine(
     boxes: Any,
     owner: Any,
     overlaps: Any,
+    allowed: Any,
     mining: Mining,
     matches: Any,
     class_losses: Any,
@@ -67,6 +68,6 @@ def mine(
     how = mining.hard, mining.sample, mining.ratio, mining.overlap, mining.suppression
     results = matches, class_losses, location_losses, counted, keys
     sizes = boxes.shape[0] == 1, priors, owner.size, images
-    arrays = boxes, owner, overlaps
+    arrays = boxes, owner, overlaps, allowed
     threads = block_size(priors)
     _cu.mine.blocks(images, *arrays, *how, mining.top_k, *results, *sizes, threads=threads)

@@ -13,7 +13,8 @@ _cu = kernels("multibox")
 
 def location_losses(
     numbers: Any,
-    priors: Any,
+    boxes: Any,
+    variances: Any,
     label: Any,
     kind: Any,
     matches: Any,
@@ -21,14 +22,15 @@ def location_losses(
     losses: Any,
 ) -> None:
     """See `pycaffe_dist.kernels.multibox.location_losses`."""
-    arrays = numbers, priors, label, kind, matches
-    sizes = *numbers.shape[1:3], matches.shape[1], losses.size
+    arrays = numbers, boxes, variances, label, kind, matches
+    sizes = boxes.shape[0] == 1, *numbers.shape[1:3], matches.shape[1], losses.size
     _cu.location_losses(losses.size, *arrays, *location.numbers(), losses, *sizes)
 
 
 def location_gradient(
     numbers: Any,
-    priors: Any,
+    boxes: Any,
+    variances: Any,
     label: Any,
     kind: Any,
     matches: Any,
@@ -39,8 +41,8 @@ def location_gradient(
 ) -> None:
     """See `pycaffe_dist.kernels.multibox.location_gradient`."""
     rows = numbers.shape[0] * numbers.shape[1]
-    arrays = numbers, priors, label, kind, matches
-    sizes = *numbers.shape[1:3], matches.shape[1], rows
+    arrays = numbers, boxes, variances, label, kind, matches
+    sizes = boxes.shape[0] == 1, *numbers.shape[1:3], matches.shape[1], rows
     how = *location.numbers(), weight, normalizer
     _cu.location_gradient(rows, *arrays, *how, gradient, *sizes)
 

@@ -18,7 +18,7 @@ def scores(rng):
     return rng.uniform(0, 1, (2, PRIORS * CLASSES))
 
 
-def output(options, shared=True, nms="nms_threshold: 0.45"):
+def output(options, shared=True, nms="nms_threshold: 0.45", **stage):
     options = f"num_classes: {CLASSES} nms_param {{ {nms} }} {options}"
     return case(
         "DetectionOutput",
@@ -27,7 +27,11 @@ def output(options, shared=True, nms="nms_threshold: 0.45"):
         conf=scores,
         prior=priors,
         fixed=("prior",),
+        **stage,
     )
+
+
+CHANCES, MOVES = lambda rng: rng.uniform(0, 1, (2, PRIORS * 2)), normal(2, PRIORS * 4)
 
 
 def found(rng):
@@ -83,6 +87,8 @@ CASES = [
     output("variance_encoded_in_target: true background_label_id: -1"),
     output("code_type: CENTER_SIZE", nms="nms_threshold: 0.7 eta: 0.9 top_k: 7"),
     output("confidence_threshold: 1"),
+    output("code_type: CENTER_SIZE objectness_score: 0.5", chances=CHANCES),
+    output("code_type: CENTER_SIZE keep_top_k: 5", chances=CHANCES, moves=MOVES),
     evaluate(),
     evaluate("evaluate_difficult_gt: false overlap_threshold: 0.8"),
     evaluate("background_label_id: 9"),

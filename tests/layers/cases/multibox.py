@@ -24,12 +24,15 @@ def prior_boxes(variance=(0.1, 0.1, 0.2, 0.2)):
 
 
 PRIORS = prior_boxes().size // 8
+# What a first stage says: probabilities of nothing and something, and of offsets.
+CHANCES = {"chances": lambda rng: rng.uniform(0, 1, (IMAGES, PRIORS * 2))}
+STAGE = {**CHANCES, "moves": lambda rng: rng.normal(0, 0.5, (IMAGES, PRIORS * 4))}
 
 
 def multibox(options="", classes=CLASSES, shared=True, variance=(0.1, 0.1, 0.2, 0.2), **rest):
     """A case; ``options`` are those of multibox_loss_param, after num_classes."""
     shared = shared and "share_location: false" not in options
-    more = rest.pop("more", "")
+    more, stage = rest.pop("more", ""), rest.pop("stage", {})
     return case(
         "MultiBoxLoss",
         f"multibox_loss_param {{ num_classes: {classes} {options} }} {more}",
@@ -38,6 +41,7 @@ def multibox(options="", classes=CLASSES, shared=True, variance=(0.1, 0.1, 0.2, 
         prior=lambda rng: prior_boxes(variance),
         label=lambda rng: np.array(ROWS, float)[None, None],
         fixed=("prior", "label"),
+        **stage,
         **rest,
     )
 
@@ -74,4 +78,9 @@ CASES = [
         more="propagate_down: true propagate_down: false propagate_down: false "
         "propagate_down: false",
     ),
+    multibox("code_type: CENTER_SIZE objectness_score: 0.4", stage=CHANCES),
+    multibox("code_type: CENTER_SIZE objectness_score: 0.4", stage=STAGE),
+    multibox("use_prior_for_matching: false bp_inside: true", stage=STAGE),
+    multibox("bp_inside: true mining_type: HARD_EXAMPLE sample_size: 6", stage=STAGE),
+    multibox("conf_loss_type: LOGISTIC mining_type: NONE", stage=STAGE),
 ]
