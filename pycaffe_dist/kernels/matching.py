@@ -343,9 +343,9 @@ def mine(
 ) -> None:
     """Set counted (N, P), bool: the matches, and unmatched priors with large losses.
 
-    Only ``allowed`` priors (N, P), bool, are chosen.  The losses are (N, P).  Matches that ``mining.hard`` does not choose become `UNMATCHED`, and
-    lose their location loss.  An image without labels counts nothing.  ``boxes`` is for the
-    suppression.
+    Only ``allowed`` priors (N, P), bool, are chosen.  The losses are (N, P).  Matches that
+    ``mining.hard`` does not choose become `UNMATCHED`, and lose their location loss.  An image
+    without labels counts nothing.  ``boxes`` is for the suppression.
     """
     how = mining.hard, mining.sample, np.float32(mining.ratio), mining.overlap
     limits = mining.suppression, mining.top_k

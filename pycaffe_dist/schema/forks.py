@@ -113,7 +113,8 @@ _FIELDS = {
     "weiSupreme/MobileNetv2-SSD": "DistortionParameter.gaussian_prob",
     "intel/caffe": "ConcatParameter.per_fla_fuse SolverParameter.local_gw_ratio "
     "SolverParameter.local_lr_auto SolverParameter.test_offset",
-    "jolibrain/caffe": "NonMaximumSuppressionParameter.soft_nms TransformationParameter.geometry_param",
+    "jolibrain/caffe": "NonMaximumSuppressionParameter.soft_nms "
+    "TransformationParameter.geometry_param",
     "naibaf7/caffe": "ConvolutionParameter.fuse_type LRNParameter.fuse_type",
     "zihaozhang9/FaceBoxes": "PriorBoxParameter.fixed_ratio",
     "lxx1991/caffe_mpi": "BNParameter.moving_average",
