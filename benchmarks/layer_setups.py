@@ -90,6 +90,24 @@ def detections(images: int, each: int, classes: int) -> Values:
     return make
 
 
+def images(*shape: int) -> Values:
+    """Return pixels of 0 to 255."""
+    return lambda rng: rng.uniform(0, 255, shape)
+
+
+def scene_labels(number: int, objects: int) -> Values:
+    """Return DetectNet's labels: a head, and objects in an image of 1242 by 375."""
+
+    def make(rng: np.random.Generator) -> np.ndarray:
+        found = np.zeros((number, 1, objects + 1, 16))
+        found[:, 0, 0, :2] = objects, 16
+        found[:, 0, 1:, :4] = rng.uniform((0, 0, 20, 20), (1100, 300, 200, 90), (objects, 4))
+        found[:, 0, 1:, 5] = 1
+        return found
+
+    return make
+
+
 def annotated_pixels(*shape: int) -> Values:
     """Return labels of cells (class, centre, size, overlap): shape is number, height, width."""
 
@@ -171,6 +189,12 @@ SETUPS: dict[str, Setup] = {
     "DetectionAccuracy": Setup(
         f"detection_accuracy_param {{ cls_num: 3 {BOXES} downsample_rate: 8 }}",
         (normal(4, 7, 60, 80), annotated_pixels(4, 60, 80)),
+        2,
+    ),
+    "DetectNetTransformation": Setup(
+        "detectnet_groundtruth_param { stride: 16 gridbox_type: GRIDBOX_MIN min_cvg_len: 20 } "
+        "transform_param { mean_value: 127 }",
+        (images(8, 3, 375, 1242), scene_labels(8, 20)),
         2,
     ),
     "DetectionEvaluate": Setup(

@@ -117,8 +117,8 @@ def location_losses(
 ) -> None:
     """Set losses (N, P) of the predictions (N, P, L, 4), 0 without a match.
 
-    ``boxes`` are priors (N or 1, P, 4), ``variances`` theirs (P, 4).  With L above 1 a class has its
-    own predictions.
+    ``boxes`` are priors (N or 1, P, 4), ``variances`` theirs (P, 4).  With L above 1 each class has
+    its own predictions.
     """
     args = numbers, boxes, variances, label, kind, matches, *location.numbers(), losses
     parallel_for(_location_losses, losses.size, *args, grain=PRIORS_PER_CHUNK)

@@ -74,6 +74,7 @@ _READ = {
     "DetectionGroupAccuracy": ("detection_group_accuracy_param", *_MOVES),
     "DetectionGroupLoss": ("detection_group_loss_param", *_MOVES),
     "DetectionLoss": ("detection_loss_param", *_MOVES),
+    "DetectNetTransformation": ("detectnet_groundtruth_param", "detectnet_augmentation_param"),
     "FrcnnOutput": ("frcnn_output_param", *_MOVES),
     "LSTM": ("recurrent_param",),
     "Lstm": ("lstm_param",),

@@ -17,7 +17,7 @@ _TYPES = {
     "InnerProductReLUDropout MKLConvolution MKLLRN MKLPooling MKLReLU ReLUPooling Winograd",
     "MVIG-SJTU/RMPE": "AccuracyHeatmap EltwiseAffine EuclideanLossHeatmap PredictionHeatmap",
     "MhLiao/TextBoxes_plusplus": "CTCGreedyDecoder CTCLoss",
-    "NVIDIA/caffe": "DetectNetTransformation TRT",
+    "NVIDIA/caffe": "TRT",
     "Robert0812/deepsaldet": "MCWINDOW_DATA",
     "TheLegendAli/DeepLab-Context": "ADAPTIVE_BIAS_CHANNEL BIAS_CHANNEL CENSOR_LABEL "
     "CHANNEL_AGGREGATOR DENSE_CRF DOMINANT_CHANNEL HISTOGRAM IGNORE_OVERLAY MAT_READ MAT_WRITE "

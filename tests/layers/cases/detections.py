@@ -56,7 +56,40 @@ def evaluate(options=""):
     return case("DetectionEvaluate", options, det=found, gt=boxes, grows=(2,))
 
 
+def scenes(rng):
+    """Labels of two images with five objects at most."""
+    rows = np.zeros((2, 1, 6, 16))
+    rows[:, 0, 0, :2] = [[4, 16], [5, 16]]
+    rows[:, 0, 1:, :2] = rng.uniform(-4, 40, (2, 5, 2))
+    rows[:, 0, 1:, 2:4] = rng.uniform(3, 25, (2, 5, 2))
+    rows[:, 0, 1:, 5] = rng.integers(1, 4, (2, 5))
+    return rows
+
+
+def detectnet(options, augmentation="", phase="TRAIN"):
+    groundtruth = f"image_size_x: 44 image_size_y: 32 {options}"
+    return case(
+        "DetectNetTransformation",
+        f"detectnet_groundtruth_param {{ {groundtruth} }} transform_param {{ mean_value: 127 }} "
+        f"detectnet_augmentation_param {{ {augmentation} }}",
+        x=lambda rng: rng.uniform(0, 255, (2, 3, 30, 41)),
+        label=scenes,
+        tops=2,
+        phase=phase,
+        tolerance=1e-4,
+    )
+
+
+ALWAYS = " ".join(
+    f"{name}_prob: 1" for name in ("crop", "scale", "flip", "rotation", "hue_rotation")
+)
 CASES = [
+    detectnet("stride: 4", phase="TEST"),
+    detectnet("stride: 8 gridbox_type: GRIDBOX_MIN min_cvg_len: 6 obj_norm: true", "shift_x: 5"),
+    detectnet(
+        "crop_bboxes: false object_class { src: 3 dst: 0 } object_class { src: 1 dst: 2 }",
+        f"{ALWAYS} desaturation_prob: 1 max_rotate_degree: 20 shift_x: 9 shift_y: 4",
+    ),
     case("PriorBox", f"prior_box_param {{ {SIZES} }}", f=MAP, img=IMAGE, grows=(0, 2, 3)),
     case(
         "PriorBox",
