@@ -64,7 +64,9 @@ class SoftmaxWithLoss(Loss):
     backward_needs_bottom = Need.VALUE
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        param = self.param.loss_param
+        param, kind = self.param.loss_param, self.param.softmax_param.normalize_type
+        if kind != "Softmax":
+            raise self.error(f"needs normalize_type 'Softmax', found '{kind}'")
         self._ignore = param.ignore_label if param.HasField("ignore_label") else NO_LABEL
         self._normalization = normalization_of(param)
         self.uses_rank_mean = self._ignore != NO_LABEL and self._normalization == VALID

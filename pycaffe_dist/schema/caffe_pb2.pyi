@@ -1295,7 +1295,7 @@ class SliceParameter(_message.Message):
     def __init__(self, slice_dim: _Optional[int] = ..., slice_point: _Optional[_Iterable[int]] = ..., axis: _Optional[int] = ...) -> None: ...
 
 class SoftmaxParameter(_message.Message):
-    __slots__ = ("engine", "axis")
+    __slots__ = ("engine", "axis", "normalize_type")
     class Engine(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         DEFAULT: _ClassVar[SoftmaxParameter.Engine]
@@ -1306,9 +1306,11 @@ class SoftmaxParameter(_message.Message):
     CUDNN: SoftmaxParameter.Engine
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     AXIS_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_TYPE_FIELD_NUMBER: _ClassVar[int]
     engine: SoftmaxParameter.Engine
     axis: int
-    def __init__(self, engine: _Optional[_Union[SoftmaxParameter.Engine, str]] = ..., axis: _Optional[int] = ...) -> None: ...
+    normalize_type: str
+    def __init__(self, engine: _Optional[_Union[SoftmaxParameter.Engine, str]] = ..., axis: _Optional[int] = ..., normalize_type: _Optional[str] = ...) -> None: ...
 
 class SPPParameter(_message.Message):
     __slots__ = ("pyramid_height", "pool", "engine")
@@ -3092,6 +3094,7 @@ class V1LayerParameter(_message.Message):
         UNPOOLING: _ClassVar[V1LayerParameter.LayerType]
         ELTWISE_ACCURACY: _ClassVar[V1LayerParameter.LayerType]
         WINDOW_SEG_DATA: _ClassVar[V1LayerParameter.LayerType]
+        CROP: _ClassVar[V1LayerParameter.LayerType]
     NONE: V1LayerParameter.LayerType
     ACCURACY: V1LayerParameter.LayerType
     BNLL: V1LayerParameter.LayerType
@@ -3139,6 +3142,7 @@ class V1LayerParameter(_message.Message):
     UNPOOLING: V1LayerParameter.LayerType
     ELTWISE_ACCURACY: V1LayerParameter.LayerType
     WINDOW_SEG_DATA: V1LayerParameter.LayerType
+    CROP: V1LayerParameter.LayerType
     class DimCheckMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STRICT: _ClassVar[V1LayerParameter.DimCheckMode]

@@ -69,7 +69,6 @@ _TYPES = {
     "torrvision/crfasrnn": "MULTI_STAGE_MEANFIELD MultiStageMeanfield",
     "yjxiong/caffe": "BatchReduction Scatter SyncBN",
     "zhaoweicai/cascade-rcnn": "HardMining",
-    "BVLC/caffe-future": "CROP",
 }  # fmt: skip
 #: The fork that a layer type comes from, OWNER/NAME.
 TYPES = {name: fork for fork, names in _TYPES.items() for name in names.split()}
@@ -106,7 +105,7 @@ _FIELDS = {
     "DetectionOutputParameter.coords",
     "happynear/caffe-windows": "ChannelScaleParameter.global_scale "
     "GeneralContrastiveParameter.add_intra_mae InnerDistanceParameter.transpose "
-    "ScaleParameter.max_value ScaleParameter.min_value SoftmaxParameter.normalize_type",
+    "ScaleParameter.max_value ScaleParameter.min_value",
     "Robert0812/deepsaldet": "WindowDataParameter.shuffle",
     "openvinotoolkit/open_model_zoo": "DetectionOutputParameter.input_height "
     "DetectionOutputParameter.input_width DetectionOutputParameter.normalized",
@@ -197,7 +196,6 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     "NonMaximumSuppressionParameter.soft_nms": frozenset({"false"}),
     "ResizeParameter.center_object": frozenset({"false"}),
     "ResizeParameter.max_angle": frozenset({"0", "0.0"}),
-    "SoftmaxParameter.normalize_type": frozenset({'"Softmax"'}),
     "SolverParameter.block_group_decay": frozenset({"0", "0.0"}),
     "SolverParameter.breadth_decay": frozenset({"0", "0.0"}),
     "SolverParameter.kernel_shape_decay": frozenset({"0", "0.0"}),

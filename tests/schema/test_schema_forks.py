@@ -96,6 +96,13 @@ def test_batch_norm_gets_the_nets_size_of_statistics():
     assert [layer.batch_norm_param.stats_batch_size for layer in net.layer] == [32, 0]
 
 
+def test_normalize_type_of_softmax_param_is_that_of_normalize():
+    net = _net('layer { type: "Normalize" softmax_param { normalize_type: "L1" } }')
+    assert "gave Normalize the normalize_param" in upgrade_net(net).notes[0]
+    assert net.layer[0].normalize_param.normalize_type == "L1"
+    assert not net.layer[0].HasField("softmax_param")
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pycaffe_dist.errors import PrototxtError
 from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.schema.upgrade.crops import align_crops
 from pycaffe_dist.schema.upgrade.v0 import upgrade_v0_layers
 from pycaffe_dist.schema.upgrade.v1 import move_transformations, upgrade_v1_layers
 
@@ -61,7 +62,10 @@ def upgrade_net(net: caffe_pb2.NetParameter, file: str = "", lines: Sequence[int
     if move_transformations(net):
         notes.append("moved scale, mean_file, crop_size and mirror to transform_param")
     if net.layers:
+        kinds = [layer.type for layer in net.layers]
         upgrade_v1_layers(net)
+        crops = [k for k, kind in enumerate(kinds) if kind == caffe_pb2.V1LayerParameter.CROP]
+        align_crops(net, crops, lambda message, k: fail(message, origins[k] or 0))
         notes.append("upgraded V1 layers (layers { type: NAME ... })")
     if net.input:
         if _upgrade_inputs(net, fail):
@@ -141,6 +145,11 @@ def _name_unit_lengths(net: caffe_pb2.NetParameter) -> bool:
         and not layer.HasField("norm_param")
         and not layer.HasField("normalize_param")
     ]
+    for layer in bare:
+        # The fork had normalize_type here before normalize_param.
+        if layer.softmax_param.HasField("normalize_type"):
+            layer.normalize_param.normalize_type = layer.softmax_param.normalize_type
+            layer.ClearField("softmax_param")
     if not bare or not any(
         layer.type in _HAPPYNEAR
         or layer.HasField("normalize_param")

@@ -58,6 +58,7 @@ TYPES = {
     "UNPOOLING": "Unpooling",
     "ELTWISE_ACCURACY": "EltwiseAccuracy",
     "WINDOW_SEG_DATA": "WindowSegData",
+    "CROP": "Crop",
 }
 
 _TRANSFORMED = {
