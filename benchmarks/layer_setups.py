@@ -341,4 +341,5 @@ SETUPS: dict[str, Setup] = {
         "unpooling_param { unpool_size: 64 }", (IMAGES, labels(4096, 32, 32, 32, 32))
     ),
     "Upsample": Setup("upsample_param { scale: 2 }", (IMAGES, labels(4096, 32, 32, 32, 32))),
+    "Warping": Setup("", (IMAGES, normal(32, 2, 32, 32))),
 }

@@ -53,7 +53,7 @@ _TYPES = {
     "CustomData DataAugmentation DisparityData Downsample FLOWriter FloatReader FloatWriter "
     "FlowAugmentation FlowWarp GenerateAugmentationParameters ImgReader ImgWriter LpqLoss Mean "
     "NegReLU PFMWriter Resample",
-    "lxx1991/caffe_mpi": "BNData RegionConcat RegionConvolution SegCityscapes SegData Warping",
+    "lxx1991/caffe_mpi": "BNData RegionConcat RegionConvolution SegCityscapes SegData",
     "lzx1413/caffe": "DeformConvolution InstanceBatchNorm",
     "makefile/frcnn": "AnnotatedRData DeformableConvolution DeformablePSROIPooling "
     "FPNAnchorTarget FPNProposal FPNProposalTarget FrcnnAnchorTarget FrcnnProposal "

@@ -70,6 +70,8 @@ CASES = [
     case("Interp", "interp_param { height: 9 width: 3 pad_end: -2 }", **IMAGE),
     case("Interp", "interp_param { use_blob_size: true }", **IMAGE, y=normal(2, 1, 7, 5)),
     case("Interp", "interp_param { height: 1 width: 5 }", x=normal(2, 1, 4, 1), grows=(0, 3)),
+    # Points between cells, where the gradient of the flow is the derivative.
+    case("Warping", x=X, flow=lambda rng: rng.integers(-3, 3, (2, 2, 6, 5)) + 0.37, grows=(0,)),
     case("SPP", "spp_param { pyramid_height: 3 }", x=normal(2, 3, 9, 7), grows=(0, 2)),
     case("SPP", "spp_param { pyramid_height: 2 pool: AVE }", **IMAGE),
     case("SPP", "spp_param { pyramid_height: 1 pool: AVE }", **IMAGE),
