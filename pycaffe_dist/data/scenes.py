@@ -145,15 +145,16 @@ def _changed(
     image: np.ndarray, changes: Changes, matrices: np.ndarray, mean: np.ndarray, n: int
 ) -> np.ndarray:
     """Return ``image`` as it is before the crop, (h, w, 3)."""
-    pixels = np.ascontiguousarray(image.transpose(1, 2, 0), np.float32) / np.float32(255)
+    cv2 = opencv()
+    pixels = cv2.merge(list(image.astype(np.float32, copy=False))) / np.float32(255)
     if changes.hue[n] or changes.saturation[n] != 1:
         pixels = _recolored(pixels, changes.hue[n], changes.saturation[n])
-    pixels = pixels - mean
+    # NumPy is slow where the last axis is short.
+    pixels = pixels - mean if mean.ndim > 1 else cv2.subtract(pixels, (*mean.tolist(), 0.0))
     if changes.flip[n]:
         pixels = np.ascontiguousarray(pixels[:, ::-1])
     width, height = changes.size[n].tolist()
     if pixels.shape[:2] != (height, width):
-        cv2 = opencv()
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_CUBIC)
     return _turned(pixels, changes, matrices, n) if changes.rotation[n] else pixels
 
