@@ -49,6 +49,8 @@ class Parameter(Layer):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape(*self.blobs[0].shape)
+        # Layers such as Split share the top's data from now on.
+        top[0].share_data(self.blobs[0])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         # At each forward, because another layer's blob may have replaced the parameter.

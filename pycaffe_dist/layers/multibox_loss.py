@@ -62,7 +62,8 @@ class MultiBoxLoss(Loss):
     (N, P·2) of nothing and something, and offsets (N, P·4).  Mining takes no prior whose second
     probability is below objectness_score.  With the offsets, the priors that they move are matched
     and compared with; but predicted boxes, of HARD_EXAMPLE the losses too, are still those of the
-    unmoved priors.  The first stage gets no gradient here.
+    unmoved priors.  The first stage gets no gradient here.  With objectness_score and two classes,
+    as the first stage's own loss has, all labels but 0 are of class 1.
     """
 
     bottoms = Arity(4, 6)
@@ -77,6 +78,9 @@ class MultiBoxLoss(Loss):
         # -1, for no background, is written as a number without a sign.
         self._background = int(np.uint32(param.background_label_id).astype(np.int32))
         self._logistic = param.conf_loss_type == _Parameter.LOGISTIC
+        staged = param.HasField("objectness_score") or len(bottom) > 4
+        two = self._classes == 2 and self._background == 0
+        self._agnostic = param.map_object_to_agnostic or (staged and two)
         self._mining_type = self._read_mining()
         self._check_options()
         self._location = Location(
@@ -232,7 +236,7 @@ class MultiBoxLoss(Loss):
             images,
             self._classes,
             self._background,
-            param.map_object_to_agnostic,
+            self._agnostic,
             param.use_difficult_gt,
         )
         read_labels(self._label, reading, self._owner, self._kind, self._wrong)

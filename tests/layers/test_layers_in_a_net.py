@@ -10,6 +10,21 @@ from pycaffe_dist.errors import LayerError
 from pycaffe_dist.net import Net
 from pycaffe_dist.schema import caffe_pb2
 
+TWO_READERS = """
+layer { name: "w" type: "Parameter" top: "w" parameter_param { shape { dim: 3 } } }
+layer { name: "a" type: "Power" bottom: "w" top: "a" power_param { scale: 2 } }
+layer { name: "b" type: "Power" bottom: "w" top: "b" power_param { shift: 1 } }
+"""
+
+
+def test_all_readers_of_a_parameter_see_its_values():
+    net = Net(text_format.Parse(TWO_READERS, caffe_pb2.NetParameter()))
+    net.layers[0].blobs[0].data[:] = [1, 2, 3]
+    net.forward()
+    assert [net.blobs[name].data.tolist() for name in "ab"] == [[2, 4, 6], [2, 3, 4]]
+    net.close()
+
+
 HEAD = """
 layer { name: "in" type: "Input" top: "data" top: "label"
   input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } shape { dim: 4 } } }

@@ -251,6 +251,16 @@ def test_loss_of_a_second_stage_is_that_of_the_plain_rules(text, options, offset
     assert expected != pytest.approx(Plain(random_values(3), **options).loss(), rel=1e-3)
 
 
+def test_two_classes_of_a_first_stage_are_nothing_and_something():
+    values = random_values(5)
+    values["conf"] = values["conf"][:, : 40 * 2]
+    assert values["label"][..., 1].max() > 1
+    found = build("code_type: CENTER_SIZE objectness_score: 0.01", 2, **values).forward()[0]
+    assert found == pytest.approx(Plain(values, agnostic=True).loss(), rel=1e-5)
+    with pytest.raises(LayerError, match="none of 0 to 1"):
+        build("code_type: CENTER_SIZE", 2, **values).forward()
+
+
 def test_a_first_stage_gets_no_gradient_from_the_second():
     harness = build(**random_values(3), **first_stage(4))
     harness.forward()
