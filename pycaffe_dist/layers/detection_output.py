@@ -161,7 +161,7 @@ class DetectionOutput(Layer):
         if len(bottom) > 4:
             offsets = self._values(bottom, 4).reshape(images, count, 1, 4)
             moved = np.empty((images, 1, count, 4), self.context.dtype)
-            decode_boxes(offsets, *priors, *code, moved)
+            decode_boxes(offsets, priors[0], priors[1], *code, moved)
             boxes = moved[:, 0]
         numbers = location.reshape(images, count, self._locations, 4)
         try:
