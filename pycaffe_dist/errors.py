@@ -100,6 +100,10 @@ class RankLost(ClusterError):
     """A rank has died, or its host does not answer; the others may go on without it."""
 
 
+class RanksChange(ClusterError):
+    """All ranks have agreed that from this iteration on there are more of them, or fewer."""
+
+
 class JobEnds(ClusterError):
     """The launcher ends the job: this rank has a few seconds left."""
 

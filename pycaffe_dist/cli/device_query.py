@@ -103,16 +103,16 @@ def _mpi() -> Iterator[Fact]:
     from pycaffe_dist.launch import environment
 
     try:
-        from pycaffe_dist.comm.mpi import abilities, library
+        from pycaffe_dist.comm import library
 
-        name = library()
+        name = library.version()
     except (ImportError, RuntimeError) as error:
         if environment.find():
             raise
         yield "MPI", f"none: {error}"
         return
     if environment.find() is None:
-        level, aware = abilities()
+        level, aware = library.abilities()
         yield "MPI", f"{name}, thread level {level}, {_AWARENESS[aware]}"
         yield "Ranks", "1 (mpirun starts several, and shows what joins them)"
         return
@@ -124,7 +124,7 @@ def _mpi() -> Iterator[Fact]:
         devices = transports.infiniband_devices()
         mine += f"; {' and '.join(loaded)} loaded" if loaded else ""
         mine += f"; InfiniBand devices: {', '.join(devices)}" if devices else ""
-        level, aware = abilities()
+        level, aware = library.abilities()
         mine += f", {_AWARENESS[aware]}"
         of_all = [text.decode() for text in cluster.gather_bytes(mine.encode())]
         yield "MPI", f"{name}, thread level {level}"

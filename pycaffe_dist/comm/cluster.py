@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -22,7 +23,8 @@ class Cluster(abc.ABC):
     ``measured`` has the measurements of `pycaffe_dist.calibration`.  Every operation is collective:
     all ranks call the same ones in the same order, from their main threads.  Use it as a context:
     an exception that leaves it ends the run on all ranks; while this rank ``may_leave``, an
-    unexpected one ends this rank alone.
+    unexpected one ends this rank alone.  At every `commit`, ``has_request`` says whether this rank
+    has a request to all; ``is_requested`` is whether some rank had one at the last.
     """
 
     rank: int
@@ -34,6 +36,8 @@ class Cluster(abc.ABC):
     threads: int
     measured: Measured
     may_leave: bool = False
+    has_request: Callable[[], bool] = staticmethod(lambda: False)
+    is_requested: bool = False
     # Seconds for a byte from a GPU to the host and back, if gradients are on GPUs.
     staging_seconds: float = 0.0
 
@@ -111,6 +115,13 @@ class Cluster(abc.ABC):
         Returns in words who was lost.  Raises RankLost again if one more dies meanwhile.
         """
         raise ClusterError("this cluster cannot go on without one of its ranks")
+
+    def change(self, size: int, leaves: bool) -> None:
+        """End all messages, so that `recover` makes a cluster of ``size`` ranks.
+
+        All ranks call it after the same `commit`.  A rank that ``leaves`` does not return.
+        """
+        raise ClusterError("this cluster cannot change the number of its ranks")
 
     @abc.abstractmethod
     def abort(self, error: BaseException | str) -> None:

@@ -10,12 +10,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from pycaffe_dist import log
+from pycaffe_dist.comm import library
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.comm.gpu_paths import Peers
 from pycaffe_dist.comm.measured import Measured
@@ -25,10 +27,9 @@ from pycaffe_dist.comm.stall_inspector import StallInspector
 from pycaffe_dist.comm.tasks import Handle, Step, Task
 from pycaffe_dist.comm.thread import CommunicationThread
 from pycaffe_dist.comm.token_bucket import Pace
-from pycaffe_dist.comm.transports import cuda_aware
 from pycaffe_dist.config import ClusterSettings
 from pycaffe_dist.device import Device
-from pycaffe_dist.errors import ClusterError, PcaffeError, RankLost, exit_status
+from pycaffe_dist.errors import ClusterError, PcaffeError, RankLost, RanksChange, exit_status
 from pycaffe_dist.launch import environment, messages
 
 # Seconds.  When several ranks fail for the same reason, only one should report: while the others
@@ -54,7 +55,7 @@ class MPICluster(Cluster):
 
     def __init__(self, launch: environment.Launch, settings: ClusterSettings):
         environment.prepare_mpi()
-        self._mpi = _import_mpi(launch)
+        self._mpi = library.load(launch)
         self._closed = False
         self.measured = Measured()
         self._agreements: deque[Handle] = deque()
@@ -64,6 +65,7 @@ class MPICluster(Cluster):
         self._windows: Windows | None = None
         self._peers: Peers | None = None
         self._has_changed = False  # whether ranks were lost
+        self._next_size = 0  # the number of ranks after a change
         self.may_leave = False
         self.communication = CommunicationThread(
             self._mpi.Request.Testall,
@@ -154,10 +156,11 @@ class MPICluster(Cluster):
         if self._recovery is None:
             return
         try:
-            self.run(self._recovery.agreement(), "agreement")
+            self.run(self._recovery.agreement(self.has_request()), "agreement")
         except RankLost:
             if not self._recovery.has_agreed:
                 raise
+        self.is_requested = self._recovery.is_requested
 
     def recover(self) -> str:
         """After a `RankLost`, become the cluster of the ranks that are left and of new ones.
@@ -166,16 +169,29 @@ class MPICluster(Cluster):
         """
         recovery = self._recovery
         assert recovery is not None
-        replacements = None if self._settings.respawn else 0
+        size = self._next_size or (self._world_size if self._settings.respawn else 0)
         lost = self.communication.restart(
-            lambda: recovery.rejoin(replacements, self._duplicate), "MPI_Comm_shrink"
+            lambda: recovery.rejoin(size, self._duplicate), "MPI_Comm_shrink"
         )
         self._has_changed = True
         self.measured = Measured()
         self._agreements.clear()
         self._node = self._windows = self._peers = None
         self._find_place()
+        self._next_size = 0
         return lost
+
+    def change(self, size: int, leaves: bool) -> None:
+        """End all messages, so that `recover` makes a cluster of ``size`` ranks."""
+        if leaves:
+            _kill_this_process()
+        self._next_size = size
+
+        def end() -> None:
+            raise RanksChange(f"from now on there are {size} ranks")
+
+        with suppress(RankLost):
+            self.communication.call(end, "change").wait()
 
     def end_waiting(self) -> None:
         """Let all waiting, from now on, end with `JobEnds`; a signal's handler may call it."""
@@ -361,8 +377,7 @@ class MPICluster(Cluster):
             return
         if self.may_leave and not isinstance(error, str | PcaffeError | KeyboardInterrupt):
             log.fatal(error, f"rank {self.world_rank} of {self._world_size} on {self._host}: ")
-            # Open MPI 5 tells the others of a rank that a signal ends, not of an exit status.
-            os.kill(os.getpid(), signal.SIGKILL)
+            _kill_this_process()
         if self.world_rank:
             rank = min(self.world_rank, _MOST_WAITING_RANKS)
             time.sleep(_LATER_RANKS_WAIT + _NEXT_RANK_WAITS * rank)
@@ -425,6 +440,12 @@ class MPICluster(Cluster):
         self._previous_hook(kind, error, trace)
 
 
+def _kill_this_process() -> None:
+    """End this rank alone: Open MPI 5 tells the others if a signal does, not of an exit status."""
+    sys.stdout.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _end_process(mpi: Any) -> None:
     """End this process, whose work is done, without MPI_Finalize."""
     sys.stdout.flush()
@@ -434,56 +455,8 @@ def _end_process(mpi: Any) -> None:
     os._exit(0)
 
 
-def library() -> str:
-    """Return the name and version of the MPI library; raises what importing mpi4py raises."""
-    import mpi4py
-
-    mpi4py.rc.initialize = mpi4py.rc.finalize = False
-    from mpi4py import MPI
-
-    first = MPI.Get_library_version().strip("\0\n ").split(",")[0].splitlines()[0]
-    return " ".join(first.replace("Version:", "").split())
-
-
-def abilities() -> tuple[str, bool | None]:
-    """Return MPI's name of its thread level, and whether it is CUDA-aware.
-
-    Starts and ends MPI if needed, because some libraries answer only while it runs.
-    """
-    from mpi4py import MPI
-
-    names = {
-        MPI.THREAD_SINGLE: "single",
-        MPI.THREAD_FUNNELED: "funneled",
-        MPI.THREAD_SERIALIZED: "serialized",
-        MPI.THREAD_MULTIPLE: "multiple",
-    }
-    if MPI.Is_initialized():
-        return names[MPI.Query_thread()], cuda_aware()
-    level = MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    aware = cuda_aware()
-    MPI.Finalize()
-    return names[level], aware
-
-
 def _name_of_host(hosts: Sequence[str], rank: int, size: int) -> str:
     """Return the name that a rank must use for its host; empty if it is free."""
     if len(hosts) not in (0, size):
         raise ClusterError(f"{len(hosts)} hosts are named for {size} ranks: {', '.join(hosts)}")
     return hosts[rank] if hosts else ""
-
-
-def _import_mpi(launch: environment.Launch) -> Any:
-    try:
-        import mpi4py
-
-        mpi4py.rc.initialize = False
-        mpi4py.rc.finalize = False
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise ClusterError(
-            f"{launch.name} started this process, but MPI cannot be used ({error}): "
-            "pip install 'pycaffe-dist[mpi]' brings mpi4py and an MPI, or build mpi4py "
-            "with the cluster's MPI (pip install --no-binary mpi4py mpi4py)"
-        ) from None
-    return MPI

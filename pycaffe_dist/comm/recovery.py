@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.comm.tasks import Step, Task
-from pycaffe_dist.errors import ClusterError, JobEnds, RankLost
+from pycaffe_dist.errors import ClusterError, JobEnds, RankLost, RanksChange
 from pycaffe_dist.launch import environment
 
 # Set by Open MPI's mpirun --with-ft ulfm.
@@ -32,8 +32,12 @@ _DEATH_TAG = 1
 START_SECONDS = 60
 
 
+# The bits of an agreement: the next one may be 0 although all ranks are fine.
+_IS_FINE, _HAS_NO_REQUEST = 1, 2
+
+
 class _Agreement:
-    """One round of MPI's fault-tolerant agreement: 1 if all ranks are alive and gave 1, else 0."""
+    """One round of MPI's fault-tolerant agreement: the bits that all gave; 0 after a death."""
 
     def __init__(self, mpi: Any, world: Any, mine: int):
         self._mpi, self._flag = mpi, np.array([mine], np.int32)
@@ -76,6 +80,7 @@ class Recovery:
         self.hosts: Sequence[str] = ()
         self._former_hosts: Sequence[str] = ()
         self.has_agreed = False  # whether the last agreement that this rank asked for succeeded
+        self.is_requested = False  # whether some rank had a request then
         self.job_ends = False  # set by a signal's handler
 
     def start(self, world: Any, others: Iterable[Any]) -> None:
@@ -102,19 +107,25 @@ class Recovery:
         self._alarm.Cancel()
         self._alarm.Free()
 
-    def agreement(self) -> Task:
+    def agreement(self, has_request: bool = False) -> Task:
         """Return a task that ends once all ranks have come here; it fails on all or on none.
 
-        After an error `has_agreed` tells whether it had succeeded before.
+        After an error `has_agreed` tells whether it had succeeded before.  With ``has_request``,
+        all ranks find `is_requested` true after it.
         """
-        self.has_agreed = False
-        self._agreement = agreement = _Agreement(self._mpi, self._world, 1)
+        self.has_agreed = self.is_requested = False
+        mine = _IS_FINE if has_request else _IS_FINE | _HAS_NO_REQUEST
+        self._agreement = agreement = _Agreement(self._mpi, self._world, mine)
         everybody = tuple(range(self._world.Get_size()))
         yield Step([], late=lambda: () if agreement.test() else everybody)
         self._agreement = None
         if not agreement.result:
             raise RankLost("the ranks did not agree")
+        self._note(agreement.result)
+
+    def _note(self, agreed: int) -> None:
         self.has_agreed = True
+        self.is_requested = not agreed & _HAS_NO_REQUEST
 
     def lost(self, error: Exception) -> ClusterError | None:
         """Return the error for all tasks after an exception of MPI; None unless a rank has died.
@@ -125,7 +136,7 @@ class Recovery:
         if isinstance(error, JobEnds):
             return error
         ended = isinstance(error, RankLost)
-        if not ended and not self._is_death(error):
+        if not (ended or isinstance(error, RanksChange) or self._is_death(error)):
             return None
         for communicator in (self._world, *self._others):
             with suppress(self._mpi.Exception):
@@ -155,19 +166,19 @@ class Recovery:
             return self._agree(self._world, 0)
         while not mine.test():
             time.sleep(_POLL_SECONDS)
-        self.has_agreed |= bool(mine.result)
+        if mine.result:
+            self._note(mine.result)
         return bool(mine.result)
 
-    def rejoin(self, replacements: int | None, join: Callable[[Any], None]) -> str:
+    def rejoin(self, size: int, join: Callable[[Any], None]) -> str:
         """Call ``join`` with the communicator of the ranks that live on; return who was lost.
 
-        In MPI's thread, on all living ranks.  New processes take the places of lost ranks, as many
-        as ``replacements`` at most (None: all).  Begins again if more ranks die meanwhile.
+        In MPI's thread, on all living ranks.  If these are fewer than ``size``, new processes join
+        them.  Begins again if more ranks die meanwhile.
         """
         group, living = self._world.Get_group(), self._survivors
         while True:
-            lost = group.Get_size() - living.Get_size()
-            number = lost if replacements is None else min(lost, replacements)
+            number = max(0, size - living.Get_size())
             living.Set_errhandler(self._mpi.ERRORS_RETURN)
             # MPI_Comm_spawn would wait for a dead rank for ever.
             succeeded = self._agree(living, 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pycaffe_dist.launch.hostfile import short_name
+
 _LOST_HOST = "host {host} does not answer any more, or mpirun's process there has ended"
 # Messages of mpirun, and their meanings.
 _SURE = (
@@ -89,18 +91,16 @@ def _search(causes: Sequence[tuple[str, str]], output: str) -> str:
 
 def _suspects(output: str, hosts: Sequence[str]) -> str:
     """Name the ranks to which connections broke; the dead do not report a broken connection."""
-    broken = [(_short(match["here"]), _short(match["there"])) for match in _BROKEN.finditer(output)]
+    broken = [
+        (short_name(match["here"]), short_name(match["there"]))
+        for match in _BROKEN.finditer(output)
+    ]
     reporting = {here for here, _ in broken}
     peers = dict.fromkeys(there for _, there in broken)  # in order, each once
     suspected = [peer for peer in peers if peer not in reporting] or list(peers)
     named = []
     for host in suspected:
-        ranks = [str(rank) for rank, name in enumerate(hosts) if _short(name) == host]
+        ranks = [str(rank) for rank, name in enumerate(hosts) if short_name(name) == host]
         which = f"rank{'s' * (len(ranks) > 1)} {' or '.join(ranks)}" if ranks else "a rank"
         named.append(f"{which} on {host}")
     return " or ".join(named)
-
-
-def _short(host: str) -> str:
-    """Return a host's name without its domain; MPI and the system may disagree about domains."""
-    return host if host.replace(".", "").isdigit() else host.partition(".")[0]

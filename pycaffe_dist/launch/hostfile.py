@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 
 from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.launch import environment
 from pycaffe_dist.log import logger
 from pycaffe_dist.schema.reading import read_lines
 
@@ -38,6 +41,25 @@ class Hosts:
             return False
         return hosts != self._hosts and self._use(hosts, self._file)
 
+    def ranks_of_running(self, running: Sequence[str]) -> dict[str, int] | None:
+        """Return the number of ranks on each host, as far as a running job can get there.
+
+        ``running`` are its ranks' hosts, whose names are those of the result.  None: a host of ours
+        has none of its ranks, this host has none, or one of several hosts is to have more.
+        """
+        before = Counter(running)
+        names = {short_name(host): host for host in running}
+        own = environment.host_name()
+        if own not in before:
+            return None
+        names |= {"localhost": own, "127.0.0.1": own}
+        wanted: Counter[str] = Counter()
+        for host, slots in self._hosts:
+            if (name := names.get(short_name(host))) is None:
+                return None
+            wanted[name] += slots or 0
+        return None if len(before) > 1 and wanted - before else dict(wanted)
+
     def lose(self, host: str) -> bool:
         """Leave a host out; tell whether the job can go on without."""
         hosts = [(name, slots) for name, slots in self._hosts if name != host]
@@ -65,6 +87,11 @@ class Hosts:
         with suppress(OSError):
             return os.stat(self._file).st_mtime_ns
         return 0
+
+
+def short_name(host: str) -> str:
+    """Return a host's name without its domain; MPI and the system may disagree about domains."""
+    return host if host.replace(".", "").isdigit() else host.partition(".")[0]
 
 
 def read_hostfile(path: str, ranks: int) -> list[tuple[str, int | None]]:

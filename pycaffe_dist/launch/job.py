@@ -18,8 +18,10 @@ from pycaffe_dist import log
 from pycaffe_dist.errors import WRONG_INPUT, ClusterError, UsageError
 from pycaffe_dist.launch import failure, messages, processes
 from pycaffe_dist.launch.hostfile import Hosts
+from pycaffe_dist.launch.messages import MessageFilter
 from pycaffe_dist.launch.mpirun import ENVIRONMENT, is_hydra
 from pycaffe_dist.launch.output import Output
+from pycaffe_dist.launch.resizing import RequestFile
 from pycaffe_dist.log import logger
 
 # Open MPI's mpirun does not pass the first three on: it ends the job.  SIGUSR1 means to a rank what
@@ -53,6 +55,7 @@ class Job:
         self._waiting: list[signal.Signals] = []
         self._passed: set[int] = set()
         self._outputs: list[Output] = []
+        self._request_file = RequestFile(name)
         self._done = False
         self._gave_up: list[str] = []
         self._hosts: list[str] = []
@@ -65,8 +68,8 @@ class Job:
         for number in _PASSED_AS:
             self._previous[number] = signal.signal(number, self._handle)
         self._outputs = [
-            Output("standard output", sys.stdout, self._name, self._receive),
-            Output("standard error", sys.stderr, self._name, self._receive),
+            Output(name, stream, MessageFilter(self._name, self._receive, self._is_elastic))
+            for name, stream in (("standard output", sys.stdout), ("standard error", sys.stderr))
         ]
         output, errors = self._outputs
         self._process = subprocess.Popen(
@@ -91,12 +94,13 @@ class Job:
         if self._process is not None and self._process.poll() is None:
             self._end()
             processes.end({self._name})
+        self._request_file.remove()
 
     def wait(self, hosts: Hosts | None = None) -> int:
         """Return mpirun's exit status once it and its ranks on this host have ended.
 
-        When the ``hosts`` change, the job stops after a snapshot: it ``moves``.  Raises
-        ClusterError when a rank does not end.
+        When the ``hosts`` change, ranks join or leave; if they cannot, the job stops after a
+        snapshot: it ``moves``.  Raises ClusterError when a rank does not end.
         """
         assert self._process is not None
         while True:
@@ -105,10 +109,7 @@ class Job:
                 break
             except subprocess.TimeoutExpired:
                 if self._hosts and hosts is not None and hosts.has_changed():
-                    self.moves = True
-                    logger.warning("The hosts have changed: stopping with a snapshot")
-                    for number in _PASSED_AS[signal.SIGTERM]:
-                        self._send(number)
+                    self._change(hosts)
         if self._is_elastic and not self._done:
             # When it loses a host, mpirun ends at once, and leaves the ranks.
             processes.ask_to_end(self._name)
@@ -120,6 +121,21 @@ class Job:
         if not self._done:
             processes.end({self._name})
         return status
+
+    def _change(self, hosts: Hosts) -> None:
+        """Let ranks join or leave, or the job stop, because the hosts have changed."""
+        ranks = hosts.ranks_of_running(self._hosts) if self._is_elastic else None
+        if ranks is not None:
+            logger.warning("The hosts have changed: %d rank(s) are to go on", hosts.ranks)
+            self._request_file.write(ranks)
+            return
+        self.moves = True
+        logger.warning(
+            "The hosts have changed, and ranks join only on the one host of a job: stopping with a "
+            "snapshot"
+        )
+        for number in _PASSED_AS[signal.SIGTERM]:
+            self._send(number)
 
     def has_succeeded(self, status: int) -> bool:
         """Tell whether mpirun's exit status is 0 and rank 0 has reported that its work is done.

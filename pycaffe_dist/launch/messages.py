@@ -43,6 +43,20 @@ def report(kind: str, details: str = "") -> bool:
     return True
 
 
+# Open MPI's line about a collective operation that a lost rank has ended, and the empty one below.
+_NOISE_BEGINS = b"NBC_Progress: an error "
+_NOISE = re.compile(rb"(?m)^" + _NOISE_BEGINS + rb"[^\n]*\n(?:\r?\n)?")
+_LAST_NOISE = re.compile(rb"(?m)^" + _NOISE_BEGINS + rb"[^\n]*(?:\n\r?)?\Z")
+
+
+def _begin_of_noise(data: bytes) -> int:
+    """Return where a line of Open MPI begins that may not be whole yet; else the end."""
+    if match := _LAST_NOISE.search(data):
+        return match.start()
+    line = data[data.rfind(b"\n") + 1 :]
+    return len(data) - (len(line) if _NOISE_BEGINS.startswith(line) else 0)
+
+
 def _begin(job: str) -> bytes:
     return _BEGIN + f"{VARIABLE} {job} ".encode()
 
@@ -50,11 +64,12 @@ def _begin(job: str) -> bytes:
 class MessageFilter:
     """Takes the messages of a job out of its ranks' output.
 
-    ``receive`` is called with the kind and the details of every message.
+    ``receive`` is called with the kind and the details of every message.  If ranks may be lost
+    (``is_elastic``), Open MPI's lines about messages that have ended by that are dropped.
     """
 
-    def __init__(self, job: str, receive: Receiver):
-        self._receive = receive
+    def __init__(self, job: str, receive: Receiver, is_elastic: bool = False):
+        self._receive, self._is_elastic = receive, is_elastic
         self._begin = _begin(job)
         # mpirun may name the rank in front; a terminal ends lines with a carriage return.
         self._message = re.compile(
@@ -68,13 +83,18 @@ class MessageFilter:
         begin = data.rfind(_BEGIN)
         if begin < 0 or not self._may_be_message(data[begin:]):
             begin = len(data)
+        if self._is_elastic:
+            begin = min(begin, _begin_of_noise(data))
         self._kept = data[begin:]
-        return data[:begin]
+        return self._without_noise(data[:begin])
 
     def rest(self) -> bytes:
         """Return the bytes kept back, at the end of the output."""
         kept, self._kept = self._kept, b""
-        return kept
+        return self._without_noise(kept)
+
+    def _without_noise(self, data: bytes) -> bytes:
+        return _NOISE.sub(b"", data) if self._is_elastic else data
 
     def _may_be_message(self, data: bytes) -> bool:
         """Tell whether this may be the beginning of a message whose rest has not come."""

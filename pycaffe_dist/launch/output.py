@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from pycaffe_dist import log
-from pycaffe_dist.launch.messages import MessageFilter, Receiver
+from pycaffe_dist.launch.messages import MessageFilter
 from pycaffe_dist.log import logger
 
 _TAIL_BYTES = 1 << 16
@@ -22,9 +22,8 @@ class Output:
     are dropped: days of training are worth more than their log.
     """
 
-    def __init__(self, name: str, stream: TextIO | None, job: str, receive: Receiver):
-        self._name, self._stream = name, stream
-        self._filter = MessageFilter(job, receive)
+    def __init__(self, name: str, stream: TextIO | None, message_filter: MessageFilter):
+        self._name, self._stream, self._filter = name, stream, message_filter
         self._tail = b""
         self._has_warned = stream is None
         # If a terminal shows the output, mpirun must write to a terminal, too.

@@ -61,13 +61,14 @@ class CheckpointKeeper:
         self._noted: dict[str, Any] = {}
         self._counters: tuple[int, list[int], dict[str, Any], dict[str, Any]] = (0, [], {}, {})
         solver.callbacks.after_start.append(self._note_first)
-        solver.callbacks.after_update.append(self._note)
+        solver.callbacks.after_update.append(self.note)
 
     def _note_first(self, solver: Solver) -> None:
         if not self._noted:
-            self._note(solver)
+            self.note(solver)
 
-    def _note(self, solver: Solver) -> None:
+    def note(self, solver: Solver) -> None:
+        """Keep the present state, between two iterations."""
         state = solver.state
         self._noted = resuming.note(state, solver.net, solver.test_nets, solver.cluster)
         best = state.best.state() if state.best else {}

@@ -233,11 +233,11 @@ class Solver:
                 self.snapshot()
             elif self._snapshots.is_due() or action is Action.SNAPSHOT:
                 self.snapshot(wait=False)
+            self.stopping = action in (Action.STOP, Action.SNAPSHOT_AND_STOP)
             self._call(calls.after_iteration)
             self._call(calls.end_of_iteration, updated=False)
             self._mark(Kind.ITERATION, number, began)
-            if action in (Action.STOP, Action.SNAPSHOT_AND_STOP):
-                self.stopping = True
+            if self.stopping:
                 break
         self.finish_updates()
 
@@ -378,9 +378,7 @@ class Solver:
         self._start()
         self.finish_updates()
         self.engine.synchronize()
-        self.engine.mean_statistics()
-        if self.state.average:
-            self.state.average.mean_statistics(self.cluster)
+        self.mean_statistics()
         began = time.perf_counter()
         if not self.testing.run(self.net, self._is_interrupted):
             return
@@ -390,6 +388,12 @@ class Solver:
             self.recorder.send_test(number)
         if self.state.best:
             self._judge(self.state.best)
+
+    def mean_statistics(self) -> None:
+        """Replace running statistics, and those of averaged weights, by their means over ranks."""
+        self.engine.mean_statistics()
+        if self.state.average:
+            self.state.average.mean_statistics(self.cluster)
 
     def _judge(self, best: Best) -> None:
         """Keep the weights of the best test so far; stop when there is none for too long."""

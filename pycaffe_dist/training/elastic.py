@@ -1,4 +1,4 @@
-"""Training that goes on when ranks are lost, with the others and with new ones in their place."""
+"""Training that goes on when ranks are lost, leave or join."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from pycaffe_dist import log
 from pycaffe_dist.comm.cluster import LocalCluster
-from pycaffe_dist.errors import ClusterError, JobEnds, RankLost
-from pycaffe_dist.launch import processes
+from pycaffe_dist.config import Action
+from pycaffe_dist.errors import ClusterError, JobEnds, RankLost, RanksChange
+from pycaffe_dist.launch import processes, resizing
+from pycaffe_dist.launch.resizing import Request, RequestFile
 from pycaffe_dist.log import logger
 from pycaffe_dist.solvers.checkpoint import Checkpoint, CheckpointKeeper
 from pycaffe_dist.training.timeline import Span
@@ -26,11 +28,36 @@ if TYPE_CHECKING:
 _MOST_LOSSES = 3
 
 
+class KeptActions:
+    """Asks once more, after ranks were lost, for an action that may not have been done before."""
+
+    def __init__(self, source: Callable[[], Action]):
+        self._source = source
+        self._solver: Solver | None = None
+        self._last, self._asked_at = Action.NONE, -1
+        self._asks_again = False
+
+    def follow(self, solver: Solver) -> None:
+        """Be the source of a solver's actions."""
+        # All ranks do what one asks for in the next iteration at the latest.
+        self._asks_again = solver.iteration <= self._asked_at + 1
+        self._solver, solver.action_source = solver, self
+
+    def __call__(self) -> Action:
+        """Return the next action."""
+        action = self._last if self._asks_again else self._source()
+        self._asks_again = False
+        if action is not Action.NONE and self._solver is not None:
+            self._last, self._asked_at = action, self._solver.iteration
+        return action
+
+
 class Attempt:
     """Training from a ``checkpoint``, None at the start of the run, until a rank is lost.
 
     ``since`` is the time of the last loss (`time.monotonic`), and ``lost`` what was lost.  With
-    ``ends`` there is only time for a snapshot.  ``spans`` are those of a timeline so far.
+    ``ends`` there is only time for a snapshot.  ``spans`` are those of a timeline so far;
+    ``request`` becomes that for another number of ranks.
     """
 
     def __init__(
@@ -44,6 +71,8 @@ class Attempt:
         self.spans: list[Span] = [] if spans is None else spans
         self.checkpoint, self._lost, self._since, self._ends = checkpoint, lost, since, ends
         self._keeper: CheckpointKeeper | None = None
+        self._silence = ExitStack()
+        self.request = Request()
 
     def begin(self, solver: Solver, goes_on: bool, least: int) -> None:
         """Let a new solver go on from the checkpoint of some rank, if there is one, and follow it.
@@ -52,7 +81,9 @@ class Attempt:
         job ends.
         """
         if goes_on:
-            with log.silent() if self._ends else nullcontext():
+            with ExitStack() as silence:
+                if self._ends:
+                    silence.enter_context(log.silent())
                 solver.take_over(self.checkpoint)
         if self._ends:
             solver.snapshot()
@@ -69,8 +100,15 @@ class Attempt:
         solver.cluster.may_leave = True
         solver.callbacks.after_start.append(self._report)
         self._keeper = CheckpointKeeper(solver)
+        if goes_on:
+            self._silence.enter_context(log.silent())  # until `_report`
+
+    def end(self) -> None:
+        """Let the log be as it was before."""
+        self._silence.close()
 
     def _report(self, solver: Solver) -> None:
+        self._silence.close()
         if self._lost and solver.cluster.rank == 0:
             logger.warning(
                 "%s: %d rank(s) go on with iteration %d, %.2f s later",
@@ -86,9 +124,29 @@ class Attempt:
         kept = self._keeper.checkpoint() if self._keeper is not None else None
         return kept or self.checkpoint
 
+    def resize(self, solver: Solver, file: RequestFile) -> None:
+        """Raise RanksChange, on all ranks, at the end of an iteration if one of them was asked to.
+
+        Running statistics are then means over ranks, as in a snapshot.
+        """
+        cluster = solver.cluster
+        # A rank on its own has nobody to agree with before an update.
+        requested = cluster.is_requested or (cluster.size == 1 and cluster.has_request())
+        if self._keeper is None or not requested or solver.stopping:
+            return
+        request = max(map(resizing.decode, cluster.gather_bytes(file.read().encode())))
+        if request.stay(cluster.hosts) == [True] * request.size:
+            file.done = request
+            return
+        solver.mean_statistics()
+        cluster.commit()
+        self._keeper.note(solver)
+        file.done = self.request = request
+        raise RanksChange(f"there are {request.size} ranks from now on")
+
 
 def train(cluster: Cluster, run: Callable[[Attempt, Cluster], None]) -> None:
-    """Call ``run`` until it ends, each time with the ranks that are left.
+    """Call ``run`` until it ends, each time with the ranks that are left, or that are to train.
 
     Raises ClusterError when too few are left, or when ranks are lost in one iteration again and
     again.  If mpirun ends the job, as it does when it has lost a host, rank 0 writes a snapshot.
@@ -105,6 +163,9 @@ def train(cluster: Cluster, run: Callable[[Attempt, Cluster], None]) -> None:
             if cluster.rank or checkpoint is None:
                 os._exit(1)
             run(Attempt(checkpoint, str(error), ends=True), LocalCluster())
+        except RanksChange:
+            attempt = _with_other_ranks(attempt, cluster)
+            continue
         except RankLost as error:
             since, lost = time.monotonic(), str(error)
         checkpoint = attempt.last()
@@ -113,6 +174,15 @@ def train(cluster: Cluster, run: Callable[[Attempt, Cluster], None]) -> None:
         if losses > _MOST_LOSSES:
             raise ClusterError(f"{lost}: iteration {place} has lost ranks {losses} times")
         attempt = Attempt(checkpoint, _recover(cluster), since, spans=attempt.spans)
+
+
+def _with_other_ranks(attempt: Attempt, cluster: Cluster) -> Attempt:
+    """Go on as one of the ranks that were asked for; those that are to leave end here."""
+    since, checkpoint = time.monotonic(), attempt.last()
+    stays = attempt.request.stay(cluster.hosts)
+    cluster.change(attempt.request.size, leaves=not stays[cluster.rank])
+    _recover(cluster)
+    return Attempt(checkpoint, "the hosts have changed", since, spans=attempt.spans)
 
 
 def _end_at_sigterm(cluster: Cluster) -> None:

@@ -15,6 +15,7 @@ from pycaffe_dist.device import HOST, Device
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exchange.server.serving import serve
 from pycaffe_dist.gpu.choice import choose_device
+from pycaffe_dist.launch.resizing import RequestFile
 from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
@@ -25,7 +26,7 @@ from pycaffe_dist.solvers.snapshots import holding_prefix, resolve
 from pycaffe_dist.threads import set_threads, thread_count
 from pycaffe_dist.training import elastic, trial
 from pycaffe_dist.training.consistency import WeightCheck, check_nets, check_options, check_solvers
-from pycaffe_dist.training.elastic import Attempt
+from pycaffe_dist.training.elastic import Attempt, KeptActions
 from pycaffe_dist.training.engine import make_engine
 from pycaffe_dist.training.metrics_file import MetricsFile
 from pycaffe_dist.training.tensorboard import TensorBoard
@@ -57,17 +58,24 @@ def train(
                 if cluster.rank == 0:
                     prepare()
                 cluster.max(0)  # the others wait
-            elastic.train(
-                cluster,
-                lambda attempt, ranks: _train(options, ranks, action_source, callbacks, attempt),
-            )
+            actions, file = KeptActions(action_source), RequestFile()
+            cluster.has_request = file.has_new
+
+            def run(attempt: Attempt, ranks: Cluster) -> None:
+                ending = [*callbacks, lambda solver: attempt.resize(solver, file)]
+                try:
+                    _train(options, ranks, actions, ending, attempt)
+                finally:
+                    attempt.end()
+
+            elastic.train(cluster, run)
     return 0
 
 
 def _train(
     options: TrainOptions,
     cluster: Cluster,
-    action_source: ActionSource,
+    actions: KeptActions,
     callbacks: Sequence[Callback],
     attempt: Attempt,
 ) -> None:
@@ -76,17 +84,17 @@ def _train(
     check_options(cluster, options)
     param = _solver_param(options)
     prefix = param.snapshot_prefix
-    chosen = choose_device(
-        options.gpu,
-        param.solver_mode == caffe_pb2.SolverParameter.GPU,
-        device_id=param.device_id if cluster.size == 1 else 0,
-        local_rank=cluster.local_rank,
-        local_size=cluster.local_size,
-    )
+    goes_on = bool(cluster.max(int(attempt.checkpoint is not None)))
     with _place(options, param, cluster) as folder:
-        goes_on = bool(cluster.max(int(attempt.checkpoint is not None)))
         snapshot = "" if goes_on else _find_snapshot(options, param, cluster)
         with log.silent() if goes_on else nullcontext():
+            chosen = choose_device(
+                options.gpu,
+                param.solver_mode == caffe_pb2.SolverParameter.GPU,
+                device_id=param.device_id if cluster.size == 1 else 0,
+                local_rank=cluster.local_rank,
+                local_size=cluster.local_size,
+            )
             solver = _solver_for(options, param, cluster, chosen, snapshot, folder)
         try:
             if options.cluster.elastic:
@@ -94,7 +102,7 @@ def _train(
             if options.check:
                 trial.run(solver, snapshot, prefix)
             else:
-                _run(solver, options, attempt, snapshot, action_source, callbacks)
+                _run(solver, options, attempt, snapshot, actions, callbacks)
         finally:
             solver.close()
 
@@ -146,7 +154,7 @@ def _run(
     options: TrainOptions,
     attempt: Attempt,
     snapshot: str,
-    action_source: ActionSource,
+    actions: KeptActions,
     callbacks: Sequence[Callback],
 ) -> None:
     """Resume if there is a ``snapshot``, and train to the end."""
@@ -158,7 +166,7 @@ def _run(
     if options.check_interval and cluster.size > 1 and not options.gradients.staleness:
         solver.callbacks.end_of_iteration.append(WeightCheck(options.check_interval))
     solver.callbacks.end_of_iteration.extend(callbacks)
-    solver.action_source = action_source
+    actions.follow(solver)
     _follow(solver, options)
     timeline = Timeline(options.timeline, cluster, attempt.spans) if options.timeline else None
     if timeline is not None:

@@ -166,6 +166,16 @@ def test_messages_are_found_in_any_chunks():
         heard.clear()
 
 
+def test_lines_of_open_mpi_about_a_loss_are_dropped_in_any_chunks():
+    noise = b"NBC_Progress: an error 75 was found during schedule 0x1 - aborting it\r\n\r\n"
+    text = b"one\n" + noise + b"NBC_ is mine\n\n" + noise + noise.replace(b"\r", b"") + b"two\nN"
+    for size in range(1, len(text)):
+        for is_elastic, expected in ((True, b"one\nNBC_ is mine\n\ntwo\nN"), (False, text)):
+            take = MessageFilter("a.1", lambda *told: None, is_elastic)
+            shown = [take(text[at : at + size]) for at in range(0, len(text), size)]
+            assert b"".join([*shown, take.rest()]) == expected
+
+
 def test_mpirun_that_does_not_end_after_a_rank_has_given_up_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(job, "_SECONDS_AFTER_FAILURE", 0.1)
     monkeypatch.setattr(job, "_SECONDS_TO_END", 0.2)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from running import Job, find_mpirun
 
+from pycaffe_dist.launch.resizing import RequestFile
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot.caffemodel import load_weights
 from pycaffe_dist.snapshot.solverstate import load_state
@@ -40,10 +41,12 @@ stepsize: 5 display: 1 max_iter: 12 snapshot: 6 solver_mode: CPU random_seed: 3
 test_iter: 3 test_interval: 4 snapshot_prefix: '%s'
 averaging: 'EMA' averaging_decay: 0.8 best_output: 'loss'
 """
+CHANGING = SOLVER.replace("snapshot: 6", "snapshot: 4")
 LAST = 12
 PROGRAM = Path(__file__).with_name("programs") / "faulty.py"
 # The dead write nothing, and MPI's own words are not ours.
 LOST = re.compile(r"(rank \d.*) lost: (\d) rank\(s\) go on with iteration (\d+)")
+CHANGED = re.compile(r"the hosts have changed: (\d) rank\(s\) go on with iteration (\d+)")
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +67,20 @@ def folder(tmp_path_factory) -> Path:
 
 
 def train(
-    folder: Path, prefix: str, ranks: int, faults: str = "", *flags: str, status: int = 0
+    folder: Path,
+    prefix: str,
+    ranks: int,
+    faults: str = "",
+    *flags: str,
+    status: int = 0,
+    solver: str = SOLVER,
+    **variables: str,
 ) -> str:
     """Train on several ranks, some of which may die; return the output."""
-    (folder / f"{prefix}.solver").write_text(SOLVER % prefix)
+    (folder / f"{prefix}.solver").write_text(solver % prefix)
     under = [find_mpirun(), "--with-ft", "ulfm", "-n", ranks, sys.executable, PROGRAM]
     words = ["train", f"--solver={prefix}.solver", "--elastic", "--exchange=allreduce", *flags]
-    finished = Job([*under, *words], folder, FAULTS=faults).finish()
+    finished = Job([*under, *words], folder, FAULTS=faults, **variables).finish()
     assert finished.status == status, finished.output[-4000:]
     return finished.output
 
@@ -120,6 +130,40 @@ def test_a_new_rank_takes_the_place_of_a_lost_one(folder):
     assert [r["iteration"] for r in healed if r["kind"] == "start"] == [0, 7]
 
 
+def test_ranks_join_and_leave_when_the_hostfile_changes(folder):
+    """No iteration is lost or made twice."""
+    solver = SOLVER.replace("max_iter: 12", "max_iter: 1000000").replace("snapshot: 6", "")
+    (folder / "hosts.solver").write_text(solver.replace("test_interval: 4", "") % "hosts")
+    hosts = folder / "hosts"
+    hosts.write_text("localhost slots=2\n")
+    launch = ["-m", "pycaffe_dist", "launch", "-n", 2, "--elastic", f"--hostfile={hosts}"]
+    job = Job([sys.executable, *launch, "train", "--solver=hosts.solver"], folder)
+    lines = []
+
+    def read_until(sign: str) -> None:
+        while not re.search(sign, lines[-1] if lines else ""):
+            lines.append(job.process.stdout.readline())
+            assert lines[-1], "".join(lines)[-3000:]
+
+    read_until("Iteration 20 ")
+    hosts.write_text("localhost slots=3\n")
+    read_until(r"hosts have changed: 3 rank\(s\) go on")
+    read_until("Iteration .* loss")
+    hosts.write_text("localhost slots=1\n")
+    read_until(r"hosts have changed: 1 rank\(s\) go on")
+    read_until("Iteration .* loss")
+    hosts.write_text("localhost slots=2\n")
+    read_until(r"hosts have changed: 2 rank\(s\) go on")
+    job.process.send_signal(signal.SIGINT)
+    finished = job.finish()
+    assert finished.status == 0, finished.output[-3000:]
+    output = "".join(lines) + finished.output
+    made = [int(number) for number in re.findall(r"Iteration (\d+) \(", output)]
+    assert made == [*range(made[-1] + 1)]
+    assert output.count("Starting Optimization") == 1
+    assert "NBC_Progress" not in output and not LOST.search(output)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", ["0:{0}:{1}", "1:{0}:{1} 2:{0}:{1}"], ids=["first", "others"])
 @pytest.mark.parametrize("exchange", ["allreduce", "sufficient_factor", "naive"])
@@ -141,6 +185,31 @@ def test_ranks_may_be_lost_one_after_another(folder):
     output = train(folder, "healed", 3, "1:forward:3 0:backward:5 2:exchange:9")
     assert len(LOST.findall(output)) == 3, output[-3000:]
     assert_same(folder, "whole", "healed")
+
+
+@pytest.fixture(scope="module")
+def changing(folder) -> Path:
+    """Return the folder with runs of 2, then 4, then 2 ranks, each resumed from the one before."""
+    train(folder, "two", 2, solver=CHANGING)
+    train(folder, "four", 4, "", "--snapshot=two_iter_4.solverstate", solver=CHANGING)
+    train(folder, "again", 2, "", "--snapshot=four_iter_8.solverstate", solver=CHANGING)
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("faults", ["", "1:recovery:8", "0:agreement:7"])
+def test_ranks_join_and_leave_as_in_runs_that_were_resumed(changing, request, faults):
+    """Also if one dies meanwhile."""
+    job = f"{request.node.name}.0"
+    changes = {"CHANGES": "4:4 2:8", "PCAFFE_JOB": job}
+    try:
+        output = train(changing, "changed", 2, faults, solver=CHANGING, **changes)
+    finally:
+        RequestFile(job).remove()
+    assert CHANGED.findall(output) == [("4", "4"), ("2", "8")], output[-3000:]
+    assert bool(LOST.search(output)) == faults.startswith("0"), output[-3000:]
+    assert_same(changing, "four", "changed", at=8)
+    assert_same(changing, "again", "changed")
 
 
 @pytest.mark.long

@@ -1,8 +1,9 @@
-"""Usage: faulty.py pcaffe's arguments: pcaffe, of which chosen ranks die at chosen moments.
+"""Usage: faulty.py pcaffe's arguments: pcaffe, of which chosen ranks die, leave or join.
 
 FAULTS in the environment lists them as RANK:PHASE:ITERATION, separated by blanks.  A phase is a
 key of PHASES below; ranks are those that the launcher gave.  In the phase "pause" a rank does not
-die, but is stopped for `PAUSE` seconds.
+die, but is stopped for `PAUSE` seconds.  CHANGES lists new numbers of ranks, as from the launcher,
+with the iteration before which they are asked for: RANKS:ITERATION.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pycaffe_dist.cli.main import main
 from pycaffe_dist.comm import recovery
 from pycaffe_dist.comm.mpi import MPICluster
 from pycaffe_dist.comm.recovery import Recovery
+from pycaffe_dist.launch.resizing import RequestFile
 from pycaffe_dist.net import Net
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.run_snapshots import RunSnapshots
@@ -44,6 +46,10 @@ PHASES: dict[str, tuple[Any, str]] = {
 PAUSE = 6
 recovery.START_SECONDS = 12
 iteration = 0
+changes = {}
+for change in os.environ.get("CHANGES", "").split():
+    ranks, at = change.split(":")
+    changes[int(at) - 1] = int(ranks)  # ranks agree on it in the iteration before
 
 
 def faulty(function: Callable[..., Any], phase: str, at: int) -> Callable[..., Any]:
@@ -77,6 +83,8 @@ def pause(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 def count(solver: Solver) -> None:
     global iteration
     iteration = solver.iteration
+    if solver.cluster.rank == 0 and iteration in changes:
+        RequestFile().write({solver.cluster.host: changes[iteration]})
 
 
 follow = Solver.__init__
