@@ -23,7 +23,8 @@ from pycaffe_dist.training.metrics_file import read_records
 
 pytestmark = pytest.mark.slow
 
-# Labels of 7 are ignored, so that each forward asks all ranks for the number of the others.
+# Labels of 7 are ignored, so that each forward asks all ranks for the number of the others.  The
+# margin grows with the number of forward passes, of which a repeated one must not count.
 NET = """
 layer { name: 'data' type: 'Data' top: 'data' top: 'label' transform_param { scale: 0.00390625 }
   data_param { source: 'digits_lmdb' batch_size: 5 backend: LMDB } }
@@ -32,7 +33,9 @@ layer { name: 'conv' type: 'Convolution' bottom: 'data' top: 'conv'
 layer { name: 'relu' type: 'ReLU' bottom: 'conv' top: 'conv' }
 layer { name: 'ip' type: 'InnerProduct' bottom: 'conv' top: 'ip'
   inner_product_param { num_output: 10 weight_filler { type: 'xavier' } } }
-layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'ip' bottom: 'label' top: 'loss'
+layer { name: 'margin' type: 'LabelSpecificAdd' bottom: 'ip' bottom: 'label' top: 'margin'
+  label_specific_add_param { bias_base: 0 bias_gamma: 0.2 bias_power: -1 bias_min: -1 } }
+layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'margin' bottom: 'label' top: 'loss'
   loss_param { ignore_label: 7 } }
 """
 SOLVER = """
