@@ -125,15 +125,16 @@ class Job:
     def _change(self, hosts: Hosts) -> None:
         """Let ranks join or leave, or the job stop, because the hosts have changed."""
         ranks = hosts.ranks_of_running(self._hosts) if self._is_elastic else None
+        cause = "ranks join only on the one host of a job"
         if ranks is not None:
             logger.warning("The hosts have changed: %d rank(s) are to go on", hosts.ranks)
-            self._request_file.write(ranks)
-            return
+            try:
+                self._request_file.write(ranks)
+                return
+            except OSError as error:
+                cause = f"the ranks cannot be asked ({error})"
         self.moves = True
-        logger.warning(
-            "The hosts have changed, and ranks join only on the one host of a job: stopping with a "
-            "snapshot"
-        )
+        logger.warning("The hosts have changed, and %s: stopping with a snapshot", cause)
         for number in _PASSED_AS[signal.SIGTERM]:
             self._send(number)
 

@@ -130,14 +130,16 @@ class Attempt:
         Running statistics are then means over ranks, as in a snapshot.
         """
         cluster = solver.cluster
+        if self._keeper is None or solver.stopping:
+            return
         # A rank on its own has nobody to agree with before an update.
-        requested = cluster.is_requested or (cluster.size == 1 and cluster.has_request())
-        if self._keeper is None or not requested or solver.stopping:
+        if not (cluster.is_requested or (cluster.size == 1 and cluster.has_request())):
             return
         request = max(map(resizing.decode, cluster.gather_bytes(file.read().encode())))
         if request.stay(cluster.hosts) == [True] * request.size:
             file.done = request
             return
+        solver.finish_updates()
         solver.mean_statistics()
         cluster.commit()
         self._keeper.note(solver)
