@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -116,10 +116,11 @@ class Cluster(abc.ABC):
         """
         raise ClusterError("this cluster cannot go on without one of its ranks")
 
-    def change(self, size: int, leaves: bool) -> None:
-        """End all messages, so that `recover` makes a cluster of ``size`` ranks.
+    def change(self, stay: Sequence[bool], join: Sequence[str]) -> None:
+        """End all messages, so that `recover` makes a cluster of other ranks.
 
-        All ranks call it after the same `commit`.  A rank that ``leaves`` does not return.
+        ``stay`` says which ranks do, and ``join`` has the hosts of new ones.  All ranks call it
+        after the same `commit`; those that leave do not return.
         """
         raise ClusterError("this cluster cannot change the number of its ranks")
 

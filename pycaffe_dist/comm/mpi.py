@@ -66,6 +66,7 @@ class MPICluster(Cluster):
         self._peers: Peers | None = None
         self._has_changed = False  # whether ranks were lost
         self._next_size = 0  # the number of ranks after a change
+        self._new_hosts: Sequence[str] = ()  # and the hosts of those that join
         self.may_leave = False
         self.communication = CommunicationThread(
             self._mpi.Request.Testall,
@@ -171,24 +172,24 @@ class MPICluster(Cluster):
         assert recovery is not None
         size = self._next_size or (self._world_size if self._settings.respawn else 0)
         lost = self.communication.restart(
-            lambda: recovery.rejoin(size, self._duplicate), "MPI_Comm_shrink"
+            lambda: recovery.rejoin(size, self._duplicate, self._new_hosts), "MPI_Comm_shrink"
         )
         self._has_changed = True
         self.measured = Measured()
         self._agreements.clear()
         self._node = self._windows = self._peers = None
         self._find_place()
-        self._next_size = 0
+        self._next_size, self._new_hosts = 0, ()
         return lost
 
-    def change(self, size: int, leaves: bool) -> None:
-        """End all messages, so that `recover` makes a cluster of ``size`` ranks."""
-        if leaves:
+    def change(self, stay: Sequence[bool], join: Sequence[str]) -> None:
+        """End all messages, so that `recover` makes a cluster of other ranks."""
+        if not stay[self.rank]:
             _kill_this_process()
-        self._next_size = size
+        self._next_size, self._new_hosts = sum(stay) + len(join), join
 
         def end() -> None:
-            raise RanksChange(f"from now on there are {size} ranks")
+            raise RanksChange(f"from now on there are {self._next_size} ranks")
 
         with suppress(RankLost):
             self.communication.call(end, "change").wait()

@@ -170,11 +170,11 @@ class Recovery:
             self._note(mine.result)
         return bool(mine.result)
 
-    def rejoin(self, size: int, join: Callable[[Any], None]) -> str:
+    def rejoin(self, size: int, join: Callable[[Any], None], hosts: Sequence[str] = ()) -> str:
         """Call ``join`` with the communicator of the ranks that live on; return who was lost.
 
         In MPI's thread, on all living ranks.  If these are fewer than ``size``, new processes join
-        them.  Begins again if more ranks die meanwhile.
+        them, on ``hosts`` if mpirun is not to choose.  Begins again if more ranks die meanwhile.
         """
         group, living = self._world.Get_group(), self._survivors
         while True:
@@ -184,12 +184,28 @@ class Recovery:
             succeeded = self._agree(living, 1)
             try:
                 if succeeded:
-                    join(_with_new_ranks(living, number) if number else living)
+                    join(self._with_new_ranks(living, number, hosts) if number else living)
             except self._mpi.Exception:
                 succeeded = False
             if self._agree(living, int(succeeded)):
                 return self._names(group, living)
             living = living.Shrink()
+
+    def _with_new_ranks(self, living: Any, number: int, hosts: Sequence[str]) -> Any:
+        """Return a communicator of the living ranks, then of new ones with this one's command."""
+        variables = environment.passed_on() | {environment.CHANGED_RANK: str(living.Get_size())}
+        variables[_ENABLED] = "1"
+        # `env` sets variables for them, which MPI_Comm_spawn has no portable way to do.
+        command = [f"{name}={value}" for name, value in variables.items()]
+        command += [sys.executable, "-m", "pycaffe_dist", *sys.argv[1:]]
+        info = self._mpi.Info.Create()
+        if len({*hosts, *self._former_hosts}) > 1 and number == len(hosts):
+            slots = ",".join(f"{host}:{hosts.count(host)}" for host in dict.fromkeys(hosts))
+            info.Set("host", slots)
+            if not {*hosts} <= {*self._former_hosts}:
+                info.Set("PMIX_ADD_HOST", slots)
+        with limited(living.Get_rank() == 0):
+            return living.Spawn("env", command, maxprocs=number, info=info).Merge(high=False)
 
     def _agree(self, communicator: Any, mine: int) -> bool:
         agreement = _Agreement(self._mpi, communicator, mine)
@@ -203,17 +219,6 @@ class Recovery:
         hosts = self._former_hosts
         named = [f"rank {rank} on {hosts[rank]}" if hosts else f"rank {rank}" for rank in ranks]
         return f"{' and '.join(named)} {'is' if len(named) < 2 else 'are'} lost"
-
-
-def _with_new_ranks(living: Any, number: int) -> Any:
-    """Return a communicator of the living ranks, then of new processes with this one's command."""
-    variables = environment.passed_on() | {environment.CHANGED_RANK: str(living.Get_size())}
-    variables[_ENABLED] = "1"
-    # `env` sets variables for them, which MPI_Comm_spawn has no portable way to do.
-    command = [f"{name}={value}" for name, value in variables.items()]
-    command += [sys.executable, "-m", "pycaffe_dist", *sys.argv[1:]]
-    with limited(living.Get_rank() == 0):
-        return living.Spawn("env", command, maxprocs=number).Merge(high=False)
 
 
 @contextmanager

@@ -42,23 +42,19 @@ class Hosts:
         return hosts != self._hosts and self._use(hosts, self._file)
 
     def ranks_of_running(self, running: Sequence[str]) -> dict[str, int] | None:
-        """Return the number of ranks on each host, as far as a running job can get there.
+        """Return the number of ranks on each host, if a running job can be asked for them.
 
-        ``running`` are its ranks' hosts, whose names are those of the result.  None: a host of ours
-        has none of its ranks, this host has none, or one of several hosts is to have more.
+        ``running`` are its ranks' hosts, whose names the result has; this host must be one of them.
         """
-        before = Counter(running)
         names = {short_name(host): host for host in running}
         own = environment.host_name()
-        if own not in before:
+        if own not in running:
             return None
         names |= {"localhost": own, "127.0.0.1": own}
         wanted: Counter[str] = Counter()
         for host, slots in self._hosts:
-            if (name := names.get(short_name(host))) is None:
-                return None
-            wanted[name] += slots or 0
-        return None if len(before) > 1 and wanted - before else dict(wanted)
+            wanted[names.get(short_name(host), host)] += slots or 0
+        return dict(wanted)
 
     def lose(self, host: str) -> bool:
         """Leave a host out; tell whether the job can go on without."""

@@ -59,6 +59,7 @@ class Job:
         self._done = False
         self._gave_up: list[str] = []
         self._hosts: list[str] = []
+        self._former_hosts: set[str] = set()
         self._end_timer: threading.Timer | None = None
         self.asked_to_stop = False
         self.ended_at_once = False
@@ -125,8 +126,11 @@ class Job:
     def _change(self, hosts: Hosts) -> None:
         """Let ranks join or leave, or the job stop, because the hosts have changed."""
         ranks = hosts.ranks_of_running(self._hosts) if self._is_elastic else None
-        cause = "ranks join only on the one host of a job"
-        if ranks is not None:
+        cause = "no rank runs on this host"
+        if ranks is not None and (left := ranks.keys() & self._former_hosts - {*self._hosts}):
+            # Open MPI 5.0 ends the job then.
+            cause = f"{', '.join(sorted(left))} cannot join a second time"
+        elif ranks is not None:
             logger.warning("The hosts have changed: %d rank(s) are to go on", hosts.ranks)
             try:
                 self._request_file.write(ranks)
@@ -183,6 +187,7 @@ class Job:
             log.status(details)
         elif kind == messages.HOSTS:
             self._hosts = details.split()
+            self._former_hosts |= {*self._hosts}
         elif kind == messages.FAILED:
             self._gave_up.append(details)
             if self._end_timer is None:

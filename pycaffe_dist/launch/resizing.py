@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -33,6 +34,10 @@ class Request:
         return [
             hosts[:rank].count(host) < self.ranks.get(host, 0) for rank, host in enumerate(hosts)
         ]
+
+    def join(self, hosts: Sequence[str]) -> list[str]:
+        """Return the host of every rank that joins those on these ``hosts``."""
+        return list((Counter(self.ranks) - Counter(hosts)).elements())
 
     def encode(self) -> bytes:
         """Return the request as bytes for `decode`."""

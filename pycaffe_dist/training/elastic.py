@@ -136,9 +136,13 @@ class Attempt:
         if not (cluster.is_requested or (cluster.size == 1 and cluster.has_request())):
             return
         request = max(map(resizing.decode, cluster.gather_bytes(file.read().encode())))
-        if request.stay(cluster.hosts) == [True] * request.size:
+        # Ranks that have joined do not know what the others have done.
+        is_done = int(cluster.max(file.done.number)) >= request.number
+        if is_done or request.stay(cluster.hosts) == [True] * request.size:
             file.done = request
             return
+        if not request.ranks.keys() <= {*cluster.hosts}:
+            solver.snapshot()  # mpirun ends if it does not reach a new host
         solver.finish_updates()
         solver.mean_statistics()
         cluster.commit()
@@ -181,8 +185,8 @@ def train(cluster: Cluster, run: Callable[[Attempt, Cluster], None]) -> None:
 def _with_other_ranks(attempt: Attempt, cluster: Cluster) -> Attempt:
     """Go on as one of the ranks that were asked for; those that are to leave end here."""
     since, checkpoint = time.monotonic(), attempt.last()
-    stays = attempt.request.stay(cluster.hosts)
-    cluster.change(attempt.request.size, leaves=not stays[cluster.rank])
+    request, hosts = attempt.request, cluster.hosts
+    cluster.change(request.stay(hosts), request.join(hosts))
     _recover(cluster)
     return Attempt(checkpoint, "the hosts have changed", since, spans=attempt.spans)
 
