@@ -8,10 +8,10 @@ The job succeeds when mpirun's status is 0 and rank 0 has reported that its work
 pcaffe names the rank or host that failed first, if it is known, and with --restarts training
 continues from its newest snapshot, after the old ranks have ended.  With --elastic, training
 survives lost ranks: the others repeat the iteration that was under way, and read no file.  When the
-hostfile changes, ranks join or leave; when a host is lost, or is new, the job goes on from a
-snapshot on the hosts of the file.  A host that does not answer counts as failed after a minute, or
-with --elastic after --failure_timeout; train --stall_shutdown ends a job whose ranks wait for each
-other.  When nobody reads the output any more (… | head), lines are dropped, and the job continues.
+hostfile changes, ranks join or leave; when a host is lost, the job goes on from a snapshot on the
+others.  A host that does not answer counts as failed after a minute, or with --elastic after
+--failure_timeout; train --stall_shutdown ends a job whose ranks wait for each other.  When nobody
+reads the output any more (… | head), lines are dropped, and the job continues.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -20,9 +21,10 @@ import pytest
 from pycaffe_dist import log
 from pycaffe_dist.cli import main as cli
 from pycaffe_dist.errors import WRONG_INPUT, ClusterError, UsageError
-from pycaffe_dist.launch import job, processes
+from pycaffe_dist.launch import environment, job, processes
 from pycaffe_dist.launch.hostfile import Hosts
 from pycaffe_dist.launch.messages import DONE, VARIABLE, MessageFilter
+from pycaffe_dist.launch.resizing import decode
 
 _BEGIN = rf"\002{VARIABLE} $PCAFFE_JOB"
 IS_DONE = rf'printf "{_BEGIN} done \003\n" >&2'
@@ -301,6 +303,30 @@ def test_a_job_with_too_few_slots_after_a_loss_ends(tmp_path):
     line = [*program_that(tmp_path, f"{ARE_ON}\n{LOSES}"), "--elastic=3"]
     with pytest.raises(ClusterError, match="host node2 does not answer"):
         job.run(line, 0, never, hosts_of(tmp_path, 3))
+
+
+@needs_proc
+@pytest.mark.parametrize("again", [False, True])
+def test_running_ranks_are_asked_for_the_numbers_of_a_changed_file(tmp_path, caplog, again):
+    """A host that has left cannot join again: the job stops and starts on it."""
+    hosts, own = hosts_of(tmp_path, 1), environment.host_name()
+    file = Path(tempfile.gettempdir()) / "pcaffe-ranks-$PCAFFE_JOB"
+    on = rf'printf "{_BEGIN} hosts {own} node1 \003\n{_BEGIN} hosts {own} \003\n" >&2'
+    waits = f"{on}\ntrap '{IS_DONE}; exit 0' USR1\ntrap : USR2\n"
+    waits += f"until [ -e {file} ]; do sleep 0.1; done\ncat {file} >{tmp_path}/asked\n{IS_DONE}"
+    wanted = {own: 3, "node1": 1} if again else {own: 3, "node2": 1}
+    text = "".join(f"{host} slots={slots}\n" for host, slots in wanted.items())
+    later = threading.Timer(1, (tmp_path / "hosts").write_text, (text,))
+    later.start()
+    line = [*program_that(tmp_path, waits), "--elastic=1"]
+    assert job.run(line, 0, lambda: program_that(tmp_path, IS_DONE), hosts) == 0
+    later.join()
+    if again:
+        assert "node1 cannot join a second time" in caplog.text
+        assert not (tmp_path / "asked").exists()
+    else:
+        assert decode((tmp_path / "asked").read_bytes()).ranks == wanted
+        assert hosts.ranks == 4 and "last snapshot" not in caplog.text
 
 
 @needs_proc

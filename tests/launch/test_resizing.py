@@ -39,11 +39,10 @@ def test_ranks_find_the_last_request_that_is_not_done(tmp_path, monkeypatch):
         (["here", "here"], {"here": 3}),
         (["here.domain"], {"here.domain": 3}),
         (["here"] * 4 + ["there"], {"here": 3}),
-        (["here", "there"], None),  # a new rank might start on the wrong host
-        (["there"], None),  # it does not see the request
+        (["there"], None),  # nobody would see the request
     ],
 )
-def test_ranks_join_on_the_only_host(tmp_path, monkeypatch, running, wanted):
+def test_the_launcher_asks_ranks_on_its_own_host(tmp_path, monkeypatch, running, wanted):
     own = "here.domain" if "here.domain" in running else "here"
     monkeypatch.setattr(environment, "host_name", lambda: own)
     for name in ("here", "localhost"):
@@ -51,9 +50,10 @@ def test_ranks_join_on_the_only_host(tmp_path, monkeypatch, running, wanted):
         assert Hosts(str(tmp_path / "hosts"), 3, 1).ranks_of_running(running) == wanted
 
 
-def test_ranks_do_not_join_on_a_new_host(tmp_path, monkeypatch):
+def test_a_host_may_be_new(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "host_name", lambda: "here")
-    (tmp_path / "hosts").write_text("here slots=1\nthere slots=1\n")
-    hosts = Hosts(str(tmp_path / "hosts"), 2, 1)
-    assert hosts.ranks_of_running(["here"]) is None
-    assert hosts.ranks_of_running(["here", "there"]) == {"here": 1, "there": 1}
+    (tmp_path / "hosts").write_text("here slots=1\nthere slots=2\n")
+    wanted = Hosts(str(tmp_path / "hosts"), 2, 1).ranks_of_running(["here", "here"])
+    assert wanted == {"here": 1, "there": 2}
+    assert Request(1, wanted).join(["here", "here"]) == ["there", "there"]
+    assert Request(1, wanted).join(["there", "here"]) == ["there"]

@@ -44,7 +44,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "pause": (Net, "backward"),
 }
 PAUSE = 6
-recovery.START_SECONDS = 12
+recovery.START_SECONDS = 25
 iteration = 0
 changes = {}
 for change in os.environ.get("CHANGES", "").split():
