@@ -168,7 +168,10 @@ class Job:
 
     def cause_of_failure(self, status: int) -> str:
         """Return which rank or host ended the job, from the reports of mpirun and the ranks."""
-        if cause := failure.find_cause(self._said, self._gave_up, self._hosts):
+        said = self._said
+        if self._is_elastic and self._gave_up and not failure.find_lost_host(said):
+            said = ""  # it tells of ranks whose loss the job has survived
+        if cause := failure.find_cause(said, self._gave_up, self._hosts):
             return cause
         if status < 0:
             return f"mpirun was ended by signal {-status}"

@@ -305,6 +305,17 @@ def test_a_job_with_too_few_slots_after_a_loss_ends(tmp_path):
         job.run(line, 0, never, hosts_of(tmp_path, 3))
 
 
+def test_a_rank_that_the_job_has_survived_is_not_the_cause(tmp_path):
+    does = (
+        "echo 'process rank 1 with PID 5 on node a exited on' >&2\necho 'signal 9 (Killed).' >&2\n"
+    )
+    does += rf'printf "{_BEGIN} failed rank 2 on c\003\n" >&2' + "\nexit 1"
+    with pytest.raises(ClusterError, match="rank 2 on c gave up"):
+        job.run([*program_that(tmp_path, does), "--elastic=1"], 0, never)
+    with pytest.raises(ClusterError, match=r"rank 1 .* was ended by signal 9"):
+        job.run(program_that(tmp_path, does), 0, never)
+
+
 @needs_proc
 @pytest.mark.parametrize("again", [False, True])
 def test_running_ranks_are_asked_for_the_numbers_of_a_changed_file(tmp_path, caplog, again):
