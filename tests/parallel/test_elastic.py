@@ -156,9 +156,9 @@ def test_ranks_join_and_leave_when_the_hostfile_changes(folder):
         read_until(rf"hosts have changed: {ranks} rank\(s\) go on")
         read_until("Iteration .* loss")
     job.process.send_signal(signal.SIGINT)
-    finished = job.finish()
-    assert finished.status == 0, finished.output[-3000:]
-    output = "".join(lines) + finished.output
+    lines.extend(job.process.stdout)
+    output = "".join(lines)
+    assert job.finish().status == 0, output[-3000:]
     made = [int(number) for number in re.findall(r"Iteration (\d+) \(", output)]
     assert made == [*range(made[-1] + 1)]
     assert output.count("Starting Optimization") == 1
