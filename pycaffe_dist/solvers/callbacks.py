@@ -24,8 +24,8 @@ class Callbacks:
     comes before any message of the next iteration, ``end_of_iteration`` after ``after_iteration``,
     ``after_tests`` after a test of all test nets.  On rank 0 alone, ``on_record`` gets the records
     of displays and tests, too; while it has a function, ``at_display`` finds the mean gradients of
-    each iteration that is displayed.  In the last
-    iteration ``after_iteration`` and ``end_of_iteration`` find `stopping` true if it was stopped.
+    each iteration that is displayed.  When a run is stopped, ``after_iteration`` and
+    ``end_of_iteration`` find `stopping` true in its last iteration.
     """
 
     before_start: list[Callback] = field(default_factory=list)
