@@ -94,7 +94,7 @@ class GeneralContrastiveLoss(_DistanceLoss):
             self._hardest = self._find_hardest(negative, positive)
             negative = np.where(self._is_own, 0, _only(negative, self._hardest))
         if param.positive_first:
-            negative[own > param.positive_upper_bound] = 0
+            negative = np.where(own[:, None] > param.positive_upper_bound, 0, negative)
         if param.max_positive_only and len(positive):
             self._chosen = xp().arange(len(positive)) == positive.argmin()
             positive = np.where(self._chosen, positive, 0)
@@ -123,7 +123,7 @@ class GeneralContrastiveLoss(_DistanceLoss):
         if param.positive_first:
             far = own > param.positive_upper_bound
             inside |= far
-            others[far] = 0
+            others = np.where(far[:, None], 0, others)
         if param.HasField("normalize_negative"):
             total = np.absolute(others.sum()) / param.normalize_negative / max(1, len(own))
             others /= np.where(total > param.positive_weight, total, 1)
@@ -155,7 +155,7 @@ class GeneralTripletLoss(_DistanceLoss):
         self._far = own > param.positive_upper_bound
         self._counted = parts > 0
         if param.positive_first:
-            parts[self._far] = 0
+            parts = np.where(self._far[:, None], 0, parts)
         total = parts.sum(dtype=np.float64) * abs(param.negative_weight)
         return total / max(1, len(own))
 
@@ -164,6 +164,6 @@ class GeneralTripletLoss(_DistanceLoss):
         others = np.where(self._counted, distances.dtype.type(-param.negative_weight), 0)
         wanted = self._counted.any(axis=1) | param.add_center_loss
         if param.positive_first:
-            others[self._far] = 0
+            others = np.where(self._far[:, None], 0, others)
             wanted |= self._far
         self._spread(bottom, np.where(wanted, param.positive_weight, 0), others, weight)
