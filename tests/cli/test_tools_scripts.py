@@ -91,7 +91,7 @@ def test_points_can_be_learned(copy, tmp_path):
     assert float(scores[-1]) > 0.6
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_characters_can_be_learned(copy, tmp_path):
     (tmp_path / "text").write_text("The quick brown fox jumps over the lazy dog. " * 400)
     _run(copy, "data/characters/create_characters.sh", str(tmp_path / "text"))

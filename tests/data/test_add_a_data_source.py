@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from guides import passed_tests, write_code
 
 
+@pytest.mark.long
 def test_a_net_trains_from_the_guides_database(tmp_path):
     database, tests = write_code("add_a_data_source.md", tmp_path)
     assert database == "pycaffe_dist/data/sources/npz.py"

@@ -135,6 +135,7 @@ def test_a_jpeg_of_another_height_is_reported(tmp_path):
         _Run(_param(path, 3, crop_size=24)).batch()
 
 
+@pytest.mark.long
 def test_float64_net(images):
     data, label = _Run(_param(images, 3, scale=0.5), dtype=np.dtype(np.float64)).batch()
     assert data.dtype == label.dtype == np.float64

@@ -88,7 +88,9 @@ def on_two_cpus(folder):
     return train(folder, 2, "two_cpus", "--exchange=allreduce")
 
 
-@pytest.mark.parametrize("exchange", ["sufficient_factor", "nccl", "cuda_mpi"])
+@pytest.mark.parametrize(
+    "exchange", ["sufficient_factor", "nccl", pytest.param("cuda_mpi", marks=pytest.mark.long)]
+)
 def test_two_ranks_take_a_gpu_each(folder, on_two_cpus, exchange):
     flags = f"--exchange={exchange}", "--overlap=forward"
     log, losses, weights = train(folder, 2, exchange, "--gpu=all", *flags)

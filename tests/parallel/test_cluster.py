@@ -7,7 +7,7 @@ import signal
 import pytest
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_operations(mpirun, ranks):
     finished = mpirun(ranks, "agreeing.py")
     assert finished.status == 0, finished.output

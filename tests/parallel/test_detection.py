@@ -97,6 +97,7 @@ def files(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.long
 def test_three_ranks_measure_and_write_what_one_rank_does(folder):
     found = []
     for count in (1, 3):

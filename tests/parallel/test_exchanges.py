@@ -32,7 +32,7 @@ from pycaffe_dist.config import Wire
 from pycaffe_dist.exchange import AUTO, exchange_class
 from pycaffe_dist.exchange.base import Moves
 
-RANKS = [pytest.param(ranks, marks=[pytest.mark.long] * (ranks == MOST)) for ranks in HOSTS]
+RANKS = [pytest.param(ranks, marks=[pytest.mark.long] * (ranks >= MANY)) for ranks in HOSTS]
 FEW_RANKS = [ranks for ranks in HOSTS if ranks < MANY]
 SPECIFICATION = "naive"
 # auto's choice depends on the speed of links and cores at the start of the run.

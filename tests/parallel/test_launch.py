@@ -227,6 +227,7 @@ def test_a_lost_host_is_a_failure_and_training_goes_on(launch, tmp_path):
     assert running.end() == 0, running.output
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
 def test_a_job_that_stalls_is_ended_and_goes_on(launch):
     running = launch(2, "--stall_shutdown=1", launcher=("--restarts=1",), snapshot=50)
@@ -242,6 +243,7 @@ def test_a_job_that_stalls_is_ended_and_goes_on(launch):
     assert running.end() == 0, running.output
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
 def test_a_prefix_in_use_is_refused_and_a_restart_gets_its_own_again(launch):
     first = launch(1, "--keep=2", launcher=("--restarts=1",), snapshot=50)

@@ -112,10 +112,10 @@ def assert_same_weights(folder: Path, one: str, other: str, suffix: str = "") ->
 @pytest.mark.parametrize(
     "ranks, solver",
     [
-        (1, "snapshot_format: HDF5 type: 'Adam'"),
+        pytest.param(1, "snapshot_format: HDF5 type: 'Adam'", marks=pytest.mark.long),
         (1, "iter_size: 2"),
         (2, "type: 'Nesterov'"),
-        (4, ""),
+        pytest.param(4, "", marks=pytest.mark.long),
         (1, "type: 'Lion' averaging: 'EMA' averaging_decay: 0.8 snapshot_format: HDF5"),
         (2, "type: 'AdamW' averaging: 'EMA' averaging_decay: 0.8 best_output: 'loss' patience: 9"),
         (4, "averaging: 'SWA' averaging_start: 2 averaging_period: 3 best_output: 'loss'"),
@@ -144,6 +144,7 @@ def test_a_resumed_run_keeps_autos_plan(folder, at):
     assert_same_bits(folder, "whole", "resumed")
 
 
+@pytest.mark.long
 def test_stopping_anywhere_changes_nothing(folder):
     """Also if the uninterrupted run writes no snapshot and averages no statistics there."""
     train(folder, "whole", 3, solver="random_seed: 4")

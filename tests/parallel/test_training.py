@@ -102,7 +102,10 @@ def exchanges(found) -> dict[str, str]:
     return dict(rows)
 
 
-@pytest.mark.parametrize(("net", "ranks"), [("lenet", 2), ("shared", 3), ("lenet", 4)])
+@pytest.mark.parametrize(
+    ("net", "ranks"),
+    [("lenet", 2), ("shared", 3), pytest.param("lenet", 4, marks=pytest.mark.long)],
+)
 def test_ranks_that_share_the_batch_equal_one_rank(folder, net, ranks):
     prototxt = {"lenet": LENET, "shared": SHARED}[net]
     one = train(folder, f"{net}_one{ranks}", prototxt, 1, BATCH * ranks)
