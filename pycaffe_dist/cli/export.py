@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, add_json_flag, split_list
 
 SAME = "MODEL"
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``export`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["export", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pycaffe_dist.exporting.steps import Shape, Step
 
-#: The newest version of ONNX's operators that ONNX Runtime 1.32 runs.
-OPSET = 27
+#: The version of ONNX's operators; ONNX Runtime has no MaxRoiPool of newer ones.
+OPSET = 21
 
 Value = str | float | int | Sequence[int] | Sequence[float] | np.ndarray
 
@@ -28,8 +28,6 @@ class Graph:
         self.dtype = np.dtype(dtype)
         self._prefix = prefix
         self.layer = ""
-        #: The version of the operators; a converter may need an older one.
-        self.opset = OPSET
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[str, onnx.TensorProto] = {}
         self._count = 0
@@ -117,7 +115,7 @@ class Graph:
             ],
             list(self._constants.values()),
         )
-        opsets = [helper.make_opsetid("", self.opset)]
+        opsets = [helper.make_opsetid("", OPSET)]
         version = helper.find_min_ir_version_for(opsets)
         model = helper.make_model(
             graph, opset_imports=opsets, producer_name="pcaffe", ir_version=version

@@ -9,14 +9,10 @@ from pycaffe_dist.exporting.onnx.register import converts
 from pycaffe_dist.exporting.steps import Step
 from pycaffe_dist.layers.roi_pooling import SMALLEST_SIZE
 
-# ONNX Runtime has no MaxRoiPool of newer versions.
-_MAX_ROI_POOL_OPSET = 21
-
 
 @converts("ROIPooling")
 def roi_pooling(step: Step, graph: Graph) -> None:
     """MaxRoiPool, which has Caffe's rules."""
-    graph.opset = _MAX_ROI_POOL_OPSET
     param = step.layer.param.roi_pooling_param
     boxes = graph.op("Reshape", step.bottoms[1], [-1, 5])
     size = {"pooled_shape": [param.pooled_h, param.pooled_w], "spatial_scale": param.spatial_scale}
