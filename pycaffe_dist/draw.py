@@ -258,8 +258,13 @@ def as_html(caffe_net: caffe_pb2.NetParameter) -> str:
             f"<p>{count} layers are not drawn here: <code>pcaffe draw_net</code> writes a file</p>"
         )
     try:
-        drawing = draw_net(caffe_net, "LR", "svg").decode()
+        drawing = draw_net(caffe_net, "LR", "svg")
     except UsageError as error:
         return f"<p>{html.escape(str(error))}</p>"
-    # Without the head of a file.
-    return f'<div style="overflow-x: auto">{drawing[drawing.index("<svg") :]}</div>'
+    return f'<div style="overflow-x: auto">{svg_element(drawing)}</div>'
+
+
+def svg_element(file: bytes) -> str:
+    """Return the drawing in an SVG file for a page in HTML, without the head of the file."""
+    text = file.decode()
+    return text[text.index("<svg") :]

@@ -8,6 +8,10 @@ from collections.abc import Collection, Sequence
 RULE = None
 
 
+class Html(str):
+    """A cell that is HTML already."""
+
+
 def aligned(rows: Sequence[Sequence[str] | None], left: Collection[int] = (0,)) -> str:
     """Return rows of cells as lines: the columns ``left`` flush left, the others flush right.
 
@@ -31,7 +35,7 @@ def as_html(rows: Sequence[Sequence[str] | None], left: Collection[int] = (0,)) 
         kind = "td" if number else "th"
         cells = (
             f'<{kind} style="text-align: {"left" if column in left else "right"}">'
-            f"{html.escape(cell)}</{kind}>"
+            f"{cell if isinstance(cell, Html) else html.escape(cell)}</{kind}>"
             for column, cell in enumerate(row)
         )
         lines.append(f"<tr>{''.join(cells)}</tr>")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 import json
-import re
 from collections.abc import Sequence
 
-from pycaffe_dist.draw import Graph
+from pycaffe_dist.draw import Graph, svg_element
 from pycaffe_dist.reports.net_graph import Node, prototxt
 
 _STYLE = """
@@ -88,7 +87,7 @@ def viewer(title: str, graph: Graph, nodes: Sequence[Node]) -> str:
 
     The page's address may end in ``#`` and words to search for.
     """
-    svg = re.sub(r"^.*?(?=<svg)", "", graph.create(format="svg").decode(), count=1, flags=re.DOTALL)
+    svg = svg_element(graph.create(format="svg"))
     texts = {f"layer{node.number}": prototxt(node) for node in nodes}
     data = json.dumps(texts).replace("</", "<\\/")
     name = html.escape(title)

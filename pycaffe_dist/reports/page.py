@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import difflib
 import html
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
+from pycaffe_dist.draw import svg_element
 from pycaffe_dist.errors import DataError
 from pycaffe_dist.log import fmt
 from pycaffe_dist.reports.plot import Style, draw_logs
 from pycaffe_dist.reports.training_log import read_run
 from pycaffe_dist.solvers.callbacks import Metrics
+from pycaffe_dist.table import Html, as_html
 from pycaffe_dist.training.metrics_file import read_records
 
 _STYLE = """
@@ -23,8 +23,7 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 76em; margin: 2em auto; 
   color: #222 }
 h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc }
 table { border-collapse: collapse; margin: .5em 0 }
-td, th { padding: .15em .8em; text-align: right; border-bottom: 1px solid #eee }
-td:first-child, th:first-child, td:has(.bar) { text-align: left }
+td, th { padding: .15em .8em; border-bottom: 1px solid #eee }
 svg { max-width: 100%; height: auto } pre { overflow-x: auto; background: #f6f6f6; padding: .6em }
 .bar { display: inline-block; height: .8em; background: #4878b0; vertical-align: middle }
 ins { background: #d8f5d8; text-decoration: none } del { background: #fbdcdc }
@@ -82,35 +81,23 @@ def page(runs: Sequence[RunMetrics]) -> str:
     return "\n".join([head, f"<style>{_STYLE}</style>", *parts, "</html>\n"])
 
 
-def _table(rows: Sequence[Sequence[Any]]) -> str:
-    """Return rows as a table; the first one is its head, and cells that start with < are HTML."""
-    lines = []
-    for number, row in enumerate(rows):
-        cell = "td" if number else "th"
-        cells = (str(value) if str(value)[:1] == "<" else html.escape(str(value)) for value in row)
-        lines.append("<tr>" + "".join(f"<{cell}>{value}</{cell}>" for value in cells))
-    return "<table>" + "\n".join(lines) + "</table>"
-
-
 def _summary(runs: Sequence[RunMetrics]) -> Iterator[str]:
-    rows: list[list[Any]] = [["", *(run.name for run in runs)]]
+    rows = [["", *(run.name for run in runs)]]
     facts = [_facts(run) for run in runs]
     for name in dict.fromkeys(name for found in facts for name in found):
         rows.append([name, *(found.get(name, "") for found in facts)])
-    yield _table(rows)
+    yield as_html(rows)
 
 
 def _facts(run: RunMetrics) -> dict[str, str]:
     """Return what a run is, and what has become of it."""
-    start, records = (
-        run.starts[-1],
-        sorted((*run.displays, *run.tests), key=lambda record: record["time"]),
-    )
+    start = run.starts[-1]
+    last = max((*run.displays, *run.tests), key=lambda record: record["time"])
     speeds = [record["images_per_second"] for record in run.displays[1:] if "shares" in record]
     found = {
         "net": start.get("net", ""),
         "parameters": f"{start.get('parameter_count', 0):,}",
-        "iterations": f"{records[-1]['iteration']} of {start['solver'].get('max_iter', '?')}",
+        "iterations": f"{last['iteration']} of {start['solver'].get('max_iter', '?')}",
         "ranks": " then ".join(dict.fromkeys(str(each["ranks"]) for each in run.starts)),
         "samples per iteration": str(start["batch"]),
         "starts": ", ".join(str(each["iteration"]) for each in run.starts),
@@ -128,9 +115,8 @@ def _facts(run: RunMetrics) -> dict[str, str]:
 
 def _curves(runs: Sequence[RunMetrics]) -> Iterator[str]:
     logs = [read_run([run.path], run.name) for run in runs]
-    drawn = draw_logs(logs, "svg", Style(("iterations", "seconds"))).decode()
     yield "<h2>Curves</h2>"
-    yield re.sub(r"^.*?(?=<svg)", "", drawn, count=1, flags=re.DOTALL)
+    yield svg_element(draw_logs(logs, "svg", Style(("iterations", "seconds"))))
 
 
 def _shares(run: RunMetrics) -> Iterator[str]:
@@ -144,14 +130,14 @@ def _shares(run: RunMetrics) -> Iterator[str]:
     rows = [("part", "share", "")]
     for name, words in _SHARES.items():
         rows.append((words, f"{100 * shares[name]:.1f} %", _bar(shares[name])))
-    yield f"<h2>Where the time of {html.escape(run.name)} went</h2>{_table(rows)}"
+    yield f"<h2>Where the time of {html.escape(run.name)} went</h2>{as_html(rows, left=(0, 2))}"
     if hidden + shares["exchange_not_hidden"] > 0:
         part = hidden / (hidden + shares["exchange_not_hidden"])
         yield f"<p>{100 * part:.0f} % of the time of messages was hidden behind computing.</p>"
 
 
-def _bar(share: float) -> str:
-    return f'<span class="bar" style="width:{_WIDTH * share:.2f}em"></span>'
+def _bar(share: float) -> Html:
+    return Html(f'<span class="bar" style="width:{_WIDTH * share:.2f}em"></span>')
 
 
 def _layers(run: RunMetrics) -> Iterator[str]:
@@ -172,17 +158,17 @@ def _layers(run: RunMetrics) -> Iterator[str]:
     for name, both in times.items():
         share = sum(both) / whole
         rows.append((name, *map(fmt, both), f"{100 * share:.1f} %", _bar(share)))
-    yield f"<h2>Time by layer of {html.escape(run.name)}</h2>{_table(rows)}"
+    yield f"<h2>Time by layer of {html.escape(run.name)}</h2>{as_html(rows, left=(0, 4))}"
     last = found[-1]
     columns = ("weights", "gradient", "update", "ratio")
     norms = [("parameter", *columns)]
     for key, values in last["parameters"].items():
         norms.append((key, *(fmt(values[each]) if each in values else "" for each in columns)))
-    yield f"<h2>Norms at iteration {last['iteration']}</h2>{_table(norms)}"
+    yield f"<h2>Norms at iteration {last['iteration']}</h2>{as_html(norms)}"
     if last["dead"]:
         dead = [("ReLU", "dead channels")]
         dead += [(name, f"{100 * share:.0f} %") for name, share in last["dead"].items()]
-        yield _table(dead)
+        yield as_html(dead)
 
 
 def _differences(one: RunMetrics, other: RunMetrics) -> Iterator[str]:
@@ -194,8 +180,8 @@ def _differences(one: RunMetrics, other: RunMetrics) -> Iterator[str]:
     rows = [("setting", one.name, other.name)]
     for name in dict.fromkeys((*first, *second)):
         if first.get(name) != second.get(name):
-            rows.append((name, first.get(name, ""), second.get(name, "")))
-    yield _table(rows) if len(rows) > 1 else "<p>The solvers have the same settings.</p>"
+            rows.append((name, *(str(of.get(name, "")) for of in (first, second))))
+    yield as_html(rows) if len(rows) > 1 else "<p>The solvers have the same settings.</p>"
     old, new = (run.starts[-1]["definition"].splitlines() for run in (one, other))
     lines = [*difflib.unified_diff(old, new, lineterm="", n=4)][2:]
     if not lines:
