@@ -20,9 +20,15 @@ def add_flags(parser: FlagParser) -> None:
     parser.add_argument("action", nargs="?", default="list", help=", ".join(_ACTIONS))
     parser.add_argument("name", nargs="?", default="", help="the model to copy or fetch")
     add_flag(
-        parser, "to", default=".", metavar="FOLDER", help="the folder that has or gets models/"
+        parser,
+        "to",
+        default=".",
+        metavar="FOLDER",
+        help="copy, fetch: the folder whose models/ gets it",
     )
-    add_flag(parser, "url", help="fetch the weights from here instead of the published address")
+    add_flag(
+        parser, "url", help="fetch: get the weights from here instead of the published address"
+    )
     add_json_flag(parser)
 
 
@@ -39,6 +45,13 @@ def run(options: argparse.Namespace) -> int:
     if (options.action == "list") == bool(options.name):
         wanted = "takes no name" if options.name else "needs the name of a model"
         raise UsageError(f"models {options.action} {wanted}")
+    for flag, used, actions in (
+        ("to", options.to != ".", ("copy", "fetch")),
+        ("url", options.url, ("fetch",)),
+        ("json", options.json, ("list",)),
+    ):
+        if used and options.action not in actions:
+            raise UsageError(f"flag --{flag} is for models {' and '.join(actions)}")
     target = Path(options.to)
     if options.action == "copy":
         for folder in models.copy(options.name, target):

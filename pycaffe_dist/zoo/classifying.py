@@ -13,7 +13,7 @@ from pycaffe_dist import log
 from pycaffe_dist.api.net import Net
 from pycaffe_dist.data.image_list import read_paths
 from pycaffe_dist.errors import UsageError
-from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.zoo.models import Model
 from pycaffe_dist.zoo.preparation import prepare
 
@@ -69,17 +69,14 @@ class Classifier:
         scale: float | None = None,
         ten: bool | None = None,
     ):
-        if model.deploy_net is None:
-            raise UsageError(f"model '{model.folder}' has no deploy.prototxt to classify with")
-        param = text.read_net(model.deploy_net)
-        self._preparation = prepare(model, param, mean, scale)
+        self._preparation = prepare(model, mean, scale)
         crops = self._preparation.size != self._preparation.crop
         self._ten = crops if ten is None else ten
         with log.silent():
-            self._net = Net(str(model.deploy_net), caffe_pb2.TEST, weights=weights)
+            self._net = Net(str(model.required_deploy_net()), caffe_pb2.TEST, weights=weights)
         self._names = read_paths(str(labels)) if labels is not None else []
         self._input, self._output = self._net.inputs[0], self._net.outputs[0]
-        classes = int(np.prod(self._net.blobs[self._output].data.shape[1:]))
+        classes = self._classes(self._net.blobs[self._output].data)
         if self._names and len(self._names) != classes:
             raise UsageError(f"{labels} has {len(self._names)} names, the net {classes} classes")
 

@@ -95,13 +95,11 @@ def classify_windows(
     ``pad`` pixels of the net's input show a window's surroundings; see `prepare` for ``mean`` and
     ``scale``.  Raises UsageError and DataError.
     """
-    if model.deploy_net is None:
-        raise UsageError(f"model '{model.folder}' has no deploy.prototxt to classify with")
-    inputs = prepare(model, text.read_net(model.deploy_net), mean, scale)
+    inputs = prepare(model, mean, scale)
     names = read_paths(str(model.labels)) if model.labels is not None else []
     with log.silent():
         detector = Detector(
-            model.deploy_net,
+            model.required_deploy_net(),
             weights,
             mean=inputs.mean.mean(axis=(1, 2)),
             input_scale=inputs.scale,
@@ -134,17 +132,16 @@ class BoxFinder:
         mean: str = "",
         scale: float | None = None,
     ):
-        if model.deploy_net is None:
-            raise UsageError(f"model '{model.folder}' has no deploy.prototxt to detect with")
-        param = text.read_net(model.deploy_net)
-        outputs = [layer for layer in param.layer if layer.type == "DetectionOutput"]
+        deploy_net = model.required_deploy_net()
+        layers = text.read_net(deploy_net).layer
+        outputs = [layer for layer in layers if layer.type == "DetectionOutput"]
         if not outputs:
             raise UsageError(
-                f"{model.deploy_net} has no DetectionOutput: a net that classifies windows needs "
+                f"{deploy_net} has no DetectionOutput: a net that classifies windows needs "
                 "--windows=FILE"
             )
         self._output = outputs[0].top[0]
-        whole = prepare(model, param, mean, scale)
+        whole = prepare(model, mean, scale)
         # Boxes count from the corners of a whole image: it is resized, not cropped.
         mean_of_channels = whole.mean.mean(axis=(1, 2), keepdims=True)
         self._preparation = replace(whole, size=whole.crop, mean=mean_of_channels)
@@ -152,7 +149,7 @@ class BoxFinder:
         labels = read_label_map(label_map) if label_map else {}
         self._names = {label: name for name, label in labels.items()}
         with log.silent():
-            self._net = Net(str(model.deploy_net), caffe_pb2.TEST, weights=weights)
+            self._net = Net(str(deploy_net), caffe_pb2.TEST, weights=weights)
         self._input = self._net.inputs[0]
 
     def find(self, paths: Sequence[str], least: float) -> Iterator[list[Box]]:

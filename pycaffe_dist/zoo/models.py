@@ -33,7 +33,7 @@ class Model:
 
     @cached_property
     def facts(self) -> dict[str, str]:
-        """The fields at the top of readme.md, as in the readmes of BVLC's models."""
+        """The fields at the top of readme.md, as BVLC's models have them; raises UsageError."""
         file = self.folder / "readme.md"
         lines = (
             read_lines(file, lambda text: UsageError(f"{file}: {text}")) if file.exists() else []
@@ -42,7 +42,10 @@ class Model:
             return {}
         end = next((n for n, line in enumerate(lines[1:], 1) if line.strip() == _FENCE), 0)
         pairs = (line.partition(":") for line in lines[1:end])
-        return {key.strip(): value.strip() for key, _, value in pairs if value.strip()}
+        facts = {key.strip(): value.strip() for key, _, value in pairs if value.strip()}
+        if not facts.get("size", "0").isdecimal():
+            raise UsageError(f"{file}: size is the weights' bytes, not '{facts['size']}'")
+        return facts
 
     @property
     def train_net(self) -> Path | None:
@@ -53,6 +56,15 @@ class Model:
     def deploy_net(self) -> Path | None:
         """The net without data, labels and loss, if there is one."""
         return self._first("deploy", self.name)
+
+    def required_deploy_net(self) -> Path:
+        """Return the net without data, labels and loss; raises UsageError if there is none."""
+        if self.deploy_net is None:
+            raise UsageError(
+                f"model '{self.folder}' has no deploy.prototxt: expected a net without data and "
+                "losses"
+            )
+        return self.deploy_net
 
     @property
     def labels(self) -> Path | None:

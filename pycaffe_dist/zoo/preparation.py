@@ -47,24 +47,23 @@ class Preparation:
         return np.concatenate([crops, crops[..., ::-1]]) if ten else crops
 
 
-def prepare(
-    model: Model, net: caffe_pb2.NetParameter, mean: str = "", scale: float | None = None
-) -> Preparation:
+def prepare(model: Model, mean: str = "", scale: float | None = None) -> Preparation:
     """Return how to prepare images for a model's deploy net; raises UsageError and DataError.
 
     Mean and scale are those of the TEST data layer of its net for training, or its readme's
     mean_value, unless they are given: ``mean`` as values per channel, separated by commas, or as a
     .binaryproto.
     """
-    _, channels, height, width = input_shape(net, str(model.deploy_net))
+    deploy_net = model.required_deploy_net()
+    _, channels, height, width = input_shape(text.read_net(deploy_net), str(deploy_net))
     crop = height, width
-    layer = _test_layer(model)
-    if layer is None:
-        mean = mean or model.facts.get("mean_value", "")
+    layer, place = _test_layer(model), "flag --mean"
+    if layer is None and not mean:
+        mean, place = model.facts.get("mean_value", ""), f"{model.folder}/readme.md: mean_value"
     if layer is None and not mean:
         logger.warning("%s has no net with a data layer for tests: no mean and scale", model.folder)
     param = layer.transform_param if layer is not None else caffe_pb2.TransformationParameter()
-    values = _given_mean(mean) if mean else _own_mean(param, channels)
+    values = _given_mean(mean, place) if mean else _own_mean(model, param, channels)
     if values.shape[0] not in (1, channels):
         raise UsageError(f"the mean has {values.shape[0]} channel(s), the net's input {channels}")
     size = values.shape[1:] if values.shape[1] > 1 else _size(layer, crop)
@@ -77,9 +76,10 @@ def prepare(
 def input_shape(net: caffe_pb2.NetParameter, place: str) -> list[int]:
     """Return the shape (N, C, H, W) of a deploy net's input; raises UsageError."""
     inputs = [layer for layer in net.layer if layer.type == "Input"]
-    if not inputs or len(inputs[0].input_param.shape[0].dim) != 4:
+    shapes = [list(shape.dim) for layer in inputs[:1] for shape in layer.input_param.shape[:1]]
+    if not shapes or len(shapes[0]) != 4:
         raise UsageError(f"{place} has no input for images: expected an Input layer with 4 dims")
-    return list(inputs[0].input_param.shape[0].dim)
+    return shapes[0]
 
 
 def usual_size(net: caffe_pb2.NetParameter, shape: Sequence[int]) -> tuple[int, int]:
@@ -114,18 +114,18 @@ def _size(layer: caffe_pb2.LayerParameter | None, crop: tuple[int, int]) -> tupl
     return own if all(own) else (_before_crop(crop[0]), _before_crop(crop[1]))
 
 
-def _own_mean(param: caffe_pb2.TransformationParameter, channels: int) -> np.ndarray:
+def _own_mean(model: Model, param: caffe_pb2.TransformationParameter, channels: int) -> np.ndarray:
     """Return the mean of a data layer, (C, 1, 1) or (C, H, W)."""
     copied = caffe_pb2.TransformationParameter()
     copied.CopyFrom(param)
     if param.mean_file and not os.path.exists(param.mean_file):
         copied.ClearField("mean_file")
-        copied.mean_value.extend(mean_instead(param.mean_file, "the data layer for tests"))
+        copied.mean_value.extend(mean_instead(param.mean_file, f"{model.train_net}"))
     mean, _ = Transformer(copied, caffe_pb2.TEST).affine(channels)
     return mean if mean.ndim == 3 else mean[:, None, None]
 
 
-def _given_mean(given: str) -> np.ndarray:
+def _given_mean(given: str, place: str) -> np.ndarray:
     if os.path.exists(given):
         mean = blob_to_array(read_blob(given))
         return mean.reshape(mean.shape[-3:])
@@ -133,5 +133,5 @@ def _given_mean(given: str) -> np.ndarray:
         return np.array([float(value) for value in given.split(",")], np.float32)[:, None, None]
     except ValueError:
         raise UsageError(
-            f"flag --mean needs a file, or values separated by commas, not '{given}'"
+            f"{place} needs a file, or values separated by commas, not '{given}'"
         ) from None

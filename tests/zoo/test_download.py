@@ -171,6 +171,19 @@ def test_fetch_gets_weights_and_labels(server, tmp_path, monkeypatch, capsys):
     assert re.search(r"(?m)^vgg16 +- +553 MB +VGG-16$", shown)
 
 
+@pytest.mark.parametrize("args", [["--to=elsewhere"], ["--url=x"], ["copy", "lenet", "--json"]])
+def test_flags_of_another_action_are_refused(args, capsys):
+    assert cli.main(["models", *args]) == WRONG_INPUT
+    assert "is for models " in capsys.readouterr().err
+
+
+def test_a_wrong_size_in_a_readme_is_named(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_readme(server, size="553 MB")
+    assert cli.main(["models", "fetch", "small"]) == WRONG_INPUT
+    assert "small/readme.md: size is the weights' bytes, not '553 MB'" in capsys.readouterr().err
+
+
 def test_weights_without_labels_are_still_of_use(server, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_readme(server, labels_url=f"{server.url}/none.tar.gz", labels="words.txt")

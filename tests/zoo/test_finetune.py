@@ -109,7 +109,7 @@ def test_inputs_equal_those_of_the_tests_of_training(here, capsys):
     test_net.forward()
     expected = test_net.blobs["data"].data
     test_net.close()
-    prepared = prepare(Model(folder), text.read_net(folder / "deploy.prototxt"))
+    prepared = prepare(Model(folder))
     paths = read_list(str(folder / "val.txt")).paths[: len(expected)]
     found = np.concatenate([prepared.crops(f"photos/{path}", ten=False) for path in paths])
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
