@@ -215,7 +215,7 @@ class TrainOptions:
     layer_metrics: bool = flag(
         False,
         "records of metrics have norms of weights, gradients and updates, times of layers and "
-        "shares of dead units of ReLUs, too",
+        "shares of dead channels of ReLUs, too",
     )
     check_interval: int = flag(
         1000,

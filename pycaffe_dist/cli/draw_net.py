@@ -1,4 +1,4 @@
-"""Draw a net's layers as a graph, from top to bottom, or as a page to look around in."""
+"""Draw a net's layers as a graph, or as a page with zoom, search and definitions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def add_flags(parser: FlagParser) -> None:
         "rankdir",
         default="",
         choices=("LR", "RL", "TB", "BT", ""),
-        help="the graph's direction: from top to bottom (the default), from left to right, …",
+        help="the graph's direction: top to bottom (TB, the default), left to right (LR, the "
+        "default with --blobs), …",
     )
     add_flag(
         parser,
@@ -55,7 +56,7 @@ def add_flags(parser: FlagParser) -> None:
     add_flag(
         parser, "blobs", bool, help="draw blobs and layers in place, too, as pycaffe's draw_net.py"
     )
-    add_flag(parser, "display_lrm", bool, help="with --blobs: show learning-rate multipliers")
+    add_flag(parser, "display_lrm", bool, help="as --blobs, with learning-rate multipliers")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ from pycaffe_dist.data.options import ReadingOptions
 from pycaffe_dist.errors import UsageError
 
 if TYPE_CHECKING:
-    from pycaffe_dist.zoo.finetuning import Plan
+    from pycaffe_dist.zoo.finetuning import FineTuning
 
 _MODEL = "bvlc_reference_caffenet"
 _KEPT_SNAPSHOTS = 2
@@ -55,28 +55,28 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.launch import environment
     from pycaffe_dist.zoo.finetuning import prepare
 
-    plan, weights = _plan(options)
+    task, weights = _task(options)
     if options.write_only:
         if environment.rank() == 0:
-            prepare(plan)
-            print(f"pcaffe train --solver={plan.solver}" + f" --weights={weights}" * bool(weights))
+            prepare(task)
+            print(f"pcaffe train --solver={task.solver}" + f" --weights={weights}" * bool(weights))
         return 0
     from pycaffe_dist.cli.train import start
 
     wanted = settings_of(
         options,
         TrainOptions,
-        solver=str(plan.solver),
+        solver=str(task.solver),
         weights=split_list(weights),
         gpu=options.gpu,
     )
     wanted = replace(wanted, global_batch=True, keep=wanted.keep or _KEPT_SNAPSHOTS)
-    return start(options, wanted, (Action.STOP, Action.SNAPSHOT), lambda: prepare(plan))
+    return start(options, wanted, (Action.STOP, Action.SNAPSHOT), lambda: prepare(task))
 
 
-def _plan(options: argparse.Namespace) -> tuple[Plan, str]:
+def _task(options: argparse.Namespace) -> tuple[FineTuning, str]:
     """Return what the flags ask for, and the files of weights; raises UsageError."""
-    from pycaffe_dist.zoo.finetuning import Plan
+    from pycaffe_dist.zoo.finetuning import FineTuning
     from pycaffe_dist.zoo.models import find
 
     if not options.data:
@@ -97,7 +97,7 @@ def _plan(options: argparse.Namespace) -> tuple[Plan, str]:
         if not Path(path).exists():
             raise UsageError(f"flag --weights: there is no file '{path}'")
     folder = Path(options.to or f"finetune_{Path(options.data).resolve().name}")
-    plan = Plan(
+    task = FineTuning(
         model=model,
         data=options.data,
         folder=folder,
@@ -107,4 +107,4 @@ def _plan(options: argparse.Namespace) -> tuple[Plan, str]:
         batch=options.batch_size,
         seed=options.seed or 0,
     )
-    return plan, weights
+    return task, weights

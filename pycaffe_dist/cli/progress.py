@@ -95,7 +95,7 @@ class _Meter:
     def read(self, now: float) -> str:
         """Return the run's state in words."""
         solver, before = self._solver, self._last
-        self._last = iteration, _, data, messages = self._sample(now)
+        self._last = iteration, _, data, gradients = self._sample(now)
         passed = max(now - before[1], 1e-9)
         rate = (iteration - before[0]) / passed
         older = 0.5 ** (passed / _HALVING) if self._rate else 0.0
@@ -108,7 +108,7 @@ class _Meter:
         if done:
             mean = (now - self._first[1]) / done
             parts.append(f"{_clock(mean * (solver.param.max_iter - iteration))} left")
-        for what, seconds in (("data", data - before[2]), ("gradients", messages - before[3])):
+        for what, seconds in (("data", data - before[2]), ("gradients", gradients - before[3])):
             if seconds / passed >= _NOTABLE:
                 parts.append(f"waiting for {what} {100 * seconds / passed:.0f} %")
         return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Values of layers and parameters in a run's records: norms, times, dead units of ReLUs."""
+"""Values of layers and parameters in a run's records: norms, times, dead channels of ReLUs."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class LayerMetrics:
             self._found[parameter.key] = norms
 
     def after_update(self, solver: Solver) -> Metrics:
-        """Return the norms by parameter, and the shares of dead units by ReLU."""
+        """Return the norms by parameter, and the shares of dead channels by ReLU."""
         for parameter in solver.net.parameters:
             if parameter.key in self._before:
                 self._add_update(parameter)
         self._before = {}
-        return {"parameters": self._found, "dead": dead_units(solver.net)}
+        return {"parameters": self._found, "dead": dead_channels(solver.net)}
 
     def _add_update(self, parameter: Parameter) -> None:
         norms, step = self._found[parameter.key], self._before.pop(parameter.key)
@@ -67,7 +67,7 @@ class LayerMetrics:
         return {"layers": found}
 
 
-def dead_units(net: Net) -> dict[str, float]:
+def dead_channels(net: Net) -> dict[str, float]:
     """Return each ReLU's share of channels that are positive nowhere in this rank's batch."""
     found = {}
     for node in net.nodes:

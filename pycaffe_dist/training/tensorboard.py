@@ -132,7 +132,7 @@ def numbers(record: Metrics) -> dict[str, float]:
         for what, spent in times.items():
             found[f"{what} of layers/{name}"] = spent
     for name, share in record.get("dead", {}).items():
-        found[f"dead units/{name}"] = share
+        found[f"dead channels/{name}"] = share
     return {tag: value for tag, value in found.items() if value is not None and np.isfinite(value)}
 
 

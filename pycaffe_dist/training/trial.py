@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycaffe_dist.solvers.snapshots import check_prefix
+from pycaffe_dist.table import aligned
 
 if TYPE_CHECKING:
     from pycaffe_dist.schema.caffe_pb2 import SolverParameter
@@ -34,7 +35,7 @@ def elsewhere(param: SolverParameter, rank: int) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Remaining:
     """The iterations that a run has still to make, and its tests and snapshots."""
 
     iterations: int
@@ -42,7 +43,7 @@ class Plan:
     snapshots: int
 
     @classmethod
-    def of(cls, param: SolverParameter, iteration: int) -> Plan:
+    def of(cls, param: SolverParameter, iteration: int) -> Remaining:
         """Return what a solver does from an iteration on."""
         last, interval = max(param.max_iter, iteration), param.test_interval
         tests = last // interval - (iteration - 1) // interval if interval else 0
@@ -74,13 +75,13 @@ def run(solver: Solver, snapshot: str, prefix: str) -> None:
     """
     if snapshot:
         solver.restore(snapshot)
-    plan = Plan.of(solver.param, solver.iteration)
+    rest = Remaining.of(solver.param, solver.iteration)
     costs = _measure(solver)
     if solver.cluster.rank == 0:
         free = shutil.disk_usage(Path(prefix).parent).free
         print("The solver, its nets and its data are in order. The whole run will take about:")
-        for name, value in _lines(plan, costs, solver.param.max_time, solver.cluster.size, free):
-            print(f"{name:<12}  {value}")
+        rows = _rows(rest, costs, solver.param.max_time, solver.cluster.size, free)
+        print(aligned(list(rows), left=(0, 1)))
 
 
 def _measure(solver: Solver) -> Costs:
@@ -107,11 +108,11 @@ def _measure(solver: Solver) -> Costs:
     )
 
 
-def _lines(
-    plan: Plan, costs: Costs, max_time: float, ranks: int, free: int
+def _rows(
+    rest: Remaining, costs: Costs, max_time: float, ranks: int, free: int
 ) -> Iterator[tuple[str, str]]:
     """Yield names and values of what the whole run will take; ``free`` is space on the disk."""
-    counts = asdict(plan)
+    counts = asdict(rest)
     total = sum(counts[what] * seconds for what, seconds in costs.seconds.items())
     yield "time", f"{_duration(total)}, if data are read as fast"
     for what, seconds in costs.seconds.items():
@@ -125,8 +126,8 @@ def _lines(
     yield "memory", _bytes(costs.memory) + (f" on each of {ranks} ranks" if ranks > 1 else "")
     if costs.gpu is not None:
         yield "GPU memory", _bytes(costs.gpu)
-    if plan.snapshots:
-        of_all = f"{_bytes(plan.snapshots * costs.snapshot)}, {_bytes(costs.snapshot)} a snapshot"
+    if rest.snapshots:
+        of_all = f"{_bytes(rest.snapshots * costs.snapshot)}, {_bytes(costs.snapshot)} a snapshot"
         yield "disk", f"{of_all}; {_bytes(free)} are free"
 
 

@@ -23,7 +23,7 @@ _DISPLAYS_PER_EPOCH = 5
 
 
 @dataclass(frozen=True)
-class Plan:
+class FineTuning:
     """What to fine-tune, how, and the new folder.
 
     ``part`` of every class is for tests; ``batch`` 0 is the model's.
@@ -44,34 +44,34 @@ class Plan:
         return self.folder / "solver.prototxt"
 
 
-def prepare(plan: Plan) -> None:
+def prepare(task: FineTuning) -> None:
     """Write the new folder; raises UsageError and DataError before anything is written."""
-    if os.path.lexists(plan.folder):
-        raise UsageError(f"'{plan.folder}' exists already; remove it, or name another with --to")
-    images = read_folder(plan.data, plan.part, plan.seed)
-    _check(images, plan.data)
-    train_net, deploy_net = plan.model.train_net, plan.model.deploy_net
+    if os.path.lexists(task.folder):
+        raise UsageError(f"'{task.folder}' exists already; remove it, or name another with --to")
+    images = read_folder(task.data, task.part, task.seed)
+    _check(images, task.data)
+    train_net, deploy_net = task.model.train_net, task.model.deploy_net
     if train_net is None or deploy_net is None:
         missing = "train_val.prototxt" if train_net is None else "deploy.prototxt"
-        raise UsageError(f"model '{plan.model.folder}' cannot be fine-tuned: it has no {missing}")
+        raise UsageError(f"model '{task.model.folder}' cannot be fine-tuned: it has no {missing}")
     train, deploy = text.read_net(train_net), text.read_net(deploy_net)
     names = classifiers(train, str(train_net))
-    suffix = "_" + re.sub(r"\W", "_", Path(plan.data).resolve().name)
+    suffix = "_" + re.sub(r"\W", "_", Path(task.data).resolve().name)
     _, channels, *shape = input_shape(deploy, str(deploy_net))
     lists = Lists(
-        os.path.join(os.path.abspath(plan.data), ""),
-        str(plan.folder / "train.txt"),
-        str(plan.folder / "val.txt"),
+        os.path.join(os.path.abspath(task.data), ""),
+        str(task.folder / "train.txt"),
+        str(task.folder / "val.txt"),
     )
     sources = read_folders(train, lists, channels, usual_size(train, shape), str(train_net))
-    epoch, tests = _batches(plan, sources, images)
+    epoch, tests = _batches(task, sources, images)
     for net in (train, deploy):
         renew(net, names, suffix, len(images.classes))
-    solver = _solver(plan, epoch, tests)
-    _write(plan, {"train_val": train, "deploy": deploy, "solver": solver}, images)
+    solver = _solver(task, epoch, tests)
+    _write(task, {"train_val": train, "deploy": deploy, "solver": solver}, images)
     logger.info(
         "%d classes, %d images for training, %d for tests: see %s",
-        *(len(images.classes), len(images.train), len(images.val), plan.folder),
+        *(len(images.classes), len(images.train), len(images.val), task.folder),
     )
 
 
@@ -83,27 +83,27 @@ def _check(images: ImageFolder, folder: str) -> None:
 
 
 def _batches(
-    plan: Plan, sources: dict[int, caffe_pb2.LayerParameter], images: ImageFolder
+    task: FineTuning, sources: dict[int, caffe_pb2.LayerParameter], images: ImageFolder
 ) -> tuple[int, int]:
     """Set the batch sizes; return the iterations of an epoch and of a test.
 
     A test's batches have equal parts of its images, so that it sees hardly any of them twice.
     """
     train, test = (sources[phase].image_data_param for phase in (caffe_pb2.TRAIN, caffe_pb2.TEST))
-    train.batch_size = min(plan.batch or train.batch_size, len(images.train))
+    train.batch_size = min(task.batch or train.batch_size, len(images.train))
     tests = -(-len(images.val) // test.batch_size)
     test.batch_size = -(-len(images.val) // tests)
     return -(-len(images.train) // train.batch_size), tests
 
 
-def _solver(plan: Plan, epoch: int, tests: int) -> caffe_pb2.SolverParameter:
+def _solver(task: FineTuning, epoch: int, tests: int) -> caffe_pb2.SolverParameter:
     """Return the solver: SGD with one step of the rate, and a test and a snapshot every epoch."""
-    last = epoch * plan.epochs
+    last = epoch * task.epochs
     return caffe_pb2.SolverParameter(
-        net=str(plan.folder / "train_val.prototxt"),
+        net=str(task.folder / "train_val.prototxt"),
         test_iter=[tests],
         test_interval=epoch,
-        base_lr=plan.rate,
+        base_lr=task.rate,
         lr_policy="step",
         gamma=0.1,
         stepsize=max(1, round(last * _FIRST_STEP)),
@@ -112,21 +112,21 @@ def _solver(plan: Plan, epoch: int, tests: int) -> caffe_pb2.SolverParameter:
         max_iter=last,
         display=max(1, epoch // _DISPLAYS_PER_EPOCH),
         snapshot=epoch,
-        snapshot_prefix=str(plan.folder / plan.folder.name),
-        random_seed=plan.seed,
+        snapshot_prefix=str(task.folder / task.folder.name),
+        random_seed=task.seed,
     )
 
 
-def _write(plan: Plan, files: dict[str, caffe_pb2.NetParameter], images: ImageFolder) -> None:
+def _write(task: FineTuning, files: dict[str, caffe_pb2.NetParameter], images: ImageFolder) -> None:
     try:
-        plan.folder.mkdir(parents=True)
+        task.folder.mkdir(parents=True)
     except OSError as error:
-        raise UsageError(f"cannot create '{plan.folder}': {error.strerror}") from None
+        raise UsageError(f"cannot create '{task.folder}': {error.strerror}") from None
     for name, message in files.items():
-        write(plan.folder / f"{name}.prototxt", [text.to_text(message).encode()])
-    write_classes(str(plan.folder / "labels.txt"), images.classes)
+        write(task.folder / f"{name}.prototxt", [text.to_text(message).encode()])
+    write_classes(str(task.folder / "labels.txt"), images.classes)
     for name, some in (("train", images.train), ("val", images.val)):
-        write(plan.folder / f"{name}.txt", [_lines(some)])
+        write(task.folder / f"{name}.txt", [_lines(some)])
 
 
 def _lines(images: ImageList) -> bytes:

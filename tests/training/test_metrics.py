@@ -123,19 +123,19 @@ def test_norms_are_those_of_weights_gradients_and_updates(tmp_path):
     solver.close()
 
 
-def test_dead_units_are_positive_for_no_sample_and_nowhere(tmp_path):
+def test_dead_channels_are_positive_for_no_sample_and_nowhere(tmp_path):
     net = """layer { name: 'x' type: 'DummyData' top: 'x'
       dummy_data_param { shape { dim: 2 dim: 4 dim: 3 dim: 3 } } }
       layer { name: 'relu' type: 'ReLU' bottom: 'x' top: 'x' }"""
     from pycaffe_dist.net import Net
-    from pycaffe_dist.solvers.layer_metrics import dead_units
+    from pycaffe_dist.solvers.layer_metrics import dead_channels
 
     built = Net(text.parse(net, caffe_pb2.NetParameter()))
     values = np.full((2, 4, 3, 3), -1.0)
     values[1, 2, 0, 1] = 1
     built.blobs["x"].data[...] = values
     built.forward(start=1)
-    assert dead_units(built) == {"relu": 0.75}
+    assert dead_channels(built) == {"relu": 0.75}
 
 
 def test_callbacks_get_the_records_of_the_file(tmp_path):

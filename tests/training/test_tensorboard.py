@@ -87,7 +87,7 @@ def test_numbers_are_those_of_the_records(finished):
         expected = [pytest.approx(r["parameters"]["ip[0]"][name]) for r in shown]
         assert [v.simple_value for _, v in found[f"{tag}/ip/0"]] == expected
     assert len(found["shares of time/forward"]) == len(shown)
-    assert {"test0/accuracy", "run/learning_rate", "dead units/relu"} <= set(found)
+    assert {"test0/accuracy", "run/learning_rate", "dead channels/relu"} <= set(found)
 
 
 def test_looks_hold_histograms_and_pictures(finished):

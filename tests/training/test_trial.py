@@ -13,7 +13,7 @@ from pycaffe_dist.errors import SnapshotError, UsageError
 from pycaffe_dist.schema import text
 from pycaffe_dist.snapshot.caffemodel import load_weights
 from pycaffe_dist.training.trainer import train
-from pycaffe_dist.training.trial import Plan
+from pycaffe_dist.training.trial import Remaining
 
 OUTPUT = """
 layer { name: 'out/1' type: 'HDF5Output' bottom: 'x' bottom: 'y'
@@ -81,7 +81,7 @@ def test_a_check_finds_what_would_fail_after_days(tmp_path):
 def test_the_plan_is_what_a_run_does(tmp_path, fields, begin):
     solver = tiny_solver(tmp_path, f"{fields} max_iter: 24")
     solver.state.iteration = begin
-    plan = Plan.of(solver.param, begin)
+    plan = Remaining.of(solver.param, begin)
     counts = {"test_all": 0, "snapshot": 0}
 
     def counting(name):
@@ -97,7 +97,7 @@ def test_the_plan_is_what_a_run_does(tmp_path, fields, begin):
         setattr(solver, name, counting(name))
     solver.solve()
     solver.close()
-    assert plan == Plan(24 - begin, counts["test_all"], counts["snapshot"])
+    assert plan == Remaining(24 - begin, counts["test_all"], counts["snapshot"])
 
 
 def test_the_flag_keeps_the_best_weights(tmp_path):
