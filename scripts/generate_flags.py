@@ -33,7 +33,7 @@ def _table(flags: Iterable[Flag]) -> Iterator[str]:
     yield "| flag | value | default | |"
     yield "| --- | --- | --- | --- |"
     for flag in flags:
-        value = "\\|".join(filter(None, flag.choices)) or flag.metavar or flag.kind.__name__
+        value = "\\|".join(filter(None, flag.choices)) or _cell(flag.metavar or flag.kind.__name__)
         default = flag.default
         if flag.kind is bool:
             value, default = "", "on" if flag.default else "off"

@@ -35,8 +35,8 @@ and its gradient.
 """
 _POLICIES = """## Learning rates
 
-`lr_policy` has no default. The rate is never below `min_lr`, and rises to the policy's in the first
-`warmup_iter` iterations. Iterations count from 0.
+`lr_policy` has no default. In the first `warmup_iter` iterations the rate rises to the policy's;
+after them it is never below `min_lr`. Iterations count from 0.
 
 | `lr_policy` | rate |
 | --- | --- |"""

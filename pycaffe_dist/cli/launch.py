@@ -65,7 +65,9 @@ def add_flags(parser: FlagParser) -> None:
         metavar="FLAGS",
         help="more flags for mpirun, in quotes; none that redirects the ranks' output",
     )
-    parser.add_argument("command", nargs="*", metavar="COMMAND …")
+    parser.add_argument(
+        "command", nargs="*", metavar="COMMAND …", help="the command, with its flags"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
