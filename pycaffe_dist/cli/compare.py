@@ -23,7 +23,12 @@ def add_flags(parser: FlagParser) -> None:
         "PROTOTXT+CAFFEMODEL, an .onnx, or a .py that export wrote",
     )
     parser.add_argument("second", help="a second file of the same kind, or a second net")
-    add_flag(parser, "blobs", bool, help="show every blob instead of each layer's largest")
+    add_flag(
+        parser,
+        "blobs",
+        bool,
+        help="weights and states: show every blob instead of each layer's largest",
+    )
     add_flag(
         parser,
         "tolerance",
@@ -44,15 +49,21 @@ def add_flags(parser: FlagParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the differences; status 1 when there are any; raises PcaffeError."""
+    from pycaffe_dist.errors import UsageError
     from pycaffe_dist.exporting import comparing
+    from pycaffe_dist.exporting.options import TOLERANCE
     from pycaffe_dist.reports.compare import compare
     from pycaffe_dist.reports.results import show
 
     if comparing.is_model(options.first) or comparing.is_model(options.second):
-        tolerance = options.tolerance or comparing.TOLERANCE
+        if options.blobs:
+            raise UsageError("flag --blobs is for weights and states: of nets, all blobs are shown")
+        tolerance = options.tolerance or TOLERANCE
         nets = comparing.compare(options.first, options.second, options.inputs, tolerance)
         show(nets, options.json)
         return 1 if nets.first else 0
+    if options.inputs != comparing.RANDOM:
+        raise UsageError("flag --inputs is for nets, not for weights and states")
     found = compare(options.first, options.second, options.tolerance, options.blobs)
     show(found, options.json)
     return 0 if found.same == found.compared else 1

@@ -70,6 +70,9 @@ def run(options: argparse.Namespace) -> int:
     net, places = text.read_net_with_places(options.input_net_proto_file)
     print(f"Drawing net to {path}")
     if options.blobs or options.display_lrm:
+        for name in ("unfold", "shape"):
+            if getattr(options, name):
+                raise UsageError(f"flag --{name} is not for drawings with --blobs")
         phase = None
         if options.phase not in ("", "ALL"):
             phase = caffe_pb2.Phase.Value(options.phase)

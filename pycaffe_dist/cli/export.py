@@ -12,8 +12,10 @@ SAME = "MODEL"
 
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
-    parser.add_argument("model", help="the net's prototxt")
-    parser.add_argument("trained", help="its weights: a .caffemodel, binary or HDF5")
+    parser.add_argument("model", metavar="net", help="the net's prototxt")
+    parser.add_argument(
+        "trained", metavar="weights", help="its weights: a .caffemodel, binary or HDF5"
+    )
     parser.add_argument("out", help="the file to write: .onnx, .py or .npz")
     add_flag(parser, "to", choices=("onnx", "torch", "numpy"), default="onnx", help="the format")
     add_flag(

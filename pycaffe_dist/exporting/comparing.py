@@ -21,7 +21,6 @@ from pycaffe_dist.reports.compare import Difference, differences_table
 from pycaffe_dist.reports.sources import without_sources
 from pycaffe_dist.schema import caffe_pb2, text
 
-TOLERANCE = 1e-4
 RANDOM = "random"
 _JOIN = "+"
 Arrays = dict[str, np.ndarray]

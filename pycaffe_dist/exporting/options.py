@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from pycaffe_dist.reports.compare import Difference
 from pycaffe_dist.schema import caffe_pb2
 
+#: float32 results differ by rounding; float16 has 11 bits.
+TOLERANCE, HALF_TOLERANCE = 1e-4, 2e-2
+
 
 @dataclass(frozen=True)
 class Options:

@@ -97,6 +97,8 @@ def test_all_phases_need_blobs(tmp_path, capsys):
     assert "--phase=ALL needs --blobs" in capsys.readouterr().err
     assert draw_net.main([str(net), str(tmp_path / "net.raw"), "--blobs"]) == 0
     assert "octagon" in (tmp_path / "net.raw").read_text()
+    assert draw_net.main([str(net), "net.raw", "--blobs", "--unfold"]) == WRONG_INPUT
+    assert "--unfold is not for drawings with --blobs" in capsys.readouterr().err
 
 
 def test_a_page_has_the_layers_and_their_definitions(tmp_path):

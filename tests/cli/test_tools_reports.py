@@ -200,6 +200,12 @@ def test_compare_states(capsys):
     assert "cannot compare" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("args", [("a.onnx", "--blobs"), ("a.caffemodel", "--inputs=x.npz")])
+def test_compare_refuses_flags_of_the_other_kind(args, capsys):
+    assert _run(compare, *args, args[0]) == WRONG_INPUT
+    assert f"flag {args[1].partition('=')[0]} is for " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["lenet_v0", "lenet_v1", "batchnorm_v2old"])
 def test_upgraded_nets_are_caffes(tmp_path, name):
     old = GOLDEN / "legacy" / f"{name}.prototxt"

@@ -15,15 +15,12 @@ from pycaffe_dist.exporting.onnx.models import (
     reshaped,
     varying_axes,
 )
-from pycaffe_dist.exporting.options import Options, Report
+from pycaffe_dist.exporting.options import HALF_TOLERANCE, TOLERANCE, Options, Report
 from pycaffe_dist.exporting.preprocessing import preprocessing_of
 from pycaffe_dist.exporting.statistics import fold
 from pycaffe_dist.exporting.steps import steps_of
 from pycaffe_dist.net.net import Net
 from pycaffe_dist.reports.compare import Difference
-
-#: float32 results differ by rounding; float16 has 11 bits.
-TOLERANCE, HALF_TOLERANCE = 1e-4, 2e-2
 
 
 def export(net: Net, path: str, options: Options) -> Report:

@@ -12,14 +12,12 @@ import numpy as np
 from pycaffe_dist import atomic
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exporting import checking, safetensors
-from pycaffe_dist.exporting.options import Options, Report
+from pycaffe_dist.exporting.options import TOLERANCE, Options, Report
 from pycaffe_dist.exporting.statistics import fold
 from pycaffe_dist.exporting.steps import steps_of
 from pycaffe_dist.exporting.torch.module import source_of
 from pycaffe_dist.layers.base import is_test
 from pycaffe_dist.net.net import Net
-
-TOLERANCE = 1e-4
 
 
 def export(net: Net, path: str, options: Options) -> Report:
