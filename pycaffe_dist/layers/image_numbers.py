@@ -29,10 +29,6 @@ class ImageNumbers:
         self._batches += 1
         return first + np.arange(size) * self._shard.step
 
-    def first_of_next_batch(self) -> int:
-        """Return the number that the next batch will begin with, if it has the same size."""
-        return self._shard.first_record(self._batches, self.size)
-
     def state(self) -> dict[str, Any]:
         """Return what `restore` needs, as a layer's state."""
         return {"place": asdict(Place.of(self._shard, self._batches, self.size))}

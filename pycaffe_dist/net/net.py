@@ -103,10 +103,7 @@ class Net:
         with devices.use(self.device):
             self._fusing = Fusing(self.nodes)
             self._turns = Turns() if keep_diffs else share_diffs(self.nodes)
-        self._ready_after: dict[int, list[Parameter]] = {}
-        for parameter in reversed(self.parameters):
-            if parameter.ready_after is not None:
-                self._ready_after.setdefault(parameter.ready_after, []).append(parameter)
+        self._ready_after = _by_last_layer(self.parameters)
         logger.log(DETAIL, "Network initialization done.")
 
     @property
@@ -341,6 +338,15 @@ def _on_host(callbacks: list[Callable[[Any], None]], argument: Any) -> None:
         with devices.use(devices.HOST):
             for callback in callbacks:
                 callback(argument)
+
+
+def _by_last_layer(parameters: list[Parameter]) -> dict[int, list[Parameter]]:
+    """Return the parameters by the number of the layer whose backward completes their gradient."""
+    found: dict[int, list[Parameter]] = {}
+    for parameter in reversed(parameters):
+        if parameter.ready_after is not None:
+            found.setdefault(parameter.ready_after, []).append(parameter)
+    return found
 
 
 def _shapes(blobs: Iterable[Blob]) -> list[tuple[int, ...]]:

@@ -98,7 +98,24 @@ class Solver:
         options["output_folder"] = output_folder
         self.net = nets.make_train_net(train, self.cluster, divide_batches, keep_diffs, **options)
         self.test_nets = nets.make_test_nets(param, tests, self.cluster, self.net, **options)
-        self.state = TrainState(
+        self.state = self._new_state(learning_rate, stop_at_nan)
+        self._has_restored = False
+        self._updates = Updates(param, self.net, self.device, self.profiler, keep_diffs)
+        self.testing = Testing(param, self.test_nets, self.state, self.cluster)
+        all_nets, updater = [self.net, *self.test_nets], self._updates.updater
+        self._snapshots = RunSnapshots(
+            param, self.cluster, all_nets, self.state, updater, keep, seed
+        )
+        for net in all_nets:
+            net.open_files()
+        compile_kernels(all_nets, also=self._dry_update, also_is=param.type)
+        self.load_weights(nets.split_paths(param.weights))
+        logger.info("Solver scaffolding done.")
+
+    def _new_state(self, learning_rate: LearningRate, stop_at_nan: bool) -> TrainState:
+        """Return the state of a run that has not begun."""
+        param = self.param
+        return TrainState(
             learning_rate,
             Losses(param.average_loss, stop_at_nan),
             LossScale(param.loss_scale) if param.data_type == "float16" else None,
@@ -106,23 +123,6 @@ class Solver:
             WeightAverage(param, self.net) if param.averaging else None,
             Best(param, self.test_nets) if param.best_output else None,
         )
-        self._has_restored = False
-        self._updates = Updates(param, self.net, self.device, self.profiler, keep_diffs)
-        self.testing = Testing(param, self.test_nets, self.state, self.cluster)
-        self._snapshots = RunSnapshots(
-            param,
-            self.cluster,
-            [self.net, *self.test_nets],
-            self.state,
-            self._updates.updater,
-            keep,
-            seed,
-        )
-        for net in (self.net, *self.test_nets):
-            net.open_files()
-        compile_kernels([self.net, *self.test_nets], also=self._dry_update, also_is=param.type)
-        self.load_weights(nets.split_paths(param.weights))
-        logger.info("Solver scaffolding done.")
 
     def _dry_update(self, net: Net) -> None:
         Updater(self.param, net.parameters).update(0, rate=0.0, iteration=0)
