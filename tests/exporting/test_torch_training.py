@@ -7,6 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 import pycaffe_dist as caffe
+from pycaffe_dist.errors import NetError
 from pycaffe_dist.exporting import export_net
 from pycaffe_dist.exporting.options import Options
 from pycaffe_dist.schema import caffe_pb2
@@ -39,6 +40,18 @@ SOLVERS = {
     "Adam": 'momentum: 0.9 momentum2: 0.999 base_lr: 0.01 lr_policy: "exp" gamma: 0.95'
     " clip_gradients: 0.5",
 }
+
+
+@pytest.mark.parametrize(
+    "fields", ['type: "Lion"', 'lr_policy: "plateau"', 'lr_policy: "fixed" larc_policy: "clip"']
+)
+def test_updates_that_cannot_be_expressed_are_refused(tmp_path, fields):
+    (tmp_path / "net.prototxt").write_text(NET)
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TRAIN)
+    message = text_format.Parse(fields, caffe_pb2.SolverParameter(base_lr=1))
+    with pytest.raises(NetError, match="cannot be expressed in PyTorch"):
+        export_net(net._net, str(tmp_path / "net.py"), "torch", Options(solver=message))
+    assert not (tmp_path / "net.py").exists()
 
 
 @pytest.mark.parametrize("method", SOLVERS)

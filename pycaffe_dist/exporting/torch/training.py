@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.exporting.torch.source import Source, arguments
 from pycaffe_dist.net.net import Net
@@ -24,7 +26,9 @@ def training_lines(net: Net, source: Source, solver: caffe_pb2.SolverParameter) 
     The parameters with the same multipliers of rate and decay are a group.
     """
     if solver.type not in _METHODS:
-        raise NetError(f"there is no optimizer for the solver's type '{solver.type}'")
+        raise _missing("type", solver.type, _METHODS)
+    if solver.larc_policy:
+        raise _missing("larc_policy", solver.larc_policy)
     options = {name: getattr(solver, name) for name in _METHODS[solver.type]}
     if solver.regularization_type == "L1":
         options["decay_l1"] = True
@@ -51,6 +55,13 @@ def training_lines(net: Net, source: Source, solver: caffe_pb2.SolverParameter) 
         '    """Return the rate of an iteration, as a share of the first."""',
         *(f"    {line}" for line in _rate(solver)),
     ]
+
+
+def _missing(field: str, value: str, known: Iterable[str] = ()) -> NetError:
+    """Return the error for a field of the solver that cannot be expressed."""
+    others = ", ".join(known)
+    hint = f"; known are {others}" if others else ""
+    return NetError(f"the solver's {field} '{value}' cannot be expressed in PyTorch{hint}")
 
 
 def _groups(net: Net, source: Source, solver: caffe_pb2.SolverParameter) -> list[str]:
@@ -80,13 +91,11 @@ def _rate(solver: caffe_pb2.SolverParameter) -> list[str]:
         "exp": f"{gamma} ** iteration",
         "inv": f"(1 + {gamma} * iteration) ** -{power}",
         "multistep": f"{gamma} ** sum(iteration >= at for at in {list(solver.stepvalue)})",
-        "poly": f"(1 - iteration / {solver.max_iter}) ** {power}",
+        "poly": f"max(0, 1 - iteration / {solver.max_iter}) ** {power}",
         "sigmoid": f"1 / (1 + 2.718281828459045 ** (-{gamma} * (iteration - {solver.stepsize})))",
     }
     if solver.lr_policy not in steps:
-        raise NetError(f"there is no schedule for lr_policy '{solver.lr_policy}'")
-    if solver.lr_policy == "poly":
-        steps["poly"] = f"max(0, 1 - iteration / {solver.max_iter}) ** {power}"
+        raise _missing("lr_policy", solver.lr_policy, steps)
     value = steps[solver.lr_policy]
     if solver.min_lr:
         value = f"max({value}, {arguments(solver.min_lr / solver.base_lr)})"
