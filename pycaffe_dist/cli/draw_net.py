@@ -68,11 +68,11 @@ def run(options: argparse.Namespace) -> int:
     if "." not in path:
         raise UsageError(f"'{path}' has no ending for its format, as in .png")
     net, places = text.read_net_with_places(options.input_net_proto_file)
-    print(f"Drawing net to {path}")
     if options.blobs or options.display_lrm:
         for name in ("unfold", "shape"):
             if getattr(options, name):
                 raise UsageError(f"flag --{name} is not for drawings with --blobs")
+        print(f"Drawing net to {path}")
         phase = None
         if options.phase not in ("", "ALL"):
             phase = caffe_pb2.Phase.Value(options.phase)
@@ -81,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
     elif options.phase == "ALL":
         raise UsageError("--phase=ALL needs --blobs: a net has the layers of one phase")
     else:
+        print(f"Drawing net to {path}")
         _draw(options, net, places)
     return 0
 

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
 
     runs = [parse_run(text) for text in options.runs]
     output = options.output or str(Path(runs[0][1][0]).with_suffix(".html"))
-    text = page([RunMetrics.read(",".join(files), name) for name, files in runs])
+    text = page([RunMetrics.read(files, name) for name, files in runs])
     atomic.write(output, [text.encode()])
     print(f"Wrote {output}")
     return 0

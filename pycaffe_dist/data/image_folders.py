@@ -9,6 +9,7 @@ import numpy as np
 
 from pycaffe_dist.data.image_list import ImageList
 from pycaffe_dist.errors import DataError
+from pycaffe_dist.log import logger
 
 # The endings of the image files that OpenCV reads.
 _KINDS = "bmp", "jp2", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp"
@@ -44,6 +45,11 @@ def read_folder(folder: str, part: float = 0.0, seed: int = 0) -> ImageFolder:
         _check_same_classes(folder, classes, val)
         train = _images(folder, _TRAIN, classes)
         return ImageFolder(classes, _shuffled(train, order), _images(folder, val, classes))
+    if val:
+        logger.warning(
+            "'%s' has only the subfolders %s: they are classes here, and with --split parts",
+            *(folder, " and ".join(names)),
+        )
     train, val_images = ImageList([], []), ImageList([], [])
     for label, name in enumerate(names):
         paths = _files(folder, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import html
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,22 +43,29 @@ _WIDTH = 20  # of a full bar, in em
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """A run's name, its file, and its records by kind."""
+    """A run's name, its files, and its records by kind."""
 
     name: str
-    path: str
+    paths: Sequence[str]
     starts: list[Metrics]
     displays: list[Metrics]
     tests: list[Metrics]
 
     @classmethod
-    def read(cls, path: str, name: str = "") -> RunMetrics:
-        """Return a run from its file of metrics; raises DataError."""
-        records = read_records(path)
+    def read(cls, paths: Sequence[str], name: str = "") -> RunMetrics:
+        """Return a run from the files of metrics of its parts, in order; raises DataError.
+
+        A later part replaces what it repeats of the earlier ones.
+        """
+        records: list[Metrics] = []
+        for part in map(read_records, paths):
+            first = part[0]["iteration"] if part else math.inf
+            records = [record for record in records if record["iteration"] < first] + part
         kinds = {kind: [r for r in records if r["kind"] == kind] for kind in _KINDS}
         if not kinds["start"] or not (kinds["train"] or kinds["test"]):
-            raise DataError(f"'{path}' has no record of a start and of a display or test")
-        return cls(name or Path(path).stem, path, *kinds.values())
+            names = ", ".join(paths)
+            raise DataError(f"'{names}' has no record of a start and of a display or test")
+        return cls(name or Path(paths[0]).stem, paths, *kinds.values())
 
 
 _KINDS = ("start", "train", "test")
@@ -101,7 +109,7 @@ def _facts(run: RunMetrics) -> dict[str, str]:
         "ranks": " then ".join(dict.fromkeys(str(each["ranks"]) for each in run.starts)),
         "samples per iteration": str(start["batch"]),
         "starts": ", ".join(str(each["iteration"]) for each in run.starts),
-        "seconds": fmt(read_run([run.path]).last_second),
+        "seconds": fmt(read_run(run.paths).last_second),
     }
     if speeds:
         found["images per second"] = fmt(mean(speeds))
@@ -114,7 +122,7 @@ def _facts(run: RunMetrics) -> dict[str, str]:
 
 
 def _curves(runs: Sequence[RunMetrics]) -> Iterator[str]:
-    logs = [read_run([run.path], run.name) for run in runs]
+    logs = [read_run(run.paths, run.name) for run in runs]
     yield "<h2>Curves</h2>"
     yield svg_element(draw_logs(logs, "svg", Style(("iterations", "seconds"))))
 

@@ -121,3 +121,15 @@ def test_files_without_a_run(tmp_path, capsys):
     assert main(["report", str(tmp_path / "run.jsonl")]) == FAILURE
     assert "has no record of a start" in capsys.readouterr().err
     assert not (tmp_path / "run.html").exists()
+
+
+def test_parts_of_a_run_are_joined(tmp_path):
+    whole = metrics_of(tmp_path / "whole.jsonl")
+    lines = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
+    begin = next(i for i, line in enumerate(lines) if i and '"start"' in line)
+    (tmp_path / "one.jsonl").write_text("".join(lines[: begin + 3]))
+    (tmp_path / "two.jsonl").write_text("".join(lines[begin:]))
+    parts = f"net={tmp_path}/one.jsonl,{tmp_path}/two.jsonl"
+    assert main(["report", f"net={whole}", "--output", str(tmp_path / "whole.html")]) == 0
+    assert main(["report", parts, "--output", str(tmp_path / "parts.html")]) == 0
+    assert check(tmp_path / "whole.html") == check(tmp_path / "parts.html")
