@@ -11,12 +11,16 @@ _ROOT = Path(__file__).parents[1]
 _KINDS = ("get_", "create_", "make_")
 
 
-def how_to_make(path: str | os.PathLike[str], root: Path = _ROOT) -> str:
+def how_to_make(path: str | os.PathLike[str], root: Path | None = None) -> str:
     """Return a hint, after "; ", at the scripts that make a missing file; empty if none does.
 
     A script makes what the comment at its top names, in its own folder.  ``root`` has the folder
-    data with the scripts.
+    data with the scripts: without it the current folder, where `pcaffe models copy` puts some, or
+    the clone.
     """
+    if root is None:
+        here = Path.cwd()
+        return how_to_make(path, here) or how_to_make(path, _ROOT)
     wanted = Path(path)
     script, kind = _maker(wanted.name, wanted, root / "data"), ""
     if script is None and wanted.name.endswith("_leveldb"):

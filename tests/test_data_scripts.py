@@ -76,3 +76,8 @@ def test_errors_have_the_hint(monkeypatch, tmp_path):
     monkeypatch.setattr("pycaffe_dist.schema.reading.how_to_make", lambda path: f"; make {path}")
     with pytest.raises(DataError, match=r"a\.binaryproto: no such file; make a\.binaryproto"):
         read_blob("a.binaryproto")
+
+
+def test_scripts_of_the_current_folder_are_found(repository, monkeypatch, tmp_path):
+    monkeypatch.setattr("pycaffe_dist.data_scripts._ROOT", tmp_path / "none")
+    assert how_to_make("data/cifar10/mean.binaryproto") == f"; {CIFAR} make it"
