@@ -32,8 +32,8 @@ from pycaffe_dist.config import Wire
 from pycaffe_dist.exchange import AUTO, exchange_class
 from pycaffe_dist.exchange.base import Moves
 
-RANKS = [pytest.param(ranks, marks=[pytest.mark.long] * (ranks >= MANY)) for ranks in HOSTS]
-FEW_RANKS = [ranks for ranks in HOSTS if ranks < MANY]
+RANKS = [pytest.param(ranks, marks=[pytest.mark.long] * (ranks > 3)) for ranks in HOSTS]
+FEW_RANKS = [param for ranks, param in zip(HOSTS, RANKS) if ranks < MANY]
 SPECIFICATION = "naive"
 # auto's choice depends on the speed of links and cores at the start of the run.
 SAME_EVERY_TIME = [n for n in EXCHANGES if n != AUTO and exchange_class(n).deterministic]

@@ -118,7 +118,10 @@ def assert_same_weights(folder: Path, one: str, other: str, suffix: str = "") ->
         pytest.param(4, "", marks=pytest.mark.long),
         (1, "type: 'Lion' averaging: 'EMA' averaging_decay: 0.8 snapshot_format: HDF5"),
         (2, "type: 'AdamW' averaging: 'EMA' averaging_decay: 0.8 best_output: 'loss' patience: 9"),
-        (4, "averaging: 'SWA' averaging_start: 2 averaging_period: 3 best_output: 'loss'"),
+        pytest.param(
+            *(4, "averaging: 'SWA' averaging_start: 2 averaging_period: 3 best_output: 'loss'"),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_bit_for_bit(folder, ranks, solver):
