@@ -111,6 +111,7 @@ def test_records_have_images_and_boxes(kind, backend, folder):
             np.testing.assert_array_equal([box.xmin, box.ymin, box.xmax, box.ymax], fractions)
 
 
+@pytest.mark.long
 def test_a_layer_reads_them(folder):
     assert run(convert_annoset, *_args(folder)) == 0
     net = Net(

@@ -65,7 +65,7 @@ def _reader(path: Path) -> subprocess.Popen[str]:
     return reader
 
 
-@pytest.mark.parametrize("size", [300, 9000])
+@pytest.mark.parametrize("size", [300, pytest.param(9000, marks=pytest.mark.long)])
 def test_another_process_writes_while_this_one_reads(tmp_path, size):
     path = _write(tmp_path / "db", 1, size)
     reader = _reader(path)

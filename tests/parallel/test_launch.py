@@ -203,6 +203,7 @@ def test_a_killed_rank_is_named_and_training_goes_on_from_the_latest_snapshot(la
     assert len(snapshots(tmp_path)) in (2, 3)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
 @pytest.mark.skipif(len(socket.if_nameindex()) < 2, reason="mpirun's processes need a network")
 def test_a_lost_host_is_a_failure_and_training_goes_on(launch, tmp_path):

@@ -114,7 +114,7 @@ def assert_same_weights(folder: Path, one: str, other: str, suffix: str = "") ->
     [
         pytest.param(1, "snapshot_format: HDF5 type: 'Adam'", marks=pytest.mark.long),
         (1, "iter_size: 2"),
-        (2, "type: 'Nesterov'"),
+        pytest.param(2, "type: 'Nesterov'", marks=pytest.mark.long),
         pytest.param(4, "", marks=pytest.mark.long),
         (1, "type: 'Lion' averaging: 'EMA' averaging_decay: 0.8 snapshot_format: HDF5"),
         (2, "type: 'AdamW' averaging: 'EMA' averaging_decay: 0.8 best_output: 'loss' patience: 9"),
@@ -172,7 +172,7 @@ def test_servers_save_and_load_their_history(folder):
     assert_same_bits(folder, "whole", "resumed")
 
 
-@pytest.mark.parametrize("before, after", [(1, 3), (4, 2)])
+@pytest.mark.parametrize("before, after", [(1, 3), pytest.param(4, 2, marks=pytest.mark.long)])
 def test_another_number_of_ranks_resumes_and_logs_the_changes(folder, before, after):
     train(folder, "whole", before)
     output = train(folder, "resumed", after, "--snapshot=whole_iter_8.solverstate")
