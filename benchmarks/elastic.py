@@ -1,4 +1,4 @@
-"""Measures what the death of a rank costs, beside restarts, and what it costs to be ready for it.
+"""Measures the cost of a rank's death, beside restarts, and the cost of the agreement without one.
 
 ``python benchmarks/elastic.py [FLAGS]`` trains LeNet on ranks of this machine and kills rank 1.
 Shown are the seconds from then until the ranks make the iteration after the last one, by ways that

@@ -203,7 +203,7 @@ class TrainOptions:
     metrics: str = flag(
         "",
         "append loss, outputs, speed and shares of time to this file at every display and test, a "
-        "line of JSON each; a resumed run replaces what it repeats",
+        "line of JSON each; a resumed run replaces the lines of repeated iterations",
         metavar="FILE",
     )
     tensorboard: str = flag(
@@ -227,7 +227,7 @@ class TrainOptions:
         0, "threads of each rank; 0 is its share of the machine's cores", metavar="N"
     )
     global_batch: bool = flag(
-        False, "read the prototxt's batch sizes as those of all ranks together, not of each"
+        False, "the prototxt's batch sizes are for all ranks together, not for each rank"
     )
     scale_lr: int = flag(
         0,

@@ -25,7 +25,7 @@ _PARAM = caffe_pb2.SolverParameter.DESCRIPTOR
 _HEAD = """# Solvers
 
 The types of solvers, the policies of their learning rates, and all fields of a solver's prototxt.
-[solver_fields.md](solver_fields.md) explains those that Caffe does not have. `make catalogue`
+[solver_fields.md](solver_fields.md) explains the fields that Caffe lacks. `make catalogue`
 writes this page from the sources.
 
 ## Types

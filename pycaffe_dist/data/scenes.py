@@ -20,7 +20,7 @@ _LEAST, _FULL = float(np.finfo(np.float32).eps), 1 - 1 / 255
 
 @dataclass(frozen=True)
 class Changes:
-    """What is done to each of N images.
+    """The changes to each of N images.
 
     ``hue`` (N) is added in degrees, ``saturation`` (N) multiplied; then the image is mirrored where
     ``flip`` (N), scaled to ``size`` (N, 2: width, height), turned by ``rotation`` (N, degrees), and

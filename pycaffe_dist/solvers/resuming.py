@@ -43,7 +43,7 @@ def restore_statistics(
     """Take over this rank's own statistics from its record, unless they are another net's."""
     own = own_statistics(state, net, cluster)
     saved = [base64.b64decode(encoded) for encoded in statistics]
-    # A run that averages no more has saved those of the means, too, after these.
+    # Statistics of averages may follow, if the saved run kept some and this one does not.
     if [array.nbytes for array in own] == [len(data) for data in saved][: len(own)]:
         for mine, data in zip(own, saved):
             mine[...] = np.frombuffer(data, mine.dtype).reshape(mine.shape)

@@ -1,4 +1,4 @@
-"""Downloads files: resumes what was interrupted, and checks size and checksum."""
+"""Downloads files: resumes interrupted downloads, and checks size and checksum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PARTIAL, _RANGE_NOT_SATISFIABLE = 206, 416
 
 @dataclass(frozen=True)
 class Published:
-    """What is known of a file: its address, its bytes (0 if unknown), a checksum by its kind."""
+    """A file on a server: its address, its size in bytes (0 if unknown), and checksums by kind."""
 
     url: str
     size: int = 0

@@ -115,7 +115,7 @@ class List:
 
     def table(self) -> str:
         """Return a line for each model: whether its weights are here, their size, what it is."""
-        rows = [("model", "weights", "published", "what it is")]
+        rows = [("model", "weights", "published", "description")]
         for model in self.models:
             size = int(model.published.get("size", 0)) / _MB
             published = "yes" if "caffemodel_url" in model.published else "-"

@@ -73,7 +73,7 @@ def test_the_graph_of_a_folded_net(tmp_path):
                re.findall(r'n(\d+) \[id="layer\d+" [^]]*label="([^"]*)"', dot)}  # fmt: skip
     assert "res3b_branch2a" in numbers and "res3c_branch2a" not in numbers
     edges = set(re.findall(r"n(\d+) -> n(\d+)", dot))
-    # The last turn's output is that of the one shown; no edge goes back.
+    # The folded block's output is the output of its last repetition; no edge goes back.
     assert (numbers["res3b"], numbers["res4a_branch1"]) in edges
     assert (numbers["res3a"], numbers["res3b"]) in edges
     assert all(int(a) < int(b) for a, b in edges)
