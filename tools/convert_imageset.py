@@ -3,7 +3,7 @@
 
 import sys
 
-from pycaffe_dist.cli.convert_imageset import main
+from pycaffe_dist.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(["convert_imageset", *sys.argv[1:]]))

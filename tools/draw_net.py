@@ -3,7 +3,7 @@
 
 import sys
 
-from pycaffe_dist.cli.draw_net import main
+from pycaffe_dist.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(["draw_net", *sys.argv[1:]]))

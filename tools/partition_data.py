@@ -3,7 +3,7 @@
 
 import sys
 
-from pycaffe_dist.cli.partition_data import main
+from pycaffe_dist.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(["partition_data", *sys.argv[1:]]))

@@ -3,7 +3,7 @@
 
 import sys
 
-from pycaffe_dist.cli.resize_and_crop_images import main
+from pycaffe_dist.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(["resize_and_crop_images", *sys.argv[1:]]))

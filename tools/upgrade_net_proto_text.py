@@ -3,7 +3,7 @@
 
 import sys
 
-from pycaffe_dist.cli.upgrade_net_proto_text import main
+from pycaffe_dist.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(["upgrade_net_proto_text", *sys.argv[1:]]))

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser
 from pycaffe_dist.cli.reading import add_backend_flag
 from pycaffe_dist.log import fmt, logger
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``compute_image_mean`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["compute_image_mean", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from pycaffe_dist.cli.converting import add_image_flags, conversion_of, ordered, root_of, write
 from pycaffe_dist.cli.flags import FlagParser, add_flag, require_not_negative
 from pycaffe_dist.errors import UsageError
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``convert_annoset`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["convert_annoset", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

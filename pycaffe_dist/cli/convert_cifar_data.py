@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser
 from pycaffe_dist.log import logger
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``convert_cifar_data`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["convert_cifar_data", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pycaffe_dist.cli.converting import add_image_flags, conversion_of, ordered, root_of, write
@@ -19,13 +18,6 @@ from pycaffe_dist.log import logger
 if TYPE_CHECKING:
     from pycaffe_dist.data.image_list import ImageList
     from pycaffe_dist.data.imageset import Conversion
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``convert_imageset`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["convert_imageset", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser
 from pycaffe_dist.cli.reading import add_backend_flag
 from pycaffe_dist.log import logger
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``convert_mnist_data`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["convert_mnist_data", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

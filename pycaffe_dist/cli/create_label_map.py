@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser, add_flag
 from pycaffe_dist.errors import UsageError
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``create_label_map`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["create_label_map", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

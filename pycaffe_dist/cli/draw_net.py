@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pycaffe_dist.cli.flags import FlagParser, add_flag
@@ -13,13 +12,6 @@ if TYPE_CHECKING:
     from pycaffe_dist.net.summary import Summary
     from pycaffe_dist.schema.caffe_pb2 import NetParameter
     from pycaffe_dist.schema.places import Places
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``draw_net`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["draw_net", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

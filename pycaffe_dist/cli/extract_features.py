@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser, split_list
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.log import logger
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``extract_features`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["extract_features", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

@@ -11,13 +11,6 @@ from pycaffe_dist.cli.flags import FlagParser, add_flag
 from pycaffe_dist.errors import UsageError
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run ``plot_log`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["plot_log", *argv])
-
-
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags and arguments."""
     parser.add_argument("image", help="the picture to write: .png, .svg or .pdf")

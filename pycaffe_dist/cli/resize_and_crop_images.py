@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser, add_flag
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import logger
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``resize_and_crop_images`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["resize_and_crop_images", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

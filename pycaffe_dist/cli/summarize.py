@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_flag, add_json_flag, split_list
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``summarize`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["summarize", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from pycaffe_dist.cli.flags import FlagParser
 from pycaffe_dist.log import logger
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run ``upgrade_net_proto_binary`` with ``argv``; return the exit status."""
-    from pycaffe_dist.cli.main import main as pcaffe
-
-    return pcaffe(["upgrade_net_proto_binary", *argv])
 
 
 def add_flags(parser: FlagParser) -> None:

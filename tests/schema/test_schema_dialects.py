@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pycaffe_dist.cli.upgrade_net_proto_binary import main as upgrade
+from pycaffe_dist.cli.main import main
 from pycaffe_dist.errors import SnapshotError
 from pycaffe_dist.schema import binary, caffe_pb2, dialects, wire
 from pycaffe_dist.snapshot.caffemodel import load_weights
@@ -76,7 +76,7 @@ def test_weights_load_whatever_a_forks_fields_mean(saved, options):
 def test_fields_get_our_numbers_by_the_type_of_their_layer(saved, tmp_path):
     path = saved(layer("r", "ROIPooling", ROI), layer("n", "BN", BN), layer("s", "Swish", ROI))
     new = tmp_path / "new.caffemodel"
-    assert upgrade([str(path), str(new)]) == 0
+    assert main(["upgrade_net_proto_binary", str(path), str(new)]) == 0
     net = binary.read_net(new)
     roi, norm, swish = net.layer
     assert (roi.roi_pooling_param.pooled_h, roi.roi_pooling_param.pooled_w) == (7, 6)
@@ -105,7 +105,7 @@ def test_what_cannot_be_told_is_refused(saved, tmp_path, capsys, kind, options, 
     with pytest.raises(SnapshotError, match=message):
         binary.read_net(path)
     new = tmp_path / "new.caffemodel"
-    assert upgrade([str(path), str(new)]) == 1
+    assert main(["upgrade_net_proto_binary", str(path), str(new)]) == 1
     assert not new.exists()
     assert "which it is cannot be told" in capsys.readouterr().err
 
