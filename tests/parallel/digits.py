@@ -19,16 +19,16 @@ power: 0.75 display: 1 max_iter: %d random_seed: 5 solver_mode: CPU snapshot_pre
 """
 
 
-def write_digits(folder: Path, count: int) -> None:
+def write_digits(folder: Path, count: int, side: int = 28) -> None:
     """Write an LMDB of ``count`` noisy digits, ten fixed patterns, to ``digits_lmdb``."""
     rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 200, (10, 28, 28))
+    patterns = rng.integers(0, 200, (10, side, side))
     path = str(folder / "digits_lmdb")
     with lmdb.open(path, map_size=1 << 26) as database, database.begin(write=True) as transaction:
         for number in range(count):
             label = int(rng.integers(10))
-            image = (patterns[label] + rng.integers(0, 56, (28, 28))).astype(np.uint8)
+            image = (patterns[label] + rng.integers(0, 56, (side, side))).astype(np.uint8)
             datum = caffe_pb2.Datum(
-                channels=1, height=28, width=28, data=image.tobytes(), label=label
+                channels=1, height=side, width=side, data=image.tobytes(), label=label
             )
             transaction.put(b"%08d" % number, datum.SerializeToString())

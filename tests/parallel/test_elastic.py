@@ -10,13 +10,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import lmdb
 import numpy as np
 import pytest
+from digits import write_digits
 from running import Job, find_mpirun
 
 from pycaffe_dist.launch.resizing import RequestFile
-from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot.caffemodel import load_weights
 from pycaffe_dist.snapshot.solverstate import load_state
 from pycaffe_dist.training.metrics_file import read_records
@@ -56,14 +55,7 @@ CHANGED = re.compile(r"the hosts have changed: (\d) rank\(s\) go on with iterati
 def folder(tmp_path_factory) -> Path:
     """Return a folder with a net, 83 images in an LMDB, and the undisturbed run "whole"."""
     made = tmp_path_factory.mktemp("elastic")
-    rng = np.random.default_rng(0)
-    path = str(made / "digits_lmdb")
-    with lmdb.open(path, map_size=1 << 24) as database, database.begin(write=True) as transaction:
-        for number in range(83):
-            pixels = rng.integers(0, 256, (1, 12, 12), np.uint8)
-            datum = caffe_pb2.Datum(channels=1, height=12, width=12, data=pixels.tobytes())
-            datum.label = number % 10
-            transaction.put(b"%08d" % number, datum.SerializeToString())
+    write_digits(made, 83, side=12)
     (made / "net.prototxt").write_text(NET)
     train(made, "whole", 3, "", "--metrics=whole.jsonl")
     return made

@@ -7,12 +7,11 @@ import shutil
 from pathlib import Path
 
 import h5py
-import lmdb
 import numpy as np
 import pytest
+from digits import write_digits
 from kept_jobs import run_pcaffe
 
-from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot import companion
 from pycaffe_dist.snapshot.caffemodel import load_weights
 from pycaffe_dist.snapshot.solverstate import load_state
@@ -53,13 +52,7 @@ EXCHANGE = "--exchange=allreduce"
 def folder(tmp_path) -> Path:
     """Return a folder with a net, 83 images in an LMDB and 37 rows in HDF5 files."""
     rng = np.random.default_rng(0)
-    path = str(tmp_path / "digits_lmdb")
-    with lmdb.open(path, map_size=1 << 24) as database, database.begin(write=True) as transaction:
-        for number in range(83):
-            pixels = rng.integers(0, 256, (1, 12, 12), np.uint8)
-            datum = caffe_pb2.Datum(channels=1, height=12, width=12, data=pixels.tobytes())
-            datum.label = number % 10
-            transaction.put(b"%08d" % number, datum.SerializeToString())
+    write_digits(tmp_path, 83, side=12)
     for name, count in (("a", 17), ("b", 20)):
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             file["rows"] = rng.standard_normal((count, 3)).astype(np.float32)
