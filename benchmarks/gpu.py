@@ -1,10 +1,12 @@
 """Times training iterations on a GPU in pcaffe, and in PyTorch in eager mode.
 
-Each net runs forward, backward and update on random data on the device.  pcaffe and PyTorch take
-turns, each in its own process; a turn ends when the GPU has finished.  Prints medians, and the
-median of the rounds' ratios.
+Each net runs forward, backward and update on random data on the device, and reads its loss after
+each iteration.  pcaffe and PyTorch take turns, each in its own process; a turn ends when the GPU
+has finished.  Both have the same precision, in three modes: PyTorch's defaults (TF32 in
+convolutions, float32 in other products), TF32 in all products with cuDNN's plans timed, and
+float32 alone.  Prints medians, and the median of the rounds' ratios.
 
-    TORCH_PYTHON=/path/to/python python benchmarks/gpu.py --tf32 --json gpu.json
+    TORCH_PYTHON=/path/to/python python benchmarks/gpu.py --mode=default --json gpu.json
 
 A net's lines are printed, and the file is written, when the net is done.  A net that fails, for
 example without enough memory, is named, and the others run.  Without a GPU it exits with 1 and one
@@ -15,6 +17,7 @@ TORCH_PYTHON is an interpreter with PyTorch, if this one has none.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -26,6 +29,8 @@ from typing import Any
 from cpu import Result, Worker, torch_python
 from cpu_nets import NETS, BenchmarkNet
 
+from pycaffe_dist.gpu.finding import TF32
+
 HERE = Path(__file__).parent
 ROUND_SECONDS = 1.0
 BATCHES = {"LeNet": 64, "CIFAR-10 quick": 100, "CaffeNet": 256, "GoogLeNet": 128, "VGG-16": 64}
@@ -33,23 +38,27 @@ GPU_NETS = {name: replace(NETS[name], batch=batch) for name, batch in BATCHES.it
 GPU_NETS["ResNet-50"] = BenchmarkNet("resnet50/train_val.prototxt", 128, (3, 224, 224), 1000)
 
 
-def measure(name: str, args: argparse.Namespace, torch: str | None) -> Result:
-    """Measure one net; raises SystemExit when our side ends early."""
+# What rounds to TF32, as PCAFFE_TF32 says it.
+MODES = {"default": "convolutions", "tf32": "all", "float32": "none"}
+
+
+def measure(name: str, mode: str, args: argparse.Namespace, torch: str | None) -> Result:
+    """Measure one net in a mode; raises SystemExit when our side ends early."""
     result = Result(name)
-    flags = ["tf32"] * args.tf32
-    ours = Worker([sys.executable, str(HERE / "gpu_ours.py"), name, str(args.models), *flags])
+    command = [sys.executable, str(HERE / "gpu_ours.py"), name, str(args.models)]
+    ours = Worker(command, {TF32: MODES[mode]})
     workers = {"pcaffe": ours}
     try:
         layers = ours.read()
         counts = {"pcaffe": iterations(ours)}
         if torch:
-            theirs = Worker([torch, str(HERE / "gpu_torch.py"), *flags])
+            theirs = Worker([torch, str(HERE / "gpu_torch.py"), mode])
             try:
                 theirs.send(json.dumps(layers))
                 counts["PyTorch"] = iterations(theirs)
                 workers["PyTorch"] = theirs
             except (SystemExit, OSError) as error:
-                print(f"{name}: PyTorch is left out: {error}", flush=True)
+                print(f"{name}, {mode}: PyTorch is left out: {error}", flush=True)
                 theirs.close()
         for _ in range(args.rounds):
             for who, worker in workers.items():
@@ -66,13 +75,13 @@ def iterations(worker: Worker) -> int:
     return max(1, round(ROUND_SECONDS * 5 / worker.run("5")["wall"]))
 
 
-def print_result(result: Result) -> None:
-    """Print a net's lines of the table."""
+def print_result(result: Result, mode: str) -> None:
+    """Print the lines of a net and mode in the table."""
     batch = GPU_NETS[result.name].batch
     for who, wall in result.wall.items():
         seconds = median(wall)
-        line = f"{result.name:18}{batch:6}   {who:10}{1e3 * seconds:9.3f}{batch / seconds:10.0f}"
-        line += f"{result.memory[who] / 1e6:8.0f}"
+        line = f"{result.name:18}{batch:6}   {mode:9}{who:10}"
+        line += f"{1e3 * seconds:9.3f}{batch / seconds:10.0f}{result.memory[who] / 1e6:8.0f}"
         line += f"{result.ratio(who, result.wall):8.2f}" if who != "pcaffe" else ""
         print(line, flush=True)
 
@@ -100,7 +109,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--net", choices=GPU_NETS, action="append", help="only this one")
     parser.add_argument("--models", type=Path, default=HERE.parent / "models")
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--tf32", action="store_true", help="let products round to TF32")
+    parser.add_argument("--mode", choices=MODES, action="append", help="only this one")
     parser.add_argument("--json", type=Path, help="write all measurements to this file")
     return parser.parse_args()
 
@@ -115,26 +124,28 @@ def main() -> None:
         gpu = open_gpu(0)
     except DeviceError as error:
         raise SystemExit(f"nothing was measured: {error}") from None
-    products = "TF32" if args.tf32 else "float32"
     libraries = gpu.libraries()
-    print(f"{gpu.name}; {', '.join(libraries)}; products in {products}")
+    print(f"{gpu.name}; {', '.join(libraries)}")
     if not any(each.startswith("cuDNN") for each in libraries):
         print("There is no cuDNN: all our convolutions are matrix products and kernels of our own.")
     torch = torch_on_gpu()
-    print(f"\n{'net':18}{'batch':>6}{'':3}{'':10}{'ms':>9}{'images/s':>10}{'MB':>8}{'ratio':>8}")
+    print(
+        f"\n{'net':18}{'batch':>6}{'':3}{'mode':9}{'':10}{'ms':>9}{'images/s':>10}{'MB':>8}{'ratio':>8}"
+    )
     nets: list[dict[str, Any]] = []
-    for name in args.net or GPU_NETS:
+    for name, mode in itertools.product(args.net or GPU_NETS, args.mode or MODES):
+        row: dict[str, Any] = {"net": name, "batch": GPU_NETS[name].batch, "mode": mode}
         try:
-            result = measure(name, args, torch)
+            result = measure(name, mode, args, torch)
         except (SystemExit, OSError) as error:
-            print(f"{name}: FAILED: {error}", flush=True)
-            nets.append({"net": name, "batch": GPU_NETS[name].batch, "error": str(error)})
+            print(f"{name}, {mode}: FAILED: {error}", flush=True)
+            row["error"] = str(error)
         else:
-            print_result(result)
-            walls, batch = result.wall, GPU_NETS[name].batch
-            nets.append({"net": name, "batch": batch, "wall_seconds": walls})
+            print_result(result, mode)
+            row["wall_seconds"] = result.wall
+        nets.append(row)
         if args.json:
-            of_all = {"device": gpu.name, "libraries": libraries, "products": products}
+            of_all = {"device": gpu.name, "libraries": libraries}
             args.json.write_text(json.dumps({**of_all, "nets": nets}))
     if any("error" in net for net in nets):
         raise SystemExit(1)

@@ -20,9 +20,8 @@ from pycaffe_dist.gpu.finding import open_gpu
 
 def main() -> None:
     """Serve the commands for the net and the model folder of the command line."""
-    name, models, *flags = sys.argv[1:]
+    name, models = sys.argv[1:]
     gpu = open_gpu(0)
-    gpu.use_tf32 = "tf32" in flags
     solver = make_solver(GPU_NETS[name], Path(models), gpu)
     print(json.dumps(describe(solver.net, GPU_NETS[name].classes)), flush=True)
     for line in sys.stdin:

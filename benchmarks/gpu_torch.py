@@ -1,7 +1,8 @@
 """PyTorch's side of gpu.py: the same net, translated layer by layer, in eager mode with cuDNN.
 
-Runs in its own interpreter, which needs PyTorch and nothing of pcaffe.  Reads the net's
-layers as one line of JSON, then numbers of iterations; answers each with one line of JSON.
+Runs in its own interpreter, which needs PyTorch and nothing of pcaffe.  The
+argument is a mode of gpu.py.  Reads the net's layers as one line of JSON, then numbers of
+iterations; answers each with one line of JSON.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ TRANSLATIONS["Eltwise"] = lambda net, layer: lambda x, y: x + y
 
 def main() -> None:
     """Read numbers of iterations, one per line, and train."""
-    torch.set_default_device("cuda")
+    mode = sys.argv[1]
     torch.manual_seed(0)
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = "tf32" in sys.argv
+    torch.backends.cudnn.benchmark = torch.backends.cuda.matmul.allow_tf32 = mode == "tf32"
+    torch.backends.cudnn.allow_tf32 = mode != "float32"
     layers = json.loads(sys.stdin.readline())
-    net = Net(layers)
+    with torch.device("cuda"):
+        net = Net(layers)
     optimizer = torch.optim.SGD(
         [
             {"params": net.weights, "lr": 0.001},
@@ -38,8 +40,10 @@ def main() -> None:
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(int(line)):
             optimizer.zero_grad()
-            net.loss().backward()
+            loss = net.loss()
+            loss.backward()
             optimizer.step()
+            loss.item()
         torch.cuda.synchronize()
         times = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
         print(json.dumps({**times, "memory": torch.cuda.max_memory_reserved()}), flush=True)

@@ -30,7 +30,8 @@ class GPU(Device, abc.ABC):
     """One GPU as a device.  All work runs in the order of the current stream.
 
     ``index`` counts the GPUs that this process sees; ``capability`` is the compute capability
-    (``"90"``); ``most_blocks`` is the largest grid for a loop over elements.
+    (``"90"``); ``most_blocks`` is the largest grid for a loop over elements.  Float32 factors of
+    convolutions, and of other matrix products, may round to TF32 only if the switch is on.
     """
 
     is_gpu = True
@@ -38,7 +39,8 @@ class GPU(Device, abc.ABC):
     name: str
     capability: str
     most_blocks: int
-    use_tf32: bool = False
+    tf32_convolutions: bool = False
+    tf32_products: bool = False
 
     def __init__(self) -> None:
         self._checks: list[tuple[Any, np.ndarray, Callable[[np.ndarray], None]]] = []
@@ -127,12 +129,14 @@ class GPU(Device, abc.ABC):
         trans_b: bool = False,
         alpha: float = 1.0,
         beta: float = 0.0,
+        tf32: bool = False,
     ) -> None:
         """Compute ``c = alpha·op(a)·op(b) + beta·c`` for contiguous matrices, or stacks of them.
 
         Matrices are (M, K), (K, N) and (M, N) after op.  A third axis in front, which a or b may
         lack, counts independent products. a, b and c have one dtype; c may be float32 where a and b
-        have 16 bits.  ``beta=0`` does not read c.
+        have 16 bits.  ``beta=0`` does not read c.  With ``tf32``, float32 factors
+        may round to TF32.
         """
 
     @abc.abstractmethod

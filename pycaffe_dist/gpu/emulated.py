@@ -98,6 +98,7 @@ class EmulatedGPU(GPU):
         trans_b: bool = False,
         alpha: float = 1.0,
         beta: float = 0.0,
+        tf32: bool = False,
     ) -> None:
         product(a, b, c, trans_a, trans_b)
         if not all(array.flags.c_contiguous for array in (a, b, c)):

@@ -10,6 +10,9 @@ from pycaffe_dist.gpu.base import GPU
 
 # The number of emulated GPUs in place of real ones: to find errors without a GPU.
 EMULATE = "PCAFFE_EMULATE_GPU"
+# Which float32 products may round to TF32.
+TF32 = "PCAFFE_TF32"
+_TF32_CHOICES = ("none", "convolutions", "all")
 
 
 def emulated_gpus() -> int:
@@ -46,6 +49,15 @@ def count() -> int:
 @functools.cache
 def open_gpu(index: int) -> GPU:
     """Return GPU ``index``, always the same object; raises DeviceError when there is none."""
+    choice = os.environ.get(TF32) or "none"
+    if choice not in _TF32_CHOICES:
+        raise DeviceError(f"{TF32} must be one of {', '.join(_TF32_CHOICES)}, found '{choice}'")
+    gpu = _open(index)
+    gpu.tf32_convolutions, gpu.tf32_products = choice != "none", choice == "all"
+    return gpu
+
+
+def _open(index: int) -> GPU:
     number = count()
     if not 0 <= index < number:
         raise DeviceError(f"there is no GPU {index}; known are 0 to {number - 1}")

@@ -77,16 +77,19 @@ class MirroredStorage(Storage):
         on_gpu = device.current().is_gpu
         if count > self._capacity:
             # As in Caffe, a buffer that grows loses its values.
+            self._finish_staged()
             self._capacity = count
             self._array = self._buffer = None
             self._on_host = self._on_device = False
-            self._staged = None
             self._views.clear()
         if on_gpu:
             if not self._on_device:
                 self._move_to_device()
             if write:
-                self._on_host, self._staged = False, None
+                self._on_host = False
+                if self._staged is not None:
+                    self._gpu.wait(self._staged)
+                    self._staged = None
         else:
             self._move_to_host()
             self._on_device = self._on_device and not write
@@ -109,6 +112,7 @@ class MirroredStorage(Storage):
         computing with the old values.
         """
         self._finish_copy()
+        self._finish_staged()
         if self._borrows or count != self._capacity:
             self._buffer, self._borrows = None, False
         if count != self._capacity:
@@ -126,7 +130,7 @@ class MirroredStorage(Storage):
                 self._copied = self._gpu.record()
             self._gpu.wait(self._copied)
         self._array, self._spare, self._used = target, self._array, now
-        self._on_host, self._on_device, self._staged = False, True, None
+        self._on_host, self._on_device = False, True
 
     def release(self) -> None:
         self._finish_copy()
@@ -154,8 +158,7 @@ class MirroredStorage(Storage):
         if self._on_host:
             return
         if self._staged is not None:
-            self._gpu.synchronize_event(self._staged)
-            self._staged = None
+            self._finish_staged()
         elif self._on_device:
             with device.use(self._gpu):
                 self._download()
@@ -174,3 +177,8 @@ class MirroredStorage(Storage):
         if self._copied is not None:
             self._gpu.synchronize_event(self._copied)
             self._copied = None
+
+    def _finish_staged(self) -> None:
+        if self._staged is not None:
+            self._gpu.synchronize_event(self._staged)
+            self._staged = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -65,7 +64,6 @@ class RealGPU(GPU):
         properties = runtime.getDeviceProperties(index)
         self.name = properties["name"].decode()
         self.capability = self._device.compute_capability
-        self.use_tf32 = os.environ.get("CUPY_TF32") == "1"  # CuPy's own switch
         self.most_blocks = _BLOCKS_PER_MULTIPROCESSOR * properties["multiProcessorCount"]
         self._streams = {name: cupy.cuda.Stream(non_blocking=True) for name in _STREAMS}
         self._modules: dict[Any, cupy.RawModule] = {}
@@ -208,6 +206,7 @@ class RealGPU(GPU):
         trans_b: bool = False,
         alpha: float = 1.0,
         beta: float = 0.0,
+        tf32: bool = False,
     ) -> None:
         m, n, k, stack, strides = product(a, b, c, trans_a, trans_b)
         if not c.size:
@@ -224,7 +223,7 @@ class RealGPU(GPU):
         left = b.data.ptr, kind, k if trans_b else n
         right = a.data.ptr, kind, m if trans_a else k
         out = c.data.ptr, _cuda_type(dtype), n
-        tail = self._compute_type(wide), cublas.CUBLAS_GEMM_DEFAULT
+        tail = self._compute_type(a.dtype, tf32), cublas.CUBLAS_GEMM_DEFAULT
         if c.ndim == 2:
             cublas.gemmEx(*head, *left, *right, zeros, *out, *tail)
             return
@@ -233,10 +232,10 @@ class RealGPU(GPU):
             *(zeros, *out, strides[2], stack, *tail),
         )
 
-    def _compute_type(self, wide: Any) -> int:
-        if wide is np.float64:
+    def _compute_type(self, dtype: np.dtype, tf32: bool) -> int:
+        if dtype == np.float64:
             return cublas.CUBLAS_COMPUTE_64F
-        if self.use_tf32 and int(self.capability) >= 80:
+        if tf32 and dtype == np.float32 and int(self.capability) >= 80:
             return cublas.CUBLAS_COMPUTE_32F_FAST_TF32
         return cublas.CUBLAS_COMPUTE_32F
 

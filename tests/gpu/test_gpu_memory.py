@@ -68,6 +68,35 @@ def test_staging_copies_the_last_written_values(on_gpu):
     assert on_gpu.to_host(blob.diff).tolist() == [3] * 4
 
 
+def test_the_gpu_waits_for_a_staged_copy_before_it_writes(on_gpu):
+    if not isinstance(on_gpu, EmulatedGPU):
+        pytest.skip("a real GPU's waits cannot be seen")
+    waits = []
+
+    class Recording(type(on_gpu)):
+        def record(self):
+            return object()
+
+        def wait(self, event):
+            waits.append(event)
+
+    blob = Blob((4,))
+    blob.diff.fill(1)
+    on_gpu.__class__ = Recording
+    try:
+        blob.stage_diff()
+        (written,) = waits
+        blob.read_diff()
+        assert waits == [written]
+        blob.diff.fill(2)
+        assert len(waits) == 2
+        assert waits[1] is not written
+        blob.diff.fill(3)
+        assert len(waits) == 2
+    finally:
+        on_gpu.__class__ = Recording.__bases__[0]
+
+
 def test_sharing_growing_and_adopting(on_gpu):
     blob, other = Blob((2,)), Blob((2,))
     other.share_data(blob)

@@ -109,7 +109,7 @@ def test_nvcc_compiles_them(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("architecture", [70, 80, 90])
+@pytest.mark.parametrize("architecture", [75, 80, 90])
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_nvrtc_compiles_it(path, architecture):
     found = nvrtc.find()

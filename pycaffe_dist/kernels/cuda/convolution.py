@@ -11,7 +11,7 @@ import numpy as np
 from pycaffe_dist import device
 from pycaffe_dist.kernels.cuda import cudnn, kernels
 from pycaffe_dist.kernels.cuda.bias_add import finish, sum_in_parts
-from pycaffe_dist.kernels.cuda.gemm import gemm
+from pycaffe_dist.kernels.cuda.gemm import convolution_gemm as gemm
 from pycaffe_dist.kernels.cuda.im2col import Im2colPlan, fold, unfold
 from pycaffe_dist.kernels.cuda.inner_product import InnerProduct, like
 from pycaffe_dist.kernels.cuda.rows import block_size, row_shift, splits

@@ -100,7 +100,7 @@ class Operation:
         """Return the properties that no plan may have: varying results, unwanted rounding."""
         notes = self._library.module.numerical_note
         unwanted = [notes.NONDETERMINISTIC]
-        if dtype == np.float32 and not self._library.gpu.use_tf32:
+        if dtype == np.float32 and not self._library.gpu.tf32_convolutions:
             unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
         return unwanted
 

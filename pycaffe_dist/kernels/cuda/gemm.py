@@ -19,7 +19,16 @@ def gemm(
     beta: float = 0.0,
 ) -> None:
     """See `pycaffe_dist.kernels.gemm.gemm`."""
-    device.current_gpu().gemm(a, b, c, trans_a, trans_b, alpha, beta)
+    gpu = device.current_gpu()
+    gpu.gemm(a, b, c, trans_a, trans_b, alpha, beta, gpu.tf32_products)
+
+
+def convolution_gemm(
+    a: Any, b: Any, c: Any, trans_a: bool = False, trans_b: bool = False, beta: float = 0.0
+) -> None:
+    """Compute a product as `gemm` does, with the precision of convolutions."""
+    gpu = device.current_gpu()
+    gpu.gemm(a, b, c, trans_a, trans_b, 1.0, beta, gpu.tf32_convolutions)
 
 
 class FixedProduct:
