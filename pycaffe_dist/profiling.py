@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
+from typing import Protocol
 
 
 class Kind(Enum):
@@ -21,13 +21,24 @@ class Kind(Enum):
     SNAPSHOT = "snapshot"  # as long as training waits for it
     DATA = "data"  # waiting for a batch, in the forward of its layer
 
+    # Members are single objects.  Enum's own hash, a function in Python, takes as long as the rest
+    # of a record.
+    __hash__ = object.__hash__
+
 
 MARKS = (Kind.ITERATION, Kind.TEST, Kind.SNAPSHOT, Kind.DATA)
 
 
-# Gets the kind, the name of the layer, parameter or exchange, and when it began and ended
-# (time.perf_counter).
-Record = Callable[[Kind, str, float, float], None]
+class Record(Protocol):
+    """A function that gets every span of time."""
+
+    def __call__(
+        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
+    ) -> None:
+        """Note a span of a layer, parameter or exchange; times are ``time.perf_counter``'s.
+
+        ``nbytes`` is the size of the messages that this rank has sent in an exchange.
+        """
 
 
 class Profiler:
@@ -47,8 +58,12 @@ class Profiler:
     @property
     def record(self) -> Record | None:
         """The function that calls all others; None without any, so that nothing is timed."""
+        if len(self._records) == 1:
+            return self._records[0]
         return self._record if self._records else None
 
-    def _record(self, kind: Kind, name: str, started: float, ended: float) -> None:
+    def _record(
+        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
+    ) -> None:
         for record in self._records:
-            record(kind, name, started, ended)
+            record(kind, name, started, ended, nbytes)

@@ -78,6 +78,7 @@ class Job:
         "priority",
         "reported",
         "restarts",
+        "sent",
         "since",
         "started",
         "step",
@@ -101,6 +102,7 @@ class Job:
         self.number = next(_numbers)
         self.step = Step([])
         self.started = self.since = 0.0
+        self.sent = 0.0  # bytes, by this rank
         self.reported = False
 
     def late(self) -> Sequence[int]:

@@ -41,7 +41,7 @@ class CommunicationThread:
     step takes longer than ``stall_seconds``, standard error says which ranks it waits for; ``who``
     names this rank there.  After ``shutdown_seconds``, waiting for the task raises ClusterError.
     ``on_exchange`` is called, in the thread, for every task with an order that has ended, with its
-    name, its start and its end (``time.perf_counter``).  ``pace`` limits the messages of tasks that
+    name, its start and its end (``time.perf_counter``) and the bytes that it sent.  ``pace`` limits the messages of tasks that
     have an order or are ``paced``.
 
     ``on_error`` gets every exception of MPI.  It may return another one, after which no message can
@@ -71,7 +71,7 @@ class CommunicationThread:
         self._ordered = 0  # how many tasks with an order are live
         self._busy = 0.0  # the seconds with at least one, up to the last moment without
         self._busy_since = 0.0
-        self.on_exchange: Callable[[str, float, float], None] | None = None
+        self.on_exchange: Callable[[str, float, float, float], None] | None = None
         self.inquiry: StallInspector | None = None
         self.place = ""  # the state of the run, in words for other ranks
         self.on_error: Callable[[Exception], BaseException | None] = lambda error: None
@@ -340,6 +340,7 @@ class CommunicationThread:
         try:
             job.step = next(job.task)
             job.since, job.reported = now, False
+            job.sent += job.step.nbytes
             if job.paced:
                 self._pace.take(job.step.nbytes)
         except StopIteration as end:
@@ -364,7 +365,7 @@ class CommunicationThread:
         if not self._ordered:
             self._busy += ended - self._busy_since
         if self.on_exchange is not None:
-            self.on_exchange(job.handle.name, job.started, ended)
+            self.on_exchange(job.handle.name, job.started, ended, job.sent)
 
     def status(self) -> str:
         """Return what this rank is doing, as far as this thread knows; call it in the thread."""

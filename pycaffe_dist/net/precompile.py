@@ -59,7 +59,7 @@ def find_needs(net: Net, needs: Needs, also: Callable[[Net], Any] | None = None)
     quiet = np.errstate(all="ignore")
     with silent(), quiet, dry_run.noting(needs), contextlib.suppress(Exception):
         copy = Net(_copy_without_data(net), dtype=net.dtype, device=devices.HOST)
-        copy.record = lambda kind, name, start, end: needs.name_layer(name)
+        copy.record = lambda kind, name, *_: needs.name_layer(name)
         learns = net.phase == caffe_pb2.TRAIN
         try:
             copy.forward()

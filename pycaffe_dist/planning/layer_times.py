@@ -33,7 +33,9 @@ class LayerTimes:
         self._spans: dict[tuple[Kind, str], list[float]] = defaultdict(list)
         self._iterations = 0
 
-    def __call__(self, kind: Kind, name: str, started: float, ended: float) -> None:
+    def __call__(
+        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
+    ) -> None:
         if kind in _COMPUTING:
             self._spans[kind, name].append(ended - started)
 

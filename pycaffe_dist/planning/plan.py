@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.calibration.contention import contention_of
@@ -201,6 +202,30 @@ def buckets(
 ) -> list[tuple[Exchange, Bucket]]:
     """Return the buckets of a plan and their exchanges: see `buckets_of`."""
     return buckets_of(plan.choice, parameters, exchanges, overlap)
+
+
+def messages_of(
+    pairs: Sequence[tuple[Exchange, Bucket]], cluster: Cluster
+) -> dict[str, dict[str, float]]:
+    """Return messages by exchange and parameters, the slices of a large gradient together.
+
+    Of each its ``count``, the ``bytes`` of its gradients, and ``predicted_ms``, the mean time that
+    it is under way if nothing else is.
+    """
+    found: dict[str, list[tuple[int, float]]] = {}
+    for exchange, bucket in pairs:
+        cost = exchange.cost(bucket.slices, cluster)
+        seconds = cost.latency_seconds(cluster) + cost.wire_seconds(cluster)
+        name = f"{exchange.type} of {bucket.name}"
+        found.setdefault(name, []).append((bucket.nbytes, seconds))
+    return {
+        name: {
+            "count": len(parts),
+            "bytes": sum(nbytes for nbytes, _ in parts),
+            "predicted_ms": 1e3 * mean(seconds for _, seconds in parts),
+        }
+        for name, parts in found.items()
+    }
 
 
 def describe(cluster: Cluster, exchanges: Sequence[Exchange]) -> str:

@@ -17,7 +17,7 @@ from pycaffe_dist.reports.plot import Style, draw_logs
 from pycaffe_dist.reports.training_log import read_run
 from pycaffe_dist.solvers.callbacks import Metrics
 from pycaffe_dist.table import Html, as_html
-from pycaffe_dist.training.metrics_file import read_records
+from pycaffe_dist.training.metrics_file import is_before, read_records
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 76em; margin: 2em auto; padding: 0 1em;
@@ -60,7 +60,7 @@ class RunMetrics:
         records: list[Metrics] = []
         for part in map(read_records, paths):
             first = part[0]["iteration"] if part else math.inf
-            records = [record for record in records if record["iteration"] < first] + part
+            records = [record for record in records if is_before(record, first)] + part
         kinds = {kind: [r for r in records if r["kind"] == kind] for kind in _KINDS}
         if not kinds["start"] or not (kinds["train"] or kinds["test"]):
             names = ", ".join(paths)

@@ -101,6 +101,13 @@ class Engine(abc.ABC):
         """The time in which this rank has had messages under way, in total."""
         return 0.0
 
+    def messages(self) -> dict[str, dict[str, float]]:
+        """Return the messages of the plan by name: count, gradient's bytes, predicted ms of each.
+
+        The same dictionary while the plan is the same; empty without a plan.
+        """
+        return {}
+
     def profile(self, record: Record | None) -> None:  # noqa: B027 (optional)
         """Call ``record`` for all messages, and for waiting for them, from now on."""
 

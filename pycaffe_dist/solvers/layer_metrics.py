@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pycaffe_dist.kernels.norms import distance, norm, norm_and_copy
 from pycaffe_dist.profiling import Kind
 from pycaffe_dist.solvers.callbacks import Metrics
 
 if TYPE_CHECKING:
     from pycaffe_dist.net import Net
-    from pycaffe_dist.net.parameter import Parameter
     from pycaffe_dist.solvers.solver import Solver
 
 _PASSES = {Kind.FORWARD: "forward_ms", Kind.BACKWARD: "backward_ms"}
@@ -23,7 +22,8 @@ class LayerMetrics:
     """The norms of weights, mean gradients and updates of one iteration that is displayed.
 
     Gradients are without loss scale, divided by iter_size, before clipping and decay.  Parameters
-    that an exchange updates have neither gradient nor update.
+    that an exchange updates have neither gradient nor update.  Copies of the weights stay
+    allocated.
     """
 
     def __init__(self) -> None:
@@ -34,29 +34,30 @@ class LayerMetrics:
         """Take weights and gradients."""
         scale = solver.state.loss_scale.value if solver.state.loss_scale else 1.0
         scale *= solver.param.iter_size
-        self._before, self._found = {}, {}
+        self._found = {}
         for parameter in solver.net.parameters:
             weights = parameter.blob.read_data()
-            norms = {"weights": _norm(weights)}
             if parameter.receives_gradient and not solver.engine.updates(parameter):
-                norms["gradient"] = _norm(parameter.blob.read_diff()) / scale
-                self._before[parameter.key] = weights.copy()
-            self._found[parameter.key] = norms
+                if parameter.key not in self._before:
+                    self._before[parameter.key] = np.empty_like(weights)
+                kept = self._before[parameter.key]
+                self._found[parameter.key] = {
+                    "weights": norm_and_copy(weights, kept),
+                    "gradient": norm(parameter.blob.read_diff()) / scale,
+                }
+            else:
+                self._found[parameter.key] = {"weights": norm(weights)}
 
     def after_update(self, solver: Solver) -> Metrics:
         """Return the norms by parameter, and the shares of dead channels by ReLU."""
         for parameter in solver.net.parameters:
-            if parameter.key in self._before:
-                self._add_update(parameter)
-        self._before = {}
+            norms = self._found[parameter.key]
+            if "gradient" in norms:
+                before = self._before[parameter.key]
+                norms["update"] = distance(parameter.blob.read_data(), before)
+                if norms["weights"]:
+                    norms["ratio"] = norms["update"] / norms["weights"]
         return {"parameters": self._found, "dead": dead_channels(solver.net)}
-
-    def _add_update(self, parameter: Parameter) -> None:
-        norms, step = self._found[parameter.key], self._before.pop(parameter.key)
-        np.subtract(parameter.blob.read_data(), step, out=step)
-        norms["update"] = _norm(step)
-        if norms["weights"]:
-            norms["ratio"] = norms["update"] / norms["weights"]
 
     def times(self, seconds: Mapping[tuple[Kind, str], float], iterations: float) -> Metrics:
         """Return the milliseconds of layers per iteration; layers that run as one are the first."""
@@ -76,8 +77,3 @@ def dead_channels(net: Net) -> dict[str, float]:
             alive = (top > 0).any(axis=(0, *range(2, top.ndim)))
             found[node.name] = 1 - float(alive.mean())
     return found
-
-
-def _norm(array: np.ndarray) -> float:
-    flat = array.reshape(-1)
-    return math.sqrt(float(np.dot(flat, flat)))

@@ -1,4 +1,4 @@
-"""Records of a run, as plain values: one for each start, display and test, made on rank 0.
+"""Records of a run, as plain values: starts, plans, displays, tests, snapshots; on rank 0.
 
 Files and callbacks get the same ones: see docs/metrics.md.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _DIGITS = 7
 _LARGE = 10.0**_DIGITS
 _UPDATING = (Kind.UPDATE, Kind.REBUILD)
+_EXCHANGE = Kind.EXCHANGE
 
 
 class SpanSums:
@@ -33,15 +34,32 @@ class SpanSums:
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[Kind, str], float] = defaultdict(float)
+        # Messages' names, seconds and bytes, from another thread.
+        self._messages: deque[tuple[str, float, float]] = deque()
 
-    def __call__(self, kind: Kind, name: str, started: float, ended: float) -> None:
-        if kind is not Kind.EXCHANGE:  # those come from another thread
+    def __call__(
+        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
+    ) -> None:
+        if kind is _EXCHANGE:
+            self._messages.append((name, ended - started, nbytes))
+        else:
             self._seconds[kind, name] += ended - started
 
     def take(self) -> dict[tuple[Kind, str], float]:
         """Return the seconds since the last call."""
         seconds, self._seconds = self._seconds, defaultdict(float)
         return seconds
+
+    def take_messages(self) -> Metrics:
+        """Return the mean milliseconds and bytes of messages since the last call, by name."""
+        sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3))
+        while self._messages:
+            name, seconds, nbytes = self._messages.popleft()
+            sums[name.removeprefix("exchange ")] += 1, seconds, nbytes
+        return {
+            name: {"ms": 1e3 * float(seconds / count), "bytes": round(nbytes / count)}
+            for name, (count, seconds, nbytes) in sums.items()
+        }
 
 
 class _Sample(NamedTuple):
@@ -70,6 +88,7 @@ class Recorder:
         self._last = _Sample(0, 0.0, 0.0, 0.0, 0.0, 0.0)
         self._test_seconds = 0.0
         self._shown: tuple[int, Metrics] | None = None
+        self._plan: Metrics = {}
         self.layers: LayerMetrics | None = None
 
     @property
@@ -83,13 +102,17 @@ class Recorder:
     def begin(self) -> None:
         """Follow the solver from now on; send a record of the run's properties."""
         solver = self._solver
-        if not self._is_wanted or self._began:
-            return
+        if self._profiles != self._is_wanted:
+            self._profiles = not self._profiles
+            solver.profile(self._sums, self._profiles)
         if not self._profiles:
-            solver.profile(self._sums)
-            self._profiles = True
+            self._began = False
+        if self._began or not self._profiles:
+            return
         self._began = True
+        self._plan = {}
         self._sums.take()
+        self._sums.take_messages()
         self._last = self._sample()
         self._send(
             self._head("start")
@@ -133,6 +156,10 @@ class Recorder:
         if self._shown is None:
             return
         (iteration, values), self._shown = self._shown, None
+        plan = self._solver.engine.messages()
+        if plan is not self._plan and plan:
+            self._plan = plan
+            self._send(self._head("plan", iteration) | {"messages": plan})
         record = self._head("train", iteration) | values | self._times()
         if self.layers:
             self._solver.finish_updates()
@@ -160,6 +187,11 @@ class Recorder:
                 "seconds": testing.seconds[number],
             }
         )
+
+    def send_snapshot(self, path: str, seconds: float) -> None:
+        """Send the name of a snapshot's weights, and the seconds that training waited for it."""
+        if self._began and self._is_wanted:
+            self._send(self._head("snapshot") | {"path": path, "seconds": seconds})
 
     def _head(self, kind: str, iteration: int | None = None) -> Metrics:
         """Return what all records have."""
@@ -206,6 +238,9 @@ class Recorder:
             found["images_per_second"] = speed * self._solver.effective_batch
             if self.layers:
                 found |= self.layers.times(seconds, iterations)
+        messages = self._sums.take_messages()
+        if self.layers and messages:
+            found["messages"] = messages
         return found
 
     def _send(self, record: Metrics) -> None:

@@ -424,6 +424,7 @@ class Solver:
         self._call(self.callbacks.before_snapshot, updated=False)
         path = self._snapshots.write(self.engine, self.effective_batch, wait)
         self._mark(Kind.SNAPSHOT, str(self.iteration), began)
+        self.recorder.send_snapshot(path, time.perf_counter() - began)
         return path
 
     def restore(self, path: str) -> None:

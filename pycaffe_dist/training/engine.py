@@ -31,6 +31,7 @@ from pycaffe_dist.planning.plan import (
     known_plan,
     make_plan,
     make_plans,
+    messages_of,
 )
 from pycaffe_dist.planning.search import Workload, predicted, spared_seconds, use_buckets
 from pycaffe_dist.profiling import Kind, Record
@@ -97,6 +98,7 @@ class ExchangeEngine(TunableEngine):
         self._plan: Plan | None = None
         self._plans: list[Plan] = []  # others to try
         self._candidates: list[Exchange] = []  # the exchanges in them
+        self._messages: dict[str, dict[str, float]] = {}
         self._given = b""
         self._plan_is_fixed = False
         # The number of requests for each action on this rank, and of actions of all ranks.
@@ -148,7 +150,7 @@ class ExchangeEngine(TunableEngine):
         self, plan: Plan, parameters: Sequence[Parameter], exchanges: list[Exchange]
     ) -> None:
         """Prepare to follow a plan from the next gradient on."""
-        self._plan = plan
+        self._plan, self._messages = plan, {}
         self._exchanges = exchanges
         self._statistics = [p for p in parameters if plan.row(p).exchange == STATISTICS]
         self._overlap = self._possible_overlap(plan)
@@ -218,6 +220,12 @@ class ExchangeEngine(TunableEngine):
             full[layer] += spared_seconds(transfer.exchange, transfer.bucket, self._cluster)
         times = replace(times, backward=tuple(full))
         return Workload(times, self._settings.passes, self._overlap)
+
+    def messages(self) -> dict[str, dict[str, float]]:
+        """Return the messages of the plan; see `Engine`."""
+        pairs = [(transfer.exchange, transfer.bucket) for transfer in self._transfers]
+        self._messages = self._messages or messages_of(pairs, self._cluster)
+        return self._messages
 
     def fix_plan(self) -> bytes:
         """Fix and return the plan of "auto", which is not revised any more; else return nothing."""

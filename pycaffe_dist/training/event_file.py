@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycaffe_dist.errors import UsageError
+from pycaffe_dist.kernels.checksum import crc32c
 from pycaffe_dist.log import logger
 from pycaffe_dist.training.pictures import to_png
 
@@ -35,7 +37,6 @@ class EventFile:
         try:
             from tensorboardX import summary
             from tensorboardX.proto import event_pb2, summary_pb2
-            from tensorboardX.record_writer import RecordWriter
         except ImportError:
             raise UsageError(
                 "--tensorboard needs tensorboardX: pip install 'pycaffe-dist[tensorboard]'"
@@ -46,7 +47,7 @@ class EventFile:
         name = f"events.out.tfevents.{int(time.time()):010}.{os.getpid()}.{next(_numbers)}"
         try:
             os.makedirs(folder, exist_ok=True)
-            self._writer = RecordWriter(os.path.join(folder, name))
+            self._file = open(os.path.join(folder, name), "wb")
         except OSError as error:
             raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
         self._add(0, file_version="brain.Event:2")
@@ -55,8 +56,10 @@ class EventFile:
 
     def _add(self, step: int, moment: float | None = None, **content: Any) -> None:
         event = self._event(wall_time=moment or time.time(), step=step, **content)
+        data = event.SerializeToString()
+        size = struct.pack("<Q", len(data))
         with self._warning():
-            self._writer.write(event.SerializeToString())
+            self._file.write(size + _masked(size) + data + _masked(data))
 
     @contextmanager
     def _warning(self) -> Iterator[None]:
@@ -128,4 +131,13 @@ class EventFile:
     def flush(self) -> None:
         """Bring everything into the file, so that it can be read while the run goes on."""
         with self._warning():
-            self._writer.flush()
+            self._file.flush()
+
+
+def _masked(data: bytes) -> bytes:
+    """Return the checksum of a part of a record as it stands behind it.
+
+    Source: TensorFlow's format of records, which changes CRC-32C by a rotation and a sum.
+    """
+    crc = crc32c(np.frombuffer(data, np.uint8))
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)

@@ -55,7 +55,7 @@ class MetricsFile:
 
     def _keep_before(self, iteration: int) -> None:
         records = read_records(str(self._path))
-        kept = [record for record in records if record["iteration"] < iteration]
+        kept = [record for record in records if is_before(record, iteration)]
         if len(kept) < len(records):
             logger.info(
                 "%s: %d records from iteration %d on are replaced",
@@ -63,6 +63,12 @@ class MetricsFile:
             )
         lines = "".join(to_line(record) + "\n" for record in kept)
         atomic.write(self._path, [lines.encode()])
+
+
+def is_before(record: Metrics, iteration: int) -> bool:
+    """Tell whether a record stays valid when the run goes on from an iteration."""
+    known = record["iteration"]
+    return known < iteration or (known == iteration and record["kind"] == "snapshot")
 
 
 def read_records(path: str) -> list[Metrics]:

@@ -61,7 +61,7 @@ class TensorBoard:
             ]
             self._file.settings(record["solver"], ["train/loss", *results])
             self._file.net(solver.net.definition)
-        else:
+        elif "loss" in record:
             self._file.numbers(record["iteration"], record["time"], numbers(record))
             if record["kind"] == "train" and "learning_rate" not in record:  # the last one
                 with device.use(device.HOST):

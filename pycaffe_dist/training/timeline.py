@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,19 +21,23 @@ _SHORTEST_WAIT = 20e-6  # waiting for messages that have arrived is not shown
 _COMPUTING = 0  # the first row of a rank; overlapping exchanges take one row each
 _MARKS = 1
 _FIRST_EXCHANGE = 2
-
+_WAIT, _DATA = Kind.WAIT, Kind.DATA
 
 _MARKED = tuple(kind.value for kind in (Kind.ITERATION, Kind.TEST, Kind.SNAPSHOT))
-_WAITS = (Kind.WAIT, Kind.DATA)
 
 
 class Span(NamedTuple):
-    """One event: its start and end on this rank's clock (seconds)."""
+    """One event: its start and end on this rank's clock (seconds), and the bytes that it sent."""
 
     kind: str
     name: str
     started: float
     ended: float
+    nbytes: float
+
+
+# A plain tuple of text and numbers costs the garbage collector nothing.
+KeptSpan = tuple[str, str, float, float, float]
 
 
 class Timeline:
@@ -42,19 +47,23 @@ class Timeline:
     UsageError on rank 0 when ``path`` cannot be written to.
     """
 
-    def __init__(self, path: str, cluster: Cluster, spans: list[Span], most: int = MOST_SPANS):
+    def __init__(
+        self, path: str, cluster: Cluster, spans: list[KeptSpan], most: int = MOST_SPANS
+    ):
         self._path, self._cluster, self._most = path, cluster, most
         self._spans = spans
         if cluster.rank == 0:
             _check_place(Path(path))
         self._began = clock_ahead(cluster)
 
-    def __call__(self, kind: Kind, name: str, started: float, ended: float) -> None:
+    def __call__(
+        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
+    ) -> None:
         """Note a span."""
-        if len(self._spans) < self._most and (
-            kind not in _WAITS or ended - started >= _SHORTEST_WAIT
-        ):
-            self._spans.append(Span(kind.value, name, started, ended))
+        if (kind is _WAIT or kind is _DATA) and ended - started < _SHORTEST_WAIT:
+            return
+        if len(self._spans) < self._most:
+            self._spans.append((kind._value_, name, started, ended, nbytes))
 
     def write(self) -> None:
         """Write the file of all ranks, on rank 0; raises UsageError there when that fails."""
@@ -88,7 +97,7 @@ class Timeline:
 
         return [
             span._replace(started=moved(span.started), ended=moved(span.ended))
-            for span in self._spans
+            for span in map(Span._make, self._spans)
         ]
 
 
@@ -105,28 +114,39 @@ def _events(rank: int, host: str, spans: list[Span], start: float) -> Iterator[d
     yield _name("process_name", rank, 0, f"rank {rank} on {host}")
     yield _name("thread_name", rank, _COMPUTING, "computing and waiting")
     yield _name("thread_name", rank, _MARKS, "iterations, tests, snapshots")
-    busy_until: list[float] = []
+    lanes: list[_Lane] = []
     for span in sorted(spans, key=lambda span: span.started):
-        row = _MARKS if span.kind in _MARKED else _COMPUTING
-        if span.kind == Kind.EXCHANGE.value:
-            free = [number for number, until in enumerate(busy_until) if until <= span.started]
-            if not free:
-                free = [len(busy_until)]
-                busy_until.append(0.0)
-                yield _name(
-                    "thread_name", rank, _FIRST_EXCHANGE + free[0], f"exchanges {free[0] + 1}"
-                )
-            busy_until[free[0]] = span.ended
-            row = _FIRST_EXCHANGE + free[0]
-        yield {
+        event = {
             "ph": "X",
             "cat": span.kind,
-            "name": span.name if row >= _FIRST_EXCHANGE else f"{span.kind} {span.name}",
+            "name": f"{span.kind} {span.name}",
             "pid": rank,
-            "tid": row,
+            "tid": _MARKS if span.kind in _MARKED else _COMPUTING,
             "ts": round(1e6 * (span.started - start), 3),
             "dur": round(1e6 * (span.ended - span.started), 3),
         }
+        if span.kind == Kind.EXCHANGE.value:
+            exchange, _, parameters = span.name.removeprefix("exchange ").partition(" of ")
+            of_kind = [lane for lane in lanes if lane.exchange == exchange]
+            lane = next((lane for lane in of_kind if lane.until <= span.started), None)
+            if lane is None:
+                lane = _Lane(exchange, _FIRST_EXCHANGE + len(lanes))
+                lanes.append(lane)
+                number = f", lane {len(of_kind) + 1}" if of_kind else ""
+                yield _name("thread_name", rank, lane.row, exchange + number)
+            lane.until = span.ended
+            event["name"], event["tid"] = parameters, lane.row
+            event["args"] = {"exchange": exchange, "bytes": round(span.nbytes)}
+        yield event
+
+
+@dataclass
+class _Lane:
+    """A row of messages of one exchange, one after the other."""
+
+    exchange: str
+    row: int
+    until: float = 0.0
 
 
 def _name(what: str, rank: int, row: int, name: str) -> dict[str, Any]:

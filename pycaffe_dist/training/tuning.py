@@ -33,7 +33,9 @@ class Stopwatch:
         self._began = self._ended = 0.0
         self._seconds: list[float] = []
 
-    def __call__(self, kind: Kind, name: str, started: float, ended: float) -> None:
+    def __call__(
+        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
+    ) -> None:
         if kind is not Kind.EXCHANGE and kind not in MARKS:
             self._began = self._began or started
             self._ended = ended

@@ -211,7 +211,7 @@ def test_a_small_urgent_task_does_not_wait_for_large_ones(thread):
 
 def test_overlapping_exchanges_are_timed_once(thread):
     ended = []
-    thread.on_exchange = lambda name, since, until: ended.append((name, since, until))
+    thread.on_exchange = lambda name, since, until, _: ended.append((name, since, until))
     requests = [Request(), Request()]
     handles = [
         thread.submit(waiting_for(request), f"exchange {order}", order=order)

@@ -47,7 +47,7 @@ def results(records: list[dict]) -> list[tuple]:
     return [
         (record["kind"], record["iteration"], record["loss"], record.get("outputs"))
         for record in records
-        if record["kind"] != "start"
+        if record["kind"] in ("train", "test")
     ]
 
 
@@ -55,6 +55,12 @@ def test_a_record_for_each_display_and_test(tmp_path, caplog):
     caplog.set_level("INFO", logger="pcaffe")
     records = run(tmp_path)
     start, *others = records
+    snapshots = [record for record in others if record["kind"] == "snapshot"]
+    assert [record["path"] for record in snapshots] == [
+        str(tmp_path / f"tiny_iter_{record['iteration']}.caffemodel") for record in snapshots
+    ]
+    assert [record["iteration"] for record in snapshots] == [4, 8, 10]
+    others = [record for record in others if record["kind"] != "snapshot"]
     assert start["kind"] == "start" and start["solver"]["base_lr"] == pytest.approx(0.05)
     assert text.parse(start["definition"], caffe_pb2.NetParameter()).layer[2].name == "ip"
     places = [(record["kind"], record["iteration"]) for record in others]
@@ -81,6 +87,8 @@ def test_a_resumed_run_replaces_what_it_repeats(tmp_path):
     resumed = run(tmp_path, snapshot=str(tmp_path / "tiny_iter_4.solverstate"))
     assert results(resumed) == results(whole)
     assert [r["iteration"] for r in resumed if r["kind"] == "start"] == [0, 4]
+    # The snapshot from which the run went on is no part of what it repeats.
+    assert [r["iteration"] for r in resumed if r["kind"] == "snapshot"] == [4, 8, 10]
 
 
 def test_a_file_of_a_killed_run_can_be_read_and_continued(tmp_path):
@@ -146,6 +154,19 @@ def test_callbacks_get_the_records_of_the_file(tmp_path):
     of_file = run(tmp_path, layer_metrics=True)
     assert results(records) == results(of_file)
     assert [set(record) for record in records] == [set(record) for record in of_file]
+
+
+def test_nothing_is_measured_while_nobody_gets_records(tmp_path):
+    solver = Solver(text.read_solver(solver_file(tmp_path)))
+    records: list[dict] = []
+    follower = lambda _, record: records.append(record)  # noqa: E731
+    for follows, last in ((True, 4), (False, 7), (True, 9)):
+        solver.callbacks.on_record[:] = [follower] if follows else []
+        solver.step(last - solver.iteration)
+        assert (solver.profiler.record is not None) == follows
+    solver.close()
+    places = [(r["kind"], r["iteration"]) for r in records if r["kind"] in ("start", "train")]
+    assert places == [("start", 0), ("train", 0), ("train", 2), ("start", 7), ("train", 8)]
 
 
 def test_epochs_count_the_records_of_a_database(tmp_path):
