@@ -250,15 +250,14 @@ def draw_net_to_file(
     graph.write(path, format=path.rpartition(".")[2])
 
 
-def as_html(caffe_net: caffe_pb2.NetParameter) -> str:
-    """Return the drawing of a NetParameter as HTML, or a sentence that says why there is none."""
-    count = len(caffe_net.layer)
-    if count > _MOST_LAYERS:
+def as_html(graph: Graph, layers: int) -> str:
+    """Return the drawing of that many layers as HTML, or a sentence about why there is none."""
+    if layers > _MOST_LAYERS:
         return (
-            f"<p>{count} layers are not drawn here: <code>pcaffe draw_net</code> writes a file</p>"
+            f"<p>{layers} layers are not drawn here: <code>pcaffe draw_net</code> writes a file</p>"
         )
     try:
-        drawing = draw_net(caffe_net, "LR", "svg")
+        drawing = graph.create(format="svg")
     except UsageError as error:
         return f"<p>{html.escape(str(error))}</p>"
     return f'<div style="overflow-x: auto">{svg_element(drawing)}</div>'

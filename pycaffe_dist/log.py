@@ -46,6 +46,15 @@ def fmt(number: float) -> str:
     return f"{float(number):.6g}"
 
 
+def fmt_bytes(count: float) -> str:
+    """Return a number of bytes in the largest unit of which there is one: ``1.646 MiB``."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} GiB"
+
+
 _HINT = " (an unexpected error, maybe of pcaffe itself: --debug shows where it comes from)"
 
 

@@ -217,7 +217,8 @@ class NetSpec:
     def _repr_html_(self) -> str:
         net = self.to_proto()
         rows = [("layer", "type", "bottoms", "tops", "fields"), *map(_cells, net.layer)]
-        return f"{as_html(rows, range(5))}\n{draw.as_html(net)}"
+        drawing = draw.as_html(draw.get_pydot_graph(net, "LR"), len(net.layer))
+        return f"{as_html(rows, range(5))}\n{drawing}"
 
 
 def _cells(layer: caffe_pb2.LayerParameter) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import ArgumentError, UsageError, did_you_mean
 from pycaffe_dist.layers import Layer
 from pycaffe_dist.log import logger
+from pycaffe_dist.net.graph import blocks_of, nodes_of, to_graph
 from pycaffe_dist.net.precompile import compile_kernels
 from pycaffe_dist.net.rules import with_state
 from pycaffe_dist.net.summary import Summary, log_layers, summarize
@@ -107,8 +108,11 @@ class Net:
         )
 
     def _repr_html_(self) -> str:
-        table = self.summary()._repr_html_()
-        return f"<p>{html.escape(repr(self))}</p>\n{table}\n{draw.as_html(self._net.definition)}"
+        found = self.summary()
+        nodes = nodes_of(self._net.definition.layer)
+        drawn = sum(len(block.nodes) for block in blocks_of(nodes))
+        drawing = draw.as_html(to_graph(nodes, True, found, "LR"), drawn)
+        return f"<p>{html.escape(repr(self))}</p>\n{found._repr_html_()}\n{drawing}"
 
     @property
     def layers(self) -> list[Layer]:

@@ -81,8 +81,8 @@ def run(options: argparse.Namespace) -> int:
 def _draw(options: argparse.Namespace, net: NetParameter, places: Places) -> None:
     """Draw the layers of one phase."""
     from pycaffe_dist import atomic
+    from pycaffe_dist.net.graph import nodes_of, to_graph
     from pycaffe_dist.net.rules import kept_layers, with_state
-    from pycaffe_dist.reports.net_graph import nodes_of, to_graph
     from pycaffe_dist.reports.net_viewer import viewer
     from pycaffe_dist.schema import caffe_pb2
 

@@ -41,8 +41,8 @@ class CommunicationThread:
     step takes longer than ``stall_seconds``, standard error says which ranks it waits for; ``who``
     names this rank there.  After ``shutdown_seconds``, waiting for the task raises ClusterError.
     ``on_exchange`` is called, in the thread, for every task with an order that has ended, with its
-    name, its start and its end (``time.perf_counter``) and the bytes that it sent.  ``pace`` limits the messages of tasks that
-    have an order or are ``paced``.
+    name, its start and its end (``time.perf_counter``) and the bytes that it sent.  ``pace`` limits
+    the messages of tasks that have an order or are ``paced``.
 
     ``on_error`` gets every exception of MPI.  It may return another one, after which no message can
     be trusted: all tasks end with it, and every new one, until :meth:`restart`.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pycaffe_dist.layers import Layer
-from pycaffe_dist.log import logger
+from pycaffe_dist.log import fmt_bytes, logger
 from pycaffe_dist.net.net import Net
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.table import RULE, aligned, as_html
@@ -59,7 +59,7 @@ class Summary:
             "",
             f"{sum(row.parameters for row in rows):,}",
             _short(sum(row.macs for row in rows)),
-            _size(sum(row.bytes for row in rows)),
+            fmt_bytes(sum(row.bytes for row in rows)),
         ]
         head = ["layer", "type", "tops", "parameters", "MACs", "memory"]
         return [head, RULE, *map(_cells, rows), RULE, total]
@@ -131,7 +131,7 @@ def _cells(row: LayerSummary) -> list[str]:
         " ".join("x".join(map(str, shape)) or "1" for shape in row.shapes),
         f"{row.parameters:,}" if row.parameters else "",
         _short(row.macs) if row.macs else "",
-        _size(row.bytes) if row.bytes else "",
+        fmt_bytes(row.bytes) if row.bytes else "",
     ]
 
 
@@ -141,11 +141,3 @@ def _short(count: float) -> str:
             return f"{count:.4g}{unit}"
         count /= 1000
     return f"{count:.4g}T"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024
-    return f"{count:.4g} GiB"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 from pycaffe_dist.errors import DataError
-from pycaffe_dist.log import fmt
+from pycaffe_dist.log import fmt, fmt_bytes
 from pycaffe_dist.table import RULE, aligned
 
-_PARTS = {
+# The words for spans of time, by kind.
+PARTS = {
     "forward": "forward",
     "backward": "backward",
     "update": "updates",
@@ -38,6 +41,19 @@ class Saving:
 
 
 @dataclass(frozen=True)
+class Messages:
+    """The messages of an exchange in an iteration, the mean over ranks: ``bytes`` that one sends.
+
+    ``milliseconds`` is the sum of their times, of which several may pass at once.
+    """
+
+    exchange: str
+    count: float
+    bytes: float
+    milliseconds: float
+
+
+@dataclass(frozen=True)
 class IterationTimes:
     """The mean times of an iteration's parts over ranks, in milliseconds.
 
@@ -50,6 +66,7 @@ class IterationTimes:
     whole: float
     hidden: float | None
     savings: tuple[Saving, ...]
+    messages: tuple[Messages, ...] = ()
 
     def table(self) -> str:
         """Return a line for each part, and what would save most."""
@@ -62,9 +79,19 @@ class IterationTimes:
         lines = [aligned([head, RULE, *rows, RULE, whole])]
         if self.hidden is not None:
             lines.append(f"{100 * self.hidden:.0f} % of the messages' time was hidden")
+        if self.messages:
+            lines += ["", self._message_table(), ""]
         lines.append("What would save most:")
         lines += [f"  at most {fmt(round(s.milliseconds, 3))} ms: {s.what}" for s in self.savings]
         return "\n".join(lines)
+
+    def _message_table(self) -> str:
+        rows = [("exchange", "messages", "sent by a rank", "ms under way", "a second")]
+        for each in self.messages:
+            rate = 1e3 * each.bytes / each.milliseconds if each.milliseconds else 0.0
+            figures = f"{each.count:.4g}", fmt_bytes(each.bytes), fmt(round(each.milliseconds, 4))
+            rows.append((each.exchange, *figures, fmt_bytes(rate)))
+        return aligned([rows[0], RULE, *rows[1:]])
 
 
 def read_times(path: str, skip: int = 1) -> IterationTimes:
@@ -83,13 +110,19 @@ def read_times(path: str, skip: int = 1) -> IterationTimes:
     begin = {rank: marks[0]["ts"] for rank, marks in kept.items()}
     end = {rank: max(m["ts"] + m["dur"] for m in marks) for rank, marks in kept.items()}
     by_rank: dict[int, dict[tuple[str, str], float]] = {rank: defaultdict(float) for rank in kept}
+    sent: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3))
     for span in spans:
         rank = span["pid"]
         if rank in kept and begin[rank] <= span["ts"] <= end[rank]:
-            by_rank[rank][span["cat"], span["name"]] += span["dur"] / 1e3 / len(kept[rank])
+            milliseconds = span["dur"] / 1e3
+            by_rank[rank][span["cat"], span["name"]] += milliseconds / len(kept[rank])
+            if about := span.get("args"):
+                sums = np.array([1, about["bytes"], milliseconds])
+                sent[about["exchange"]] += sums / len(kept[rank]) / len(kept)
     whole = mean((end[rank] - begin[rank]) / 1e3 / len(kept[rank]) for rank in kept)
     count = round(mean(map(len, kept.values())))
-    return _times(by_rank, whole, count)
+    messages = tuple(Messages(name, *sums.tolist()) for name, sums in sent.items())
+    return replace(_times(by_rank, whole, count), messages=messages)
 
 
 def _read(path: str) -> list[dict[str, Any]]:
@@ -110,7 +143,7 @@ def _times(
         sums["forward"] -= sums["data"]  # in the forward of the data layer
     parts = {
         words: mean(sums[name] for sums in of.values())
-        for name, words in _PARTS.items()
+        for name, words in PARTS.items()
         if any(sums[name] for sums in of.values())
     }
     parts["other work"] = max(0.0, whole - sum(parts.values()))

@@ -12,7 +12,8 @@ from statistics import mean
 
 from pycaffe_dist.draw import svg_element
 from pycaffe_dist.errors import DataError
-from pycaffe_dist.log import fmt
+from pycaffe_dist.log import fmt, fmt_bytes
+from pycaffe_dist.reports.iteration_times import PARTS
 from pycaffe_dist.reports.plot import Style, draw_logs
 from pycaffe_dist.reports.training_log import read_run
 from pycaffe_dist.solvers.callbacks import Metrics
@@ -29,15 +30,9 @@ svg { max-width: 100%; height: auto } pre { overflow-x: auto; background: #f6f6f
 .bar { display: inline-block; height: .8em; background: #4878b0; vertical-align: middle }
 ins { background: #d8f5d8; text-decoration: none } del { background: #fbdcdc }
 """
-_SHARES = {
-    "forward": "forward",
-    "backward": "backward",
-    "update": "updates",
-    "data": "waiting for data",
-    "exchange_not_hidden": "waiting for gradients",
-    "test": "tests",
-    "rest": "snapshots and other work",
-}
+_SHARES = {name: PARTS[name] for name in ("forward", "backward", "update", "data")}
+_SHARES |= {"exchange_not_hidden": PARTS["wait"], "test": PARTS["test"]}
+_SHARES["rest"] = "snapshots and other work"
 _WIDTH = 20  # of a full bar, in em
 
 
@@ -50,6 +45,8 @@ class RunMetrics:
     starts: list[Metrics]
     displays: list[Metrics]
     tests: list[Metrics]
+    plans: list[Metrics]
+    snapshots: list[Metrics]
 
     @classmethod
     def read(cls, paths: Sequence[str], name: str = "") -> RunMetrics:
@@ -68,7 +65,7 @@ class RunMetrics:
         return cls(name or Path(paths[0]).stem, paths, *kinds.values())
 
 
-_KINDS = ("start", "train", "test")
+_KINDS = ("start", "train", "test", "plan", "snapshot")
 
 
 def page(runs: Sequence[RunMetrics]) -> str:
@@ -76,7 +73,7 @@ def page(runs: Sequence[RunMetrics]) -> str:
     title = html.escape(" and ".join(run.name for run in runs))
     parts = [f"<h1>{title}</h1>", *_summary(runs), *_curves(runs)]
     for run in runs:
-        parts += [*_shares(run), *_layers(run)]
+        parts += [*_shares(run), *_messages(run), *_layers(run), *_snapshots(run)]
     if len(runs) > 1:
         for other in runs[1:]:
             parts += _differences(runs[0], other)
@@ -148,6 +145,50 @@ def _bar(share: float) -> Html:
     return Html(f'<span class="bar" style="width:{_WIDTH * share:.2f}em"></span>')
 
 
+def _messages(run: RunMetrics) -> Iterator[str]:
+    """Yield the exchange plan: what was predicted of each message, and what was measured."""
+    if not run.plans:
+        return
+    plan, began = run.plans[-1]["messages"], run.plans[-1]["iteration"]
+    found = [r["messages"] for r in run.displays if r["iteration"] > began and "messages" in r]
+    head = ("exchange", "messages", "gradients", "sent", "predicted ms", "measured ms", "ratio")
+    rows: list[tuple[str, ...]] = [head]
+    for name, planned in plan.items():
+        cells = [name, str(planned["count"]), fmt_bytes(planned["bytes"])]
+        measured = [each[name] for each in found if name in each]
+        predicted = planned["predicted_ms"]
+        if measured:
+            milliseconds = mean(each["ms"] for each in measured)
+            sent = fmt_bytes(mean(each["bytes"] for each in measured))
+            ratio = f"{milliseconds / predicted:.2g}" if predicted else ""
+            cells += [sent, _figure(predicted), _figure(milliseconds), ratio]
+        else:
+            cells += ["", _figure(predicted), "", ""]
+        rows.append(tuple(cells))
+    yield f"<h2>Exchanges of {html.escape(run.name)}</h2>"
+    since = ", ".join(str(each["iteration"]) for each in run.plans)
+    yield f"<p>Plans at iterations {since}; the last one:</p>{as_html(rows)}"
+    yield (
+        "<p>Times are of one message of rank 0; predicted for one that has the network for itself, "
+        "while messages and computing share it and the cores."
+    )
+    yield "</p>" if found else " <code>--layer_metrics</code> measures them.</p>"
+
+
+def _figure(number: float) -> str:
+    return f"{number:.3g}"
+
+
+def _snapshots(run: RunMetrics) -> Iterator[str]:
+    """Yield the snapshots, and for how long training waited for them."""
+    if not run.snapshots:
+        return
+    rows = [("iteration", "weights", "ms of waiting")]
+    for each in run.snapshots:
+        rows.append((str(each["iteration"]), each["path"], _figure(1e3 * each["seconds"])))
+    yield f"<h2>Snapshots of {html.escape(run.name)}</h2>{as_html(rows, left=(1,))}"
+
+
 def _layers(run: RunMetrics) -> Iterator[str]:
     """Yield the times of layers, and the norms of parameters at the last display."""
     found = [record for record in run.displays[1:] if "layers" in record]
@@ -190,6 +231,13 @@ def _differences(one: RunMetrics, other: RunMetrics) -> Iterator[str]:
         if first.get(name) != second.get(name):
             rows.append((name, *(str(of.get(name, "")) for of in (first, second))))
     yield as_html(rows) if len(rows) > 1 else "<p>The solvers have the same settings.</p>"
+    plans = [run.plans[-1]["messages"] if run.plans else {} for run in (one, other)]
+    if plans[0].keys() != plans[1].keys():
+        rows = [("only in one plan", one.name, other.name)]
+        for name in dict.fromkeys((*plans[0], *plans[1])):
+            if (name in plans[0]) != (name in plans[1]):
+                rows.append((name, *("yes" if name in plan else "" for plan in plans)))
+        yield as_html(rows)
     old, new = (run.starts[-1]["definition"].splitlines() for run in (one, other))
     lines = [*difflib.unified_diff(old, new, lineterm="", n=4)][2:]
     if not lines:

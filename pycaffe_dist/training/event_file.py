@@ -6,8 +6,8 @@ import itertools
 import os
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,8 @@ _numbers = itertools.count()
 class EventFile:
     """A new event file in a folder; TensorBoard then forgets the run's steps from ``first`` on.
 
+    Every event is in the file at once, so that it can be read while the run goes on.
+
     Raises UsageError without tensorboardX, and for a folder that cannot be written to.
     """
 
@@ -47,7 +49,8 @@ class EventFile:
         name = f"events.out.tfevents.{int(time.time()):010}.{os.getpid()}.{next(_numbers)}"
         try:
             os.makedirs(folder, exist_ok=True)
-            self._file = open(os.path.join(folder, name), "wb")
+            self._path = Path(folder, name)
+            self._path.touch()
         except OSError as error:
             raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
         self._add(0, file_version="brain.Event:2")
@@ -58,15 +61,10 @@ class EventFile:
         event = self._event(wall_time=moment or time.time(), step=step, **content)
         data = event.SerializeToString()
         size = struct.pack("<Q", len(data))
-        with self._warning():
-            self._file.write(size + _masked(size) + data + _masked(data))
-
-    @contextmanager
-    def _warning(self) -> Iterator[None]:
-        """Warn once, instead of ending the run, when the disk fails."""
         try:
-            yield
-        except OSError as error:
+            with self._path.open("ab", buffering=0) as file:
+                file.write(size + _masked(size) + data + _masked(data))
+        except OSError as error:  # a full disk ends no run
             if not self._failed:
                 logger.warning("The files for TensorBoard lose events: %s", error.strerror)
             self._failed = True
@@ -127,11 +125,6 @@ class EventFile:
             node.attr["settings"].s = "\n".join(own).encode()
             maker.update(dict.fromkeys(layer.top, layer.name))
         self._add(0, graph_def=graph.SerializeToString())
-
-    def flush(self) -> None:
-        """Bring everything into the file, so that it can be read while the run goes on."""
-        with self._warning():
-            self._file.flush()
 
 
 def _masked(data: bytes) -> bytes:

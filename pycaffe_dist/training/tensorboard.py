@@ -66,7 +66,6 @@ class TensorBoard:
             if record["kind"] == "train" and "learning_rate" not in record:  # the last one
                 with device.use(device.HOST):
                     self._show_net(self._file, solver.net, solver.iteration)
-        self._file.flush()
 
     def _look(self, solver: Solver) -> None:
         if time.perf_counter() < self._next_look or self._file is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pycaffe_dist import atomic
 from pycaffe_dist.calibration.clocks import clock_ahead
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.errors import UsageError
@@ -47,9 +48,7 @@ class Timeline:
     UsageError on rank 0 when ``path`` cannot be written to.
     """
 
-    def __init__(
-        self, path: str, cluster: Cluster, spans: list[KeptSpan], most: int = MOST_SPANS
-    ):
+    def __init__(self, path: str, cluster: Cluster, spans: list[KeptSpan], most: int = MOST_SPANS):
         self._path, self._cluster, self._most = path, cluster, most
         self._spans = spans
         if cluster.rank == 0:
@@ -66,7 +65,7 @@ class Timeline:
             self._spans.append((kind._value_, name, started, ended, nbytes))
 
     def write(self) -> None:
-        """Write the file of all ranks, on rank 0; raises UsageError there when that fails."""
+        """Write the file of all ranks, on rank 0; raises SnapshotError there when that fails."""
         if len(self._spans) >= self._most:
             logger.warning("The timeline ends after %d spans", self._most)
         mine = self._on_clock_of_rank_0()
@@ -81,10 +80,7 @@ class Timeline:
             for rank, spans in enumerate(of_all)
             for event in _events(rank, self._cluster.hosts[rank], spans, start)
         ]
-        try:
-            Path(self._path).write_text(json.dumps({"traceEvents": events}))
-        except OSError as error:
-            raise UsageError(f"cannot write the timeline {self._path}: {error.strerror}") from None
+        atomic.write(self._path, [json.dumps({"traceEvents": events}).encode()])
         logger.info("Wrote the timeline %s", self._path)
 
     def _on_clock_of_rank_0(self) -> list[Span]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pycaffe_dist.log import fmt_bytes
 from pycaffe_dist.solvers.snapshots import check_prefix
 from pycaffe_dist.table import aligned
 
@@ -123,12 +124,14 @@ def _rows(
             )
     if 0 < max_time < total:
         yield "  max_time", f"ends the run after {_duration(max_time)}"
-    yield "memory", _bytes(costs.memory) + (f" on each of {ranks} ranks" if ranks > 1 else "")
+    yield "memory", fmt_bytes(costs.memory) + (f" on each of {ranks} ranks" if ranks > 1 else "")
     if costs.gpu is not None:
-        yield "GPU memory", _bytes(costs.gpu)
+        yield "GPU memory", fmt_bytes(costs.gpu)
     if rest.snapshots:
-        of_all = f"{_bytes(rest.snapshots * costs.snapshot)}, {_bytes(costs.snapshot)} a snapshot"
-        yield "disk", f"{of_all}; {_bytes(free)} are free"
+        of_all = (
+            f"{fmt_bytes(rest.snapshots * costs.snapshot)}, {fmt_bytes(costs.snapshot)} a snapshot"
+        )
+        yield "disk", f"{of_all}; {fmt_bytes(free)} are free"
 
 
 def _time(solver: Solver, act: Callable[[], object]) -> float:
@@ -154,12 +157,3 @@ def _duration(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
-def _bytes(count: float) -> str:
-    """Return a number of bytes in the largest unit of which there is one."""
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"

@@ -58,9 +58,28 @@ def test_a_notebook_shows_a_nets_table_and_drawing(net):
     assert "<svg" in shown or "needs Graphviz" in shown
 
 
+def test_a_drawing_folds_repeated_blocks_and_shows_shapes(monkeypatch, folder):
+    n = caffe.NetSpec()
+    n.data = top = L.Input(shape={"dim": [2, 3]})
+    for number in range(70):
+        n[f"ip{number}"] = top = L.InnerProduct(top, num_output=3)
+        n[f"relu{number}"] = top = L.ReLU(top, in_place=True)
+    (folder / "deep.prototxt").write_text(str(n.to_proto()))
+    drawn = []
+
+    def note(graph, **_):
+        drawn.append(graph.to_string())
+        return b"<svg>"
+
+    monkeypatch.setattr(draw.Graph, "create", note)
+    shown = caffe.Net(str(folder / "deep.prototxt"), caffe.TEST)._repr_html_()
+    assert shown.endswith("><svg></div>") and "70 times" in drawn[0]
+    assert 'label="2x3"' in drawn[0]
+
+
 def test_a_drawing_has_only_what_belongs_into_a_page(monkeypatch):
     monkeypatch.setattr(draw.Graph, "create", lambda *_, **__: b"<?xml?>\n<svg>x</svg>")
-    assert draw.as_html(specification().to_proto()).endswith("><svg>x</svg></div>")
+    assert draw.as_html(draw.Graph("digraph net {}"), 1).endswith("><svg>x</svg></div>")
 
 
 def test_a_missing_graphviz_is_told_in_the_page(monkeypatch):

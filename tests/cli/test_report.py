@@ -14,8 +14,9 @@ from pycaffe_dist.errors import FAILURE
 pytest.importorskip("matplotlib")
 
 
-def metrics_of(path, name: str = "net", **solver) -> str:
+def metrics_of(path, name: str = "net", exchange: str = "allreduce", **solver) -> str:
     """Write the metrics of a short run that was resumed at iteration 2; return the path."""
+    plan = {f"{exchange} of a[0]": {"count": 2, "bytes": 2048, "predicted_ms": 2.0}}
     about = {"net": name, "ranks": 2, "batch": 8, "parameter_count": 1234}
     about["solver"] = {"base_lr": 0.1, "max_iter": 5, **solver}
     about["definition"] = f'name: "{name}"\nlayer {{ name: "a" }}'
@@ -35,10 +36,15 @@ def metrics_of(path, name: str = "net", **solver) -> str:
             "layers": {"a": {"forward_ms": 2.0, "backward_ms": 4.0}, "b": {"forward_ms": 2.0}},
             "parameters": {"a[0]": {"weights": 3.0, "gradient": 0.5, "update": 0.03}},
         }
+        if iteration > 2:
+            record["messages"] = {f"{exchange} of a[0]": {"ms": 2.0 * iteration, "bytes": 512}}
+        head = {key: record[key] for key in ("iteration", "time")}
+        if iteration == 2:
+            about_it = {"path": "net_iter_2.caffemodel", "seconds": 0.004}
+            records.append({"kind": "snapshot", **head, **about_it})
         if iteration in (0, 2):
-            records.append(
-                {"kind": "start", **{k: record[k] for k in ("iteration", "time")}, **about}
-            )
+            records.append({"kind": "start", **head, **about})
+            records.append({"kind": "plan", **head, "messages": plan})
         records.append(record)
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(path)
@@ -98,17 +104,24 @@ def test_a_page_about_one_run(tmp_path):
     assert after(cells, "a", 3) == ["2", "4", "75.0 %"]
     assert after(cells, "a[0]", 4) == ["3", "0.5", "0.03", ""]
     assert after(cells, "relu<1>") == ["25 %"]
+    figures = ["2", "2 KiB", "512 B", "2", "7", "3.5"]
+    assert after(cells, "allreduce of a[0]", 6) == figures
+    assert after(cells, "net_iter_2.caffemodel") == ["4"]
     page = (tmp_path / "run.html").read_text()
     assert "75 % of the time of messages was hidden" in page and "<svg" in page
 
 
 def test_a_page_that_compares_runs(tmp_path):
     one = metrics_of(tmp_path / "one.jsonl")
-    other = metrics_of(tmp_path / "other.jsonl", "wide", base_lr=0.2)
+    other = metrics_of(tmp_path / "other.jsonl", "wide", "sufficient_factor", base_lr=0.2)
     out = tmp_path / "page.html"
     assert main(["report", f"narrow={one}", other, f"--output={out}"]) == 0
     cells = check(out)
     assert after(cells, "base_lr", 2) == ["0.1", "0.2"] and "max_iter" not in cells
+    assert after(cells, "only in one plan", 8) == [
+        *("narrow", "other"),
+        *("allreduce of a[0]", "yes", "", "sufficient_factor of a[0]", "", "yes"),
+    ]
     page = out.read_text()
     assert "<title>narrow and other</title>" in page
     assert re.search(
@@ -127,7 +140,7 @@ def test_parts_of_a_run_are_joined(tmp_path):
     whole = metrics_of(tmp_path / "whole.jsonl")
     lines = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
     begin = next(i for i, line in enumerate(lines) if i and '"start"' in line)
-    (tmp_path / "one.jsonl").write_text("".join(lines[: begin + 3]))
+    (tmp_path / "one.jsonl").write_text("".join(lines[: begin + 4]))
     (tmp_path / "two.jsonl").write_text("".join(lines[begin:]))
     parts = f"net={tmp_path}/one.jsonl,{tmp_path}/two.jsonl"
     assert main(["report", f"net={whole}", "--output", str(tmp_path / "whole.html")]) == 0

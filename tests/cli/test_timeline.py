@@ -15,7 +15,8 @@ FLAGS = {"pid": 0, "tid": 0, "ph": "X"}
 def span(rank: int, kind: str, name: str, began: float, milliseconds: float) -> dict:
     times = {"ts": began * 1e3, "dur": milliseconds * 1e3}
     shown = name if kind == "exchange" else f"{kind} {name}"
-    return {**FLAGS, "pid": rank, "cat": kind, "name": shown, **times}
+    about = {"args": {"exchange": "allreduce", "bytes": 4096}} if kind == "exchange" else {}
+    return {**FLAGS, "pid": rank, "cat": kind, "name": shown, **times, **about}
 
 
 def write(path) -> str:
@@ -29,7 +30,7 @@ def write(path) -> str:
             spans = [("iteration", str(number), 0, 20), ("forward", "data", 0, 2)]
             spans += [("data", "data", 0, 1.5), ("forward", "conv", 2, 4)]
             spans += [("backward", "conv", 6, 6 + 2 * rank), ("update", "conv[0]", 15, 1)]
-            spans += [("exchange", "allreduce", 8, 8), ("wait", "conv[0]", 14, 1 - rank)]
+            spans += [("exchange", "conv[0]", 8, 8), ("wait", "conv[0]", 14, 1 - rank)]
             events += [span(rank, kind, name, at + b, long) for kind, name, b, long in spans]
     path.write_text(json.dumps({"traceEvents": events}))
     return str(path)
@@ -50,6 +51,9 @@ def test_parts_of_an_iteration_and_what_would_save_most(tmp_path, capsys):
         }
     )
     assert found["hidden"] == pytest.approx(1 - 0.5 / 8)
+    assert found["messages"] == [
+        {"exchange": "allreduce", "count": 1, "bytes": 4096, "milliseconds": 8}
+    ]
     savings = [(s["what"].split(" (")[0], s["milliseconds"]) for s in found["savings"]]
     assert savings == [
         ("layer 'conv', forward and backward", pytest.approx(11)),
@@ -64,6 +68,8 @@ def test_the_table_counts_all_iterations_if_asked_to(tmp_path, capsys):
     assert "mean of 5 x 2 rank(s)" in lines[0]
     assert any(line.startswith("iteration ") and line.split()[1] == "36" for line in lines)
     assert "94 % of the messages' time was hidden" in lines
+    (row,) = (line.split() for line in lines if line.startswith("allreduce"))
+    assert row == ["allreduce", "0.8", "3.2", "KiB", "6.4", "500", "KiB"]
 
 
 @pytest.mark.parametrize(

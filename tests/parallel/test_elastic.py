@@ -98,7 +98,7 @@ def results(records: list[dict]) -> list[tuple]:
     return [
         (record["kind"], record["iteration"], record["epoch"], record["loss"])
         for record in records
-        if record["kind"] != "start"
+        if record["kind"] in ("train", "test")
     ]
 
 

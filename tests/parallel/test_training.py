@@ -195,7 +195,7 @@ def test_ranks_that_cannot_divide_the_batch_have_shares(folder, ignored):
 
 def test_a_timeline_shows_all_ranks_on_one_clock(folder):
     files = f"--timeline={folder / 'timeline.json'}", f"--metrics={folder / 'timed.jsonl'}"
-    train(folder, "timed", LENET, 2, BATCH, *files)
+    train(folder, "timed", LENET, 2, BATCH, *files, "--layer_metrics")
     events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     for rank in (0, 1):
@@ -203,7 +203,9 @@ def test_a_timeline_shows_all_ranks_on_one_clock(folder):
         assert found["forward"] >= 9 * ITERATIONS and found["backward"] == 9 * ITERATIONS
         assert found["update"] == 8 * ITERATIONS and found["exchange"] > 0
         assert found["iteration"] == ITERATIONS and found["snapshot"] == 1
-    shown = [r for r in read_records(str(folder / "timed.jsonl")) if r["kind"] == "train"]
+    records = read_records(str(folder / "timed.jsonl"))
+    check_messages([span for span in spans if span["cat"] == "exchange"], records)
+    shown = [record for record in records if record["kind"] == "train"]
     assert [record["iteration"] for record in shown] == [*range(ITERATIONS + 1)]
     for record in shown[:-1]:
         shares = record["shares"]
@@ -219,6 +221,30 @@ def test_a_timeline_shows_all_ranks_on_one_clock(folder):
         slack = 1000
         assert mine["ts"] < theirs["ts"] + theirs["dur"] + slack
         assert theirs["ts"] < mine["ts"] + mine["dur"] + slack
+
+
+def check_messages(spans: list[dict], records: list[dict]) -> None:
+    """Check that a timeline and metrics tell the same of an exchange plan's messages."""
+    plans = [record["messages"] for record in records if record["kind"] == "plan"]
+    exchanges = {name: each for plan in plans for name, each in plan.items()}
+    by_name: dict[str, list[dict]] = {}
+    for span in spans:
+        assert span["args"]["bytes"] > 0
+        by_name.setdefault(f"{span['args']['exchange']} of {span['name']}", []).append(span)
+    assert set(by_name) <= set(exchanges)
+    parameters = ", ".join(name.partition(" of ")[2] for name in plans[-1]).split(", ")
+    assert len(set(parameters)) == 8
+    last = [record["messages"] for record in records if "messages" in record][-1]
+    assert set(last) == set(plans[-1])
+    for name, each in plans[-1].items():
+        assert each["bytes"] > 0 and each["predicted_ms"] > 0
+        if name.startswith("allreduce "):  # of two ranks: half goes out, and half of the mean
+            assert last[name]["bytes"] == pytest.approx(each["bytes"] / each["count"], rel=0.1)
+        assert last[name]["ms"] > 0
+    rows = {(span["pid"], span["tid"]): set() for span in spans}
+    for span in spans:
+        rows[span["pid"], span["tid"]].add(span["args"]["exchange"])
+    assert all(len(exchanges) == 1 for exchanges in rows.values())
 
 
 def test_a_run_is_repeatable_bit_by_bit(folder):

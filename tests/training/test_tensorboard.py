@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from event_files import read_events
 from sklearn import metrics
 from tensorboardX.proto import event_pb2, graph_pb2
 from test_metrics import run, solver_file
@@ -37,18 +38,6 @@ FIELDS = "display: 2 test_iter: 2 test_interval: 3 snapshot: 4 max_iter: 6"
 SCORES = "layer { name: 'in' type: 'Input' top: 'scores' top: 'labels' input_param { "
 SCORES += "shape { dim: 50 dim: 4 } shape { dim: 50 } } } layer { name: 'accuracy' "
 SCORES += "type: 'Accuracy' bottom: 'scores' bottom: 'labels' top: 'accuracy' }"
-
-
-def read_events(folder) -> list[event_pb2.Event]:
-    """Return the events of all files: records of a length, its checksum, the event, another."""
-    events = []
-    for path in sorted(folder.glob("events.*")):
-        data, place = path.read_bytes(), 0
-        while place < len(data):
-            (size,) = struct.unpack_from("<Q", data, place)
-            events.append(event_pb2.Event.FromString(data[place + 12 : place + 12 + size]))
-            place += size + 16
-    return events
 
 
 def values(events: list[event_pb2.Event]) -> dict[str, list[tuple[int, object]]]:
@@ -188,12 +177,7 @@ def test_without_the_library_the_way_to_it_is_named(tmp_path, monkeypatch):
 
 
 def test_a_disk_that_fails_later_ends_no_run(tmp_path, monkeypatch, caplog):
-    from tensorboardX.record_writer import RecordWriter
-
-    def fail(self, data):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(RecordWriter, "write", fail)
+    monkeypatch.setattr("pycaffe_dist.training.event_file.Path", lambda *_: Path("/dev/full"))
     assert run(tmp_path, tensorboard=str(tmp_path / "run"))[-1]["iteration"] == 10
     lost = [line for line in caplog.messages if "lose events" in line]
     assert lost == ["The files for TensorBoard lose events: No space left on device"]

@@ -51,8 +51,8 @@ def test_a_check_touches_nothing(tmp_path, capsys):
     assert "in order. The whole run will take about:\ntime  " in printed
     for what, count in (("iterations", 95), ("tests", 5), ("snapshots", 10)):
         assert re.search(rf"^  {what} +\d.* s: {count} of \S+ s$", printed, re.MULTILINE), printed
-    assert re.search(r"^memory +\S+ [MG]B$", printed, re.MULTILINE)
-    assert re.search(r"^disk +\d\S* kB, \d\S* kB a snapshot; \S+ .B are free$", printed, re.M)
+    assert re.search(r"^memory +\S+ [MG]iB$", printed, re.MULTILINE)
+    assert re.search(r"^disk +\d\S* KiB, \d\S* KiB a snapshot; \S+ .iB are free$", printed, re.M)
 
 
 def test_a_check_goes_on_from_a_snapshot(tmp_path, capsys):
