@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycaffe_dist.errors import UsageError, did_you_mean
+from pycaffe_dist.training import score_counts
+from pycaffe_dist.training.pictures import mosaic, row_shares
 
 if TYPE_CHECKING:
     from pycaffe_dist.api.net import Net
@@ -99,14 +101,13 @@ def confusion(labels: Any, answers: Any, names: Sequence[str] = ()) -> Picture:
     wrong = pairs[(pairs < 0) | (pairs >= count) | (pairs % 1 != 0)]
     if wrong.size:
         raise UsageError(f"classes are whole numbers from 0 to {count - 1}, found {wrong[0]:g}")
-    rows, columns = pairs.astype(int)
-    matrix = np.bincount(rows * count + columns, minlength=count**2).reshape(count, count)
+    matrix = score_counts.confusion(*pairs.astype(int), count).astype(int)
     return _matrix(matrix, names or [str(number) for number in range(count)])
 
 
 def _matrix(matrix: np.ndarray, names: Sequence[str]) -> Picture:
     """Return the picture of a confusion matrix: colors are shares of a row."""
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    shares = row_shares(matrix)
     side = min(max(3.0, 0.42 * len(names) + 1), 9.0)
     figure, chart = _chart(side, side)
     chart.imshow(shares, cmap="Blues", vmin=0, vmax=1)
@@ -133,17 +134,10 @@ def _tiled(tiles: np.ndarray, most: int, title: str, columns: int = 0) -> Pictur
     columns = columns or math.ceil(math.sqrt(2 * len(tiles)))
     columns = min(columns, len(tiles))
     rows = math.ceil(len(tiles) / columns)
-    low, high = float(tiles.min()), float(tiles.max())
-    tiles = (tiles - low) / ((high - low) or 1.0)
-    # A white line of one pixel on the right and below each.
-    border = [(0, rows * columns - len(tiles)), (0, 1), (0, 1), (0, 0)][: tiles.ndim]
-    tiles = np.pad(tiles, border, constant_values=1.0)
-    _, height, width, *colors = tiles.shape
-    mosaic = tiles.reshape(rows, columns, height, width, *colors).swapaxes(1, 2)
-    mosaic = mosaic.reshape(rows * height, columns * width, *colors)[:-1, :-1]
-    tall = min(_WIDTH * mosaic.shape[0] / mosaic.shape[1], _TILE_HEIGHT * rows)
+    picture, low, high = mosaic(tiles, columns, line=1.0)
+    tall = min(_WIDTH * picture.shape[0] / picture.shape[1], _TILE_HEIGHT * rows)
     figure, chart = _chart(_WIDTH, min(tall, 2 * _WIDTH) + _TITLE_HEIGHT)
-    chart.imshow(mosaic, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    chart.imshow(picture, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     chart.set_title(
         f"{title.format(shown)}; black is {low + 0.0:.2g}, white {high:.2g}", fontsize="medium"
     )

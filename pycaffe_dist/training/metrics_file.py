@@ -65,7 +65,7 @@ class MetricsFile:
         atomic.write(self._path, [lines.encode()])
 
 
-def is_before(record: Metrics, iteration: int) -> bool:
+def is_before(record: Metrics, iteration: float) -> bool:
     """Tell whether a record stays valid when the run goes on from an iteration."""
     known = record["iteration"]
     return known < iteration or (known == iteration and record["kind"] == "snapshot")

@@ -2,41 +2,64 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import cv2
 import numpy as np
 
 _BOX = (0, 200, 0)
+_LINE = 0.25
 _LEAST_SIDE = 96  # smaller pictures grow to this many pixels
 
 
-def tiles(maps: np.ndarray, most: int = 64) -> np.ndarray:
-    """Return the first ``most`` of maps (N, h, w) or images (N, 3, h, w) as one picture, uint8.
+class Mosaic(NamedTuple):
+    """Tiles side by side, as numbers from 0 to 1, and the values that 0 and 1 stand for."""
 
-    They lie in rows with a line of one pixel between them; BGR becomes RGB.  Numbers are scaled
-    together, so that the least is black and the largest is white.
+    picture: np.ndarray
+    least: float
+    largest: float
+
+
+def mosaic(tiles: np.ndarray, columns: int, line: float) -> Mosaic:
+    """Join tiles (n, h, w) or (n, h, w, 3) in rows, on one scale.
+
+    Between them are lines of one pixel of the number ``line``; what is not finite is 0.
+    """
+    finite = np.isfinite(tiles)
+    least = float(tiles.min(where=finite, initial=np.inf))
+    largest = float(tiles.max(where=finite, initial=-np.inf))
+    scale = 1 / (largest - least) if largest > least else 0.0
+    count, height, width, *colors = tiles.shape
+    rows = -(-count // columns)
+    grid = np.full((rows * columns, height + 1, width + 1, *colors), line, np.float32)
+    grid[:count, :height, :width] = np.where(finite, (tiles - least) * scale, 0)
+    grid = grid.reshape(rows, columns, height + 1, width + 1, *colors).swapaxes(1, 2)
+    picture = grid.reshape(rows * (height + 1), columns * (width + 1), *colors)
+    return Mosaic(picture[:-1, :-1], least, largest)
+
+
+def tiles(maps: np.ndarray, most: int = 64) -> np.ndarray:
+    """Return the first ``most`` of maps (N, h, w) or images (N, 1 or 3, h, w), uint8.
+
+    Images' BGR becomes RGB.  The least number is black, the largest white; see `mosaic`.
     """
     maps = np.asarray(maps[:most], np.float32)
     if maps.ndim == 3:
         maps = maps[:, None]
-    count, channels, height, width = maps.shape
-    finite = np.isfinite(maps)
-    least, largest = maps.min(where=finite, initial=np.inf), maps.max(where=finite, initial=-np.inf)
-    scale = 255 / (largest - least) if largest > least else 0.0
-    levels = np.where(finite, (maps - least) * scale, 0).astype(np.uint8)
-    columns = int(np.ceil(np.sqrt(count)))
-    rows = -(-count // columns)
-    grid = np.full((rows * columns, channels, height + 1, width + 1), 64, np.uint8)
-    grid[:count, :, :height, :width] = levels
-    grid = grid.reshape(rows, columns, channels, height + 1, width + 1).transpose(0, 3, 1, 4, 2)
-    picture = grid.reshape(rows * (height + 1), columns * (width + 1), channels)
-    return _grown(picture[:-1, :-1, ::-1])
+    columns = int(np.ceil(np.sqrt(len(maps))))
+    joined = mosaic(maps[:, ::-1].transpose(0, 2, 3, 1), columns, _LINE).picture
+    return _grown((255 * joined).astype(np.uint8))
+
+
+def row_shares(counts: np.ndarray) -> np.ndarray:
+    """Return a matrix of counts as shares of the sums of its rows."""
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
 
 def counts_picture(counts: np.ndarray) -> np.ndarray:
-    """Return a matrix of counts as a picture, each row's share of its sum, from white to blue."""
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    """Return a matrix of counts as a picture: the shares of rows, from white to blue."""
     dark = np.array([8, 48, 107], np.float32)
-    return _grown((255 - shares[..., None] * (255 - dark)).astype(np.uint8))
+    return _grown((255 - row_shares(counts)[..., None] * (255 - dark)).astype(np.uint8))
 
 
 def with_boxes(image: np.ndarray, found: np.ndarray, least: float = 0.3) -> np.ndarray:

@@ -59,7 +59,7 @@ class ScoreCounts:
         known = (labels >= 0) & (labels < classes) & np.isfinite(scores).all(axis=1)
         scores, labels = scores[known], labels[known]
         taken = scores.argmax(axis=1)
-        self.confusion += _count(labels * classes + taken, classes**2).reshape(classes, classes)
+        self.confusion += confusion(labels, taken, classes)
         level = (probabilities(scores) * (THRESHOLDS - 1)).astype(np.int64)
         places = np.arange(classes) * THRESHOLDS + level
         places += (np.arange(classes) == labels[:, None]) * (classes * THRESHOLDS)
@@ -86,6 +86,11 @@ def probabilities(scores: np.ndarray) -> np.ndarray:
         return np.minimum(scores, 1)
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
+
+
+def confusion(labels: np.ndarray, answers: np.ndarray, classes: int) -> np.ndarray:
+    """Return how many samples of each label (rows) got each answer (columns)."""
+    return _count(labels * classes + answers, classes**2).reshape(classes, classes)
 
 
 def _count(places: np.ndarray, size: int) -> np.ndarray:

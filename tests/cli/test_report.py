@@ -40,7 +40,7 @@ def metrics_of(path, name: str = "net", exchange: str = "allreduce", **solver) -
             record["messages"] = {f"{exchange} of a[0]": {"ms": 2.0 * iteration, "bytes": 512}}
         head = {key: record[key] for key in ("iteration", "time")}
         if iteration == 2:
-            about_it = {"path": "net_iter_2.caffemodel", "seconds": 0.004}
+            about_it = {"time": 11.0, "path": "net_iter_2.caffemodel", "seconds": 0.004}
             records.append({"kind": "snapshot", **head, **about_it})
         if iteration in (0, 2):
             records.append({"kind": "start", **head, **about})
