@@ -214,8 +214,8 @@ class TrainOptions:
     )
     layer_metrics: bool = flag(
         False,
-        "records of metrics have norms of weights, gradients and updates, times of layers and "
-        "shares of dead channels of ReLUs, too",
+        "records of metrics have norms of weights, gradients and updates, times of layers and of "
+        "messages, and shares of dead channels of ReLUs, too",
     )
     check_interval: int = flag(
         1000,

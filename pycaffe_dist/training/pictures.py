@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 _BOX = (0, 200, 0)
-_LINE = 0.25
+_LINE = 64.5 / 255  # dark gray
 _LEAST_SIDE = 96  # smaller pictures grow to this many pixels
 
 
