@@ -150,7 +150,9 @@ def _messages(run: RunMetrics) -> Iterator[str]:
     if not run.plans:
         return
     plan, began = run.plans[-1]["messages"], run.plans[-1]["iteration"]
-    found = [r["messages"] for r in run.displays if r["iteration"] > began and "messages" in r]
+    measured_at = [r for r in run.displays if r["iteration"] >= began and "messages" in r]
+    # Some messages of a plan's first display were those of the plan before it.
+    found = [r["messages"] for r in measured_at if r["iteration"] > began or r is measured_at[-1]]
     head = ("exchange", "messages", "gradients", "sent", "predicted ms", "measured ms", "ratio")
     rows: list[tuple[str, ...]] = [head]
     for name, planned in plan.items():

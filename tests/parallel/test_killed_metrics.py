@@ -36,8 +36,8 @@ def start(folder: Path, name: str, iterations: int, *flags: str) -> Job:
     solver = SOLVER % ("net.prototxt", iterations, name) + "snapshot: 10"
     (folder / f"{name}.solver").write_text(solver)
     words = ["train", f"--solver={name}.solver", "--exchange=allreduce", "--layer_metrics"]
-    words += [f"--metrics={name}.jsonl", f"--tensorboard={name}", f"--timeline={name}.json", *flags]
-    line = [find_mpirun(), "-n", RANKS, sys.executable, "-m", "pycaffe_dist", *words]
+    words += [f"--metrics={name}.jsonl", f"--tensorboard={name}_board", f"--timeline={name}.json"]
+    line = [find_mpirun(), "-n", RANKS, sys.executable, "-m", "pycaffe_dist", *words, *flags]
     return Job(line, folder, RUN=str(folder))
 
 
@@ -99,7 +99,7 @@ def test_files_of_a_killed_run_can_be_read_and_continued(tmp_path, victim):
     write_digits(tmp_path, 200)
     (tmp_path / "net.prototxt").write_text(NET)
     kill(start(tmp_path, "killed", 10**6), tmp_path, victim)
-    before, shown = losses(tmp_path / "killed.jsonl"), events(tmp_path / "killed")
+    before, shown = losses(tmp_path / "killed.jsonl"), events(tmp_path / "killed_board")
     assert len(before) >= KILLED
     # A record is in one file before it is in the other.
     assert len(before) - len(shown) <= 1
@@ -107,11 +107,11 @@ def test_files_of_a_killed_run_can_be_read_and_continued(tmp_path, victim):
     assert not (tmp_path / "killed.json").exists()
 
     end = len(before) + 5
-    for name, flags in (("killed", ["--snapshot=auto"]), ("whole", [])):
+    for name, flags in (("killed", ["--snapshot=latest"]), ("whole", [])):
         finished = start(tmp_path, name, end, *flags).finish()
         assert finished.status == 0, finished.output[-4000:]
     whole = losses(tmp_path / "whole.jsonl")
     assert losses(tmp_path / "killed.jsonl") == whole and len(whole) == end + 1
-    assert events(tmp_path / "killed") == pytest.approx(whole, rel=1e-6)
+    assert events(tmp_path / "killed_board") == pytest.approx(whole, rel=1e-6)
     spans = json.loads((tmp_path / "killed.json").read_text())["traceEvents"]
     assert {span["pid"] for span in spans} == set(range(RANKS))
