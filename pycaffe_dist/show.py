@@ -101,7 +101,8 @@ def confusion(labels: Any, answers: Any, names: Sequence[str] = ()) -> Picture:
     wrong = pairs[(pairs < 0) | (pairs >= count) | (pairs % 1 != 0)]
     if wrong.size:
         raise UsageError(f"classes are whole numbers from 0 to {count - 1}, found {wrong[0]:g}")
-    matrix = score_counts.confusion(*pairs.astype(int), count).astype(int)
+    rows, columns = pairs.astype(int)
+    matrix = score_counts.confusion(rows, columns, count).astype(int)
     return _matrix(matrix, names or [str(number) for number in range(count)])
 
 
