@@ -1,4 +1,4 @@
-"""Checksums: of an array, which changes with every single bit; CRC-32C of bytes."""
+"""A checksum of an array that changes with every single bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.threads import parallel_for
 
 _BLOCK = 1 << 16
-_CASTAGNOLI = 0x82F63B78  # the polynomial of CRC-32C, its lowest bit first
 
 
 @jit
@@ -34,30 +33,3 @@ def checksum(array: np.ndarray) -> int:
     sums = np.zeros(-(-words.size // _BLOCK), np.uint64)
     parallel_for(_checksum, sums.size, words, sums)
     return int(sums.sum(dtype=np.uint64))
-
-
-def _crc_table() -> np.ndarray:
-    """Return the CRC-32C of each byte."""
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = (table >> 1) ^ np.where(table & 1, np.uint32(_CASTAGNOLI), np.uint32(0))
-    return table
-
-
-_TABLE = _crc_table()
-
-
-@jit
-def _crc(begin, end, data, table, found):
-    crc = np.uint32(0xFFFFFFFF)
-    for i in range(begin, end):
-        crc = table[(crc ^ data[i]) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
-    found[0] = ~crc
-
-
-@kernel
-def crc32c(data: np.ndarray) -> int:
-    """Return the CRC-32C (RFC 3720) of bytes, uint8."""
-    found = np.zeros(1, np.uint32)
-    _crc(0, data.size, data, _TABLE, found)
-    return int(found[0])

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-import struct
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pycaffe_dist.errors import UsageError
-from pycaffe_dist.kernels.checksum import crc32c
 from pycaffe_dist.log import logger
 from pycaffe_dist.training.pictures import to_png
 
@@ -25,12 +23,11 @@ _BINS = 50
 # Histograms of larger arrays count this many of their values, at even distances.
 _MOST_VALUES = 100_000
 _numbers = itertools.count()
+_FLUSH_SECONDS = 5
 
 
 class EventFile:
     """A new event file in a folder; TensorBoard then forgets the run's steps from ``first`` on.
-
-    Every event is in the file at once, so that it can be read while the run goes on.
 
     Raises UsageError without tensorboardX, and for a folder that cannot be written to.
     """
@@ -39,18 +36,18 @@ class EventFile:
         try:
             from tensorboardX import summary
             from tensorboardX.proto import event_pb2, summary_pb2
+            from tensorboardX.record_writer import RecordWriter
         except ImportError:
             raise UsageError(
                 "--tensorboard needs tensorboardX: pip install 'pycaffe-dist[tensorboard]'"
             ) from None
         self._make, self._proto, self._event = summary, summary_pb2, event_pb2.Event
-        self._failed = False
+        self._failed, self._next_flush = False, 0.0
         # TensorBoard reads files by their names; two of one second must differ.
         name = f"events.out.tfevents.{int(time.time()):010}.{os.getpid()}.{next(_numbers)}"
         try:
             os.makedirs(folder, exist_ok=True)
-            self._path = Path(folder, name)
-            self._path.touch()
+            self._writer = RecordWriter(os.path.join(folder, name))
         except OSError as error:
             raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
         self._add(0, file_version="brain.Event:2")
@@ -59,12 +56,15 @@ class EventFile:
 
     def _add(self, step: int, moment: float | None = None, **content: Any) -> None:
         event = self._event(wall_time=moment or time.time(), step=step, **content)
-        data = event.SerializeToString()
-        size = struct.pack("<Q", len(data))
+        with self._warning():
+            self._writer.write(event.SerializeToString())
+
+    @contextmanager
+    def _warning(self) -> Iterator[None]:
+        """Warn once, instead of ending the run, when the disk fails."""
         try:
-            with self._path.open("ab", buffering=0) as file:
-                file.write(size + _masked(size) + data + _masked(data))
-        except OSError as error:  # a full disk ends no run
+            yield
+        except OSError as error:
             if not self._failed:
                 logger.warning("The files for TensorBoard lose events: %s", error.strerror)
             self._failed = True
@@ -126,11 +126,12 @@ class EventFile:
             maker.update(dict.fromkeys(layer.top, layer.name))
         self._add(0, graph_def=graph.SerializeToString())
 
+    def flush(self, at_once: bool = False) -> None:
+        """Bring events into the file: now, or else every few seconds.
 
-def _masked(data: bytes) -> bytes:
-    """Return the checksum of a part of a record as it stands behind it.
-
-    Source: TensorFlow's format of records, which changes CRC-32C by a rotation and a sum.
-    """
-    crc = crc32c(np.frombuffer(data, np.uint8))
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+        The library waits for the disk each time.
+        """
+        if at_once or time.monotonic() >= self._next_flush:
+            with self._warning():
+                self._writer.flush()
+            self._next_flush = time.monotonic() + _FLUSH_SECONDS

@@ -66,6 +66,7 @@ class TensorBoard:
             if record["kind"] == "train" and "learning_rate" not in record:  # the last one
                 with device.use(device.HOST):
                     self._show_net(self._file, solver.net, solver.iteration)
+        self._file.flush(at_once=record["kind"] == "start" or _ends(solver))
 
     def _look(self, solver: Solver) -> None:
         if time.perf_counter() < self._next_look or self._file is None:
@@ -103,6 +104,8 @@ class TensorBoard:
             with device.use(device.HOST):
                 for tag, picture in _detections(net):
                     self._file.picture(solver.iteration, f"test{number}/{tag}", picture)
+        if self._file is not None:
+            self._file.flush(at_once=_ends(solver))
 
     def _show_counts(self, step: int, tag: str, counts: ScoreCounts) -> None:
         assert self._file is not None
@@ -110,6 +113,10 @@ class TensorBoard:
         self._file.curve(step, f"{tag}/all", counts.curve())
         for label in range(min(_CLASSES, len(counts.confusion))):
             self._file.curve(step, f"{tag}/class {label}", counts.curve(label))
+
+
+def _ends(solver: Solver) -> bool:
+    return solver.iteration >= solver.param.max_iter
 
 
 def numbers(record: Metrics) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -177,7 +176,12 @@ def test_without_the_library_the_way_to_it_is_named(tmp_path, monkeypatch):
 
 
 def test_a_disk_that_fails_later_ends_no_run(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("pycaffe_dist.training.event_file.Path", lambda *_: Path("/dev/full"))
+    from tensorboardX.record_writer import RecordWriter
+
+    def fail(self, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RecordWriter, "write", fail)
     assert run(tmp_path, tensorboard=str(tmp_path / "run"))[-1]["iteration"] == 10
     lost = [line for line in caplog.messages if "lose events" in line]
     assert lost == ["The files for TensorBoard lose events: No space left on device"]
