@@ -23,8 +23,8 @@ class Cluster(abc.ABC):
     ``measured`` has the measurements of `pycaffe_dist.calibration`.  Every operation is collective:
     all ranks call the same ones in the same order, from their main threads.  Use it as a context:
     an exception that leaves it ends the run on all ranks; while this rank ``may_leave``, an
-    unexpected one ends this rank alone.  At every `commit`, ``has_request`` says whether this rank
-    has a request to all; ``is_requested`` is whether some rank had one at the last.
+    unexpected one ends this rank alone.  In every iteration, ``has_request`` says whether this rank
+    has a request to all; ``is_requested`` is whether some rank had one in the iteration before.
     """
 
     rank: int

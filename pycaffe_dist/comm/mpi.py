@@ -157,11 +157,10 @@ class MPICluster(Cluster):
         if self._recovery is None:
             return
         try:
-            self.run(self._recovery.agreement(self.has_request()), "agreement")
+            self.run(self._recovery.agreement(), "agreement")
         except RankLost:
             if not self._recovery.has_agreed:
                 raise
-        self.is_requested = self._recovery.is_requested
 
     def recover(self) -> str:
         """After a `RankLost`, become the cluster of the ranks that are left and of new ones.
@@ -177,6 +176,7 @@ class MPICluster(Cluster):
         self._has_changed = True
         self.measured = Measured()
         self._agreements.clear()
+        self.is_requested = False
         self._node = self._windows = self._peers = None
         self._find_place()
         self._next_size, self._new_hosts = 0, ()

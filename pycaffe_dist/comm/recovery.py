@@ -1,9 +1,9 @@
 """Goes on without ranks that died, by MPI's fault tolerance (ULFM: Bland et al., 2013).
 
-Weights may change on all living ranks or on none: `Recovery.agreement` tells all of them the same,
-whenever a rank dies.  After a death, every rank revokes the communicators, so that no other waits
-for messages that never come, ends the agreement that is under way, and takes part in a smaller
-communicator.  All of this happens in the thread that talks to MPI, while layers compute.
+After a death, every rank revokes the communicators, so that no other waits for messages that never
+come, ends the agreement that is under way, and takes part in a smaller communicator.  An agreement
+(`Recovery.agreement`) tells all living ranks the same, whenever a rank dies.  All of this happens
+in the thread that talks to MPI, while layers compute.
 """
 
 from __future__ import annotations
@@ -32,26 +32,22 @@ _DEATH_TAG = 1
 START_SECONDS = 60
 
 
-# The bits of an agreement: the next one may be 0 although all ranks are fine.
-_IS_FINE, _HAS_NO_REQUEST = 1, 2
-
-
 class _Agreement:
-    """One round of MPI's fault-tolerant agreement: the bits that all gave; 0 after a death."""
+    """One round of MPI's fault-tolerant agreement: whether all are ``fine``; not after a death."""
 
-    def __init__(self, mpi: Any, world: Any, mine: int):
-        self._mpi, self._flag = mpi, np.array([mine], np.int32)
+    def __init__(self, mpi: Any, world: Any, fine: bool):
+        self._mpi, self._flag = mpi, np.array([fine], np.int32)
         self._request = world.Iagree(self._flag)
-        self.result: int | None = None
+        self.result: bool | None = None
 
     def test(self) -> bool:
         """Tell whether it has ended."""
         if self.result is None:
             try:
                 if self._request.Test():
-                    self.result = int(self._flag[0])
+                    self.result = bool(self._flag[0])
             except self._mpi.Exception:
-                self.result = 0
+                self.result = False
         return self.result is not None
 
 
@@ -80,7 +76,6 @@ class Recovery:
         self.hosts: Sequence[str] = ()
         self._former_hosts: Sequence[str] = ()
         self.has_agreed = False  # whether the last agreement that this rank asked for succeeded
-        self.is_requested = False  # whether some rank had a request then
         self.job_ends = False  # set by a signal's handler
 
     def start(self, world: Any, others: Iterable[Any]) -> None:
@@ -107,25 +102,19 @@ class Recovery:
         self._alarm.Cancel()
         self._alarm.Free()
 
-    def agreement(self, has_request: bool = False) -> Task:
+    def agreement(self) -> Task:
         """Return a task that ends once all ranks have come here; it fails on all or on none.
 
-        After an error `has_agreed` tells whether it had succeeded before.  With ``has_request``,
-        all ranks find `is_requested` true after it.
+        After an error `has_agreed` tells whether it had succeeded before.
         """
-        self.has_agreed = self.is_requested = False
-        mine = _IS_FINE if has_request else _IS_FINE | _HAS_NO_REQUEST
-        self._agreement = agreement = _Agreement(self._mpi, self._world, mine)
+        self.has_agreed = False
+        self._agreement = agreement = _Agreement(self._mpi, self._world, True)
         everybody = tuple(range(self._world.Get_size()))
         yield Step([], late=lambda: () if agreement.test() else everybody)
         self._agreement = None
         if not agreement.result:
             raise RankLost("the ranks did not agree")
-        self._note(agreement.result)
-
-    def _note(self, agreed: int) -> None:
         self.has_agreed = True
-        self.is_requested = not agreed & _HAS_NO_REQUEST
 
     def lost(self, error: Exception) -> ClusterError | None:
         """Return the error for all tasks after an exception of MPI; None unless a rank has died.
@@ -163,12 +152,9 @@ class Recovery:
         """
         mine, self._agreement = self._agreement, None
         if mine is None:
-            return self._agree(self._world, 0)
-        while not mine.test():
-            time.sleep(_POLL_SECONDS)
-        if mine.result:
-            self._note(mine.result)
-        return bool(mine.result)
+            return self._agree(self._world, False)
+        self.has_agreed = self._end(mine)
+        return self.has_agreed
 
     def rejoin(self, size: int, join: Callable[[Any], None], hosts: Sequence[str] = ()) -> str:
         """Call ``join`` with the communicator of the ranks that live on; return who was lost.
@@ -181,13 +167,13 @@ class Recovery:
             number = max(0, size - living.Get_size())
             living.Set_errhandler(self._mpi.ERRORS_RETURN)
             # MPI_Comm_spawn would wait for a dead rank for ever.
-            succeeded = self._agree(living, 1)
+            succeeded = self._agree(living, True)
             try:
                 if succeeded:
                     join(self._with_new_ranks(living, number, hosts) if number else living)
             except self._mpi.Exception:
                 succeeded = False
-            if self._agree(living, int(succeeded)):
+            if self._agree(living, succeeded):
                 return self._names(group, living)
             living = living.Shrink()
 
@@ -207,8 +193,10 @@ class Recovery:
         with limited(living.Get_rank() == 0):
             return living.Spawn("env", command, maxprocs=number, info=info).Merge(high=False)
 
-    def _agree(self, communicator: Any, mine: int) -> bool:
-        agreement = _Agreement(self._mpi, communicator, mine)
+    def _agree(self, communicator: Any, fine: bool) -> bool:
+        return self._end(_Agreement(self._mpi, communicator, fine))
+
+    def _end(self, agreement: _Agreement) -> bool:
         while not agreement.test():
             time.sleep(_POLL_SECONDS)
         return bool(agreement.result)

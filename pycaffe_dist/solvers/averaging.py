@@ -15,7 +15,7 @@ from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.device import use
 from pycaffe_dist.kernels.update import blend
 from pycaffe_dist.log import logger
-from pycaffe_dist.net import Net
+from pycaffe_dist.net import Net, Parameter
 
 if TYPE_CHECKING:
     from pycaffe_dist.schema.caffe_pb2 import SolverParameter
@@ -76,11 +76,22 @@ class WeightAverage:
 
     def statistics(self) -> list[np.ndarray]:
         """Return the means of running statistics; empty without any."""
-        if not self.count:
-            return []
+        return [mean.data for _, mean in self._of_statistics()] if self.count else []
+
+    def next_statistics(self) -> list[np.ndarray]:
+        """Return what `statistics` will be after the next `add`."""
+        share, found = self._next_share(), []
+        with use(self._net.device):
+            for parameter, mean in self._of_statistics():
+                found.append(mean.data.copy())
+                blend(found[-1], parameter.blob.read_data(), share)
+        return found
+
+    def _of_statistics(self) -> list[tuple[Parameter, Blob]]:
+        """Return the running statistics with their means."""
         blobs = {id(b) for layer in self._net.layers for b in layer.statistics_blobs()}
         pairs = zip(self._net.parameters, self._means)
-        return [mean.data for parameter, mean in pairs if id(parameter.blob) in blobs]
+        return [(parameter, mean) for parameter, mean in pairs if id(parameter.blob) in blobs]
 
     def mean_statistics(self, cluster: Cluster) -> None:
         """Give the means of statistics their mean over ranks, on all ranks."""
@@ -94,8 +105,8 @@ class WeightAverage:
         for mine, saved in zip(self.arrays, means):
             mine[...] = saved.reshape(mine.shape)
 
-    def share(self, cluster: Cluster) -> None:
-        """Give all ranks rank 0's means; all ranks must call it."""
-        self.count = int(cluster.broadcast(np.array([self.count]))[0])
+    def share(self, cluster: Cluster, root: int = 0) -> None:
+        """Give all ranks the means of rank ``root``; all ranks must call it."""
+        self.count = int(cluster.broadcast(np.array([self.count]), root)[0])
         for array in self.arrays:
-            cluster.broadcast(array)
+            cluster.broadcast(array, root)

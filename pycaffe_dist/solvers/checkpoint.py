@@ -1,4 +1,9 @@
-"""A run's state after its last update, in memory: what ranks go on from when others are lost."""
+"""A run's state after its last update, in memory: what ranks go on from when others are lost.
+
+An update needs the gradients of all ranks, so these are at most one update apart when one is lost.
+Ranks that lack it take weights and history from one that has made it: all have done the rest of
+that iteration.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +27,14 @@ if TYPE_CHECKING:
 class Checkpoint:
     """A rank's memory of a run, after the update that made its ``iteration``.
 
-    ``own`` is what only this rank knows (see `resuming.record`); ``weights`` has the blobs of all
-    layers, ``history`` the solver's, ``means`` those of ``averaged`` iterations' weights.
+    ``own`` is what only this rank knows (see `resuming.record`), ``own_later`` the same after one
+    more update if this rank lacks only that.  ``weights`` has the blobs of all layers, ``history``
+    the solver's, ``means`` those of ``averaged`` iterations' weights.  The run ``began`` at that
+    time (`time.monotonic`).
     """
 
     iteration: int
+    began: float
     ranks: int
     batch: int
     tested: list[int]
@@ -34,10 +42,15 @@ class Checkpoint:
     plan: str
     best: dict[str, Any]
     own: dict[str, Any]
+    own_later: dict[str, Any]
     weights: list[np.ndarray]
     history: list[np.ndarray]
     averaged: int
     means: list[np.ndarray]
+
+    def tell(self) -> dict[str, Any]:
+        """Return, for JSON, what all ranks must know."""
+        return {name: getattr(self, name) for name in ("iteration", "own", "own_later")}
 
     def restore(self, net: Net, method: Method, average: WeightAverage | None) -> None:
         """Give net, method and average of the same solver what the run had."""
@@ -80,12 +93,14 @@ class CheckpointKeeper:
             return None
         solver = self._solver
         average = solver.state.average
+        later = resuming.note_later(solver.state, solver.net, solver.test_nets, solver.cluster)
         statistics = resuming.own_statistics(solver.state, solver.net, solver.cluster)
         for mine, noted in zip(statistics, self._noted["statistics"]):
             mine[...] = noted
         iteration, tested, learning_rate, best = self._counters
         return Checkpoint(
             iteration=iteration,
+            began=solver.state.began,
             ranks=solver.cluster.size,
             batch=solver.effective_batch,
             tested=tested,
@@ -93,6 +108,7 @@ class CheckpointKeeper:
             plan=solver.engine.fix_plan().decode(),
             best=best,
             own=resuming.record(self._noted),
+            own_later=resuming.record(later),
             weights=_weights(solver.net),
             history=list(solver.method.history),
             averaged=average.count if average else 0,
@@ -102,6 +118,20 @@ class CheckpointKeeper:
 
 def _weights(net: Net) -> list[np.ndarray]:
     return [blob.data for layer in net.layers for blob in layer.blobs]
+
+
+def newest(found: Sequence[dict[str, Any] | None]) -> tuple[int, list[dict[str, Any]]]:
+    """Return a rank with the newest checkpoint, and what ranks know themselves at its iteration.
+
+    ``found`` has what the ranks tell of their checkpoints (`Checkpoint.tell`), None without one.
+    """
+    told = [each for each in found if each is not None]
+    last = max(each["iteration"] for each in told)
+    first = next(each for each in told if each["iteration"] == last)
+    # All ranks change the loss scale alike, with an update.
+    scale = {"loss_scale": first["own"]["loss_scale"]}
+    own = [each["own"] if each["iteration"] == last else each["own_later"] | scale for each in told]
+    return found.index(first), own
 
 
 def filled_up(records: Sequence[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:

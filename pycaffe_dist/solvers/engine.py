@@ -76,10 +76,11 @@ class Engine(abc.ABC):
         ``rebuild`` it may return the factors instead, which hold until the next iteration.
         """
 
-    def commit(self) -> None:  # noqa: B027 (optional)
-        """Let the update that follows be made by all ranks or, if one of them is lost, by none.
+    def commit(self, together: bool) -> None:  # noqa: B027 (optional)
+        """Where ranks may be lost without ending the run: wait for all mean gradients.
 
-        Where ranks may be lost without ending the run: wait for all gradients, and agree.
+        Then this rank's update can be made whoever is lost.  With ``together``, all ranks make it
+        or, if one of them is lost before, none.
         """
 
     def has_arrived(self, parameter: Parameter) -> bool:

@@ -65,6 +65,17 @@ def note(state: TrainState, net: Net, test_nets: Sequence[Net], cluster: Cluster
     }
 
 
+def note_later(
+    state: TrainState, net: Net, test_nets: Sequence[Net], cluster: Cluster
+) -> dict[str, Any]:
+    """Return what `note` will after the update that this rank has passed its gradients on for."""
+    noted, average = note(state, net, test_nets, cluster), state.average
+    if average and cluster.size > 1 and average.is_due(state.iteration + 1):
+        own = noted["statistics"]
+        own[len(own) - len(average.statistics()) :] = average.next_statistics()
+    return noted
+
+
 def record(noted: dict[str, Any]) -> dict[str, Any]:
     """Return what `note` has returned as plain values, for a companion."""
     return {**noted, "statistics": [_encoded(array) for array in noted["statistics"]]}

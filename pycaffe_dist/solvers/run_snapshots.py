@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,13 +13,13 @@ from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.net import Net, Parameter
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.snapshot import companion
-from pycaffe_dist.solvers import resuming, snapshots
-from pycaffe_dist.solvers.checkpoint import Checkpoint, filled_up
+from pycaffe_dist.solvers import resuming, sharing, snapshots
+from pycaffe_dist.solvers.checkpoint import Checkpoint, filled_up, newest
 from pycaffe_dist.solvers.engine import Engine
 from pycaffe_dist.solvers.state import TrainState
 from pycaffe_dist.solvers.update.updater import Updater
 
-# What a checkpoint of rank 0 says of all ranks.
+# What a checkpoint says of all ranks.
 _SHARED = ("iteration", "ranks", "batch", "tested", "learning_rate", "plan", "best")
 
 
@@ -125,19 +126,22 @@ class RunSnapshots:
         state.forget_rate()
 
     def take_over(self, checkpoint: Checkpoint | None, batch: int, engine: Engine) -> None:
-        """Take over a checkpoint of rank 0, and of the other ranks that have one."""
+        """Take over the newest checkpoint, and what the ranks that have one know themselves."""
         state, cluster = self._state, self._cluster
-        own = checkpoint.own if checkpoint else None
-        records = [json.loads(data) for data in cluster.gather_bytes(json.dumps(own).encode())]
-        survivors = [record for record in records if record is not None]
+        told = json.dumps(checkpoint.tell() if checkpoint else None).encode()
+        root, survivors = newest([json.loads(data) for data in cluster.gather_bytes(told)])
         shared = b""
-        if cluster.rank == 0:
+        if cluster.rank == root:
             assert checkpoint is not None
             checkpoint.restore(self._net, self._updater.method, state.average)
-            shared = json.dumps({name: getattr(checkpoint, name) for name in _SHARED}).encode()
-        shared_values = json.loads(cluster.broadcast_bytes(shared))
-        by_rank = filled_up(survivors, shared_values["ranks"])
-        about = companion.RunRecord(**shared_values, by_rank=by_rank)
+            values = {name: getattr(checkpoint, name) for name in _SHARED}
+            seconds = time.monotonic() - checkpoint.began
+            shared = json.dumps([seconds, values]).encode()
+        seconds, values = json.loads(cluster.broadcast_bytes(shared, root))
+        state.began = time.monotonic() - seconds
+        self._share_from(root, engine)
+        by_rank = filled_up(survivors, values["ranks"])
+        about = companion.RunRecord(**values, by_rank=by_rank)
         if cluster.rank == 0 and about.batch != batch:
             resuming.log_batch(about, batch)
         resuming.go_on(about, state, self._net, self._test_nets, cluster)
@@ -148,6 +152,15 @@ class RunSnapshots:
             engine.resume_plan(about.plan.encode())
         state.before_test = None
         state.forget_rate()
+
+    def _share_from(self, root: int, engine: Engine) -> None:
+        """Give all ranks what rank ``root`` has restored, unless rank 0 does so at the start."""
+        if root:
+            method, average = self._updater.method, self._state.average
+            sharing.share_weights(self._net, self._cluster, root)
+            sharing.share_history(method, self._net.parameters, engine, self._cluster, root)
+            if average:
+                average.share(self._cluster, root)
 
     def close(self) -> None:
         """Wait until the last snapshot is written."""

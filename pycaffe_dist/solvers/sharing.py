@@ -32,19 +32,23 @@ def agree_on_seed(param: caffe_pb2.SolverParameter, cluster: Cluster) -> int:
     return seed
 
 
-def share_weights(net: Net, cluster: Cluster) -> None:
-    """Give all ranks rank 0's weights; all ranks must call it."""
+def share_weights(net: Net, cluster: Cluster, root: int = 0) -> None:
+    """Give all ranks the weights of rank ``root``; all ranks must call it."""
     if cluster.size > 1:
         for layer in net.layers:
             for blob in layer.blobs:
-                cluster.broadcast(blob.data)
+                cluster.broadcast(blob.data, root)
 
 
 def share_history(
-    method: Method, parameters: Sequence[Parameter], engine: Engine, cluster: Cluster
+    method: Method,
+    parameters: Sequence[Parameter],
+    engine: Engine,
+    cluster: Cluster,
+    root: int = 0,
 ) -> None:
-    """Give all ranks rank 0's history of the parameters that every rank updates."""
+    """Give all ranks the history, on rank ``root``, of the parameters that every rank updates."""
     for index, parameter in enumerate(parameters):
         if not engine.updates(parameter):
             for number in range(method.slots):
-                cluster.broadcast(method.slot(index, number))
+                cluster.broadcast(method.slot(index, number), root)

@@ -84,7 +84,7 @@ class Solver:
             snapshots.check_prefix(param)
         if param.data_type != "float32":
             dtype = data_type(param, self.device)
-        self._created = time.monotonic()
+        began = time.monotonic()
         self.action_source: Callable[[], Action] = lambda: Action.NONE
         self.callbacks = Callbacks()
         self.stopping = False
@@ -98,7 +98,7 @@ class Solver:
         options["output_folder"] = output_folder
         self.net = nets.make_train_net(train, self.cluster, divide_batches, keep_diffs, **options)
         self.test_nets = nets.make_test_nets(param, tests, self.cluster, self.net, **options)
-        self.state = self._new_state(learning_rate, stop_at_nan)
+        self.state = self._new_state(learning_rate, stop_at_nan, began)
         self._has_restored = False
         self._updates = Updates(param, self.net, self.device, self.profiler, keep_diffs)
         self.testing = Testing(param, self.test_nets, self.state, self.cluster)
@@ -112,7 +112,9 @@ class Solver:
         self.load_weights(nets.split_paths(param.weights))
         logger.info("Solver scaffolding done.")
 
-    def _new_state(self, learning_rate: LearningRate, stop_at_nan: bool) -> TrainState:
+    def _new_state(
+        self, learning_rate: LearningRate, stop_at_nan: bool, began: float
+    ) -> TrainState:
         """Return the state of a run that has not begun."""
         param = self.param
         return TrainState(
@@ -120,6 +122,7 @@ class Solver:
             Losses(param.average_loss, stop_at_nan),
             LossScale(param.loss_scale) if param.data_type == "float16" else None,
             [0] * len(self.test_nets),
+            began,
             WeightAverage(param, self.net) if param.averaging else None,
             Best(param, self.test_nets) if param.best_output else None,
         )
@@ -267,7 +270,7 @@ class Solver:
 
     def wanted_action(self) -> Action:
         """Return what this rank is asked to do now; at the end of ``max_time``, to stop."""
-        if self.param.max_time and time.monotonic() - self._created > self.param.max_time:
+        if self.param.max_time and time.monotonic() - self.state.began > self.param.max_time:
             logger.info("The run has taken its max_time of %s seconds", fmt(self.param.max_time))
             return Action.SNAPSHOT_AND_STOP
         return self.action_source()
@@ -354,7 +357,8 @@ class Solver:
         if display:
             logger.info("Iteration %d, lr = %s", self.iteration, fmt(rate))
         clipping = gradients.factor(self.param, self.state, self.net, self.engine)
-        self.engine.commit()
+        # What is displayed is known to this rank alone, which may be lost.
+        self.engine.commit(together=display)
         if clipping is None:
             self._end_update()
             return
@@ -440,7 +444,7 @@ class Solver:
         self._started = False  # weights and history must reach the other ranks
 
     def take_over(self, checkpoint: Checkpoint | None) -> None:
-        """Continue from a checkpoint that rank 0 has kept in memory; new ranks have None."""
+        """Continue from the newest of the checkpoints in the ranks' memory; new ranks have None."""
         self._snapshots.take_over(checkpoint, self.effective_batch, self.engine)
         self._has_restored = True
 

@@ -28,7 +28,8 @@ class BeforeTest(NamedTuple):
 class TrainState:
     """A run's counters, which snapshots keep.
 
-    ``tested`` counts the batches that each test net has been asked for by all ranks together.
+    ``tested`` counts the batches that each test net has been asked for by all ranks together;
+    ``began`` is when the run began (`time.monotonic`), also if this rank joined it later.
     ``loss_scale`` is there for float16 only, ``before_test`` during a test that may be broken off,
     ``average`` and ``best`` if the solver asks for them.  ``resumed_statistics`` are this rank's in
     a snapshot, until all ranks have the same weights.
@@ -38,6 +39,7 @@ class TrainState:
     losses: Losses
     loss_scale: LossScale | None
     tested: list[int]
+    began: float
     average: WeightAverage | None = None
     best: Best | None = None
     iteration: int = 0

@@ -313,15 +313,20 @@ class ExchangeEngine(TunableEngine):
         """Whether gradients may arrive as late as the next forward of their layer."""
         return self._overlap is Overlap.FORWARD and not self._apart
 
-    def commit(self) -> None:
-        """Let the update that follows be made by all ranks or, if one of them is lost, by none."""
+    def commit(self, together: bool) -> None:
+        """Return when this rank, or all ranks ``together``, have all mean gradients.
+
+        Where ranks may be lost: a rank that cannot finish an update must not begin it.
+        """
         if not self._cluster.is_elastic:
             return
         self._release()
         for transfer in self._transfers:
             if transfer.handle is not None:
                 self._wait(transfer.handle, transfer.bucket.slices[0].parameter.key)
-        self._cluster.commit()
+        # Without gradients, nothing else keeps ranks within one update of each other.
+        if together or not self._transfers:
+            self._cluster.commit()
 
     def has_arrived(self, parameter: Parameter) -> bool:
         """Tell whether all messages of a parameter have arrived."""
@@ -455,9 +460,11 @@ class ExchangeEngine(TunableEngine):
             asked[action] += 1
         # This rank may lead by ``staleness`` iterations; what ranks said before that has arrived.
         lag = 1 + self._settings.staleness
-        agreed = self._cluster.agree_max([asked[action] for action in asked], lag)
+        mine = [*asked.values(), self._cluster.has_request()]
+        *agreed, requested = self._cluster.agree_max(mine, lag).tolist()
+        self._cluster.is_requested = bool(requested)
         new = {action for action, count in zip(asked, agreed) if count > self._done[action]}
-        self._done.update(zip(asked, agreed.tolist()))
+        self._done.update(zip(asked, agreed))
         if Action.SNAPSHOT_AND_STOP in new or len(new) > 1:
             return Action.SNAPSHOT_AND_STOP
         return new.pop() if new else Action.NONE

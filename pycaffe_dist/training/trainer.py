@@ -59,7 +59,8 @@ def train(
                     prepare()
                 cluster.max(0)  # the others wait
             actions, file = KeptActions(action_source), RequestFile()
-            cluster.has_request = file.has_new
+            if options.cluster.elastic:
+                cluster.has_request = file.has_new
 
             def run(attempt: Attempt, ranks: Cluster) -> None:
                 ending = [*callbacks, lambda solver: attempt.resize(solver, file)]
@@ -173,6 +174,7 @@ def _run(
         solver.profile(timeline)
     logger.info("Starting Optimization")
     solver.solve()
+    cluster.commit()  # a rank that ended before the others could not help them go on
     # Caffe's command logs this even if its solver has.
     logger.info("Optimization Done.")
     if timeline is not None:

@@ -43,6 +43,8 @@ stepsize: 5 display: 1 max_iter: 12 snapshot: 6 solver_mode: CPU random_seed: 3
 test_iter: 3 test_interval: 4 snapshot_prefix: '%s'
 averaging: 'EMA' averaging_decay: 0.8 best_output: 'loss'
 """
+# Ranks agree on updates that are displayed.
+QUIET = SOLVER.replace("display: 1 ", "display: 5 ")
 CHANGING = SOLVER.replace("snapshot: 6", "snapshot: 4")
 LAST = 12
 PROGRAM = Path(__file__).with_name("programs") / "faulty.py"
@@ -123,6 +125,23 @@ def test_a_new_rank_takes_the_place_of_a_lost_one(folder):
     whole, healed = (read_records(str(folder / f"{run}.jsonl")) for run in ("whole", "healed"))
     assert results(healed) == results(whole)
     assert [r["iteration"] for r in healed if r["kind"] == "start"] == [0, 7]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("faults", "iteration"),
+    [
+        ("0:late:6 1:forward:7", 7),
+        ("2:late:6 1:forward:7", 7),
+        ("0:late:6 1:forward:7 2:recovery:7", 6),
+    ],
+    ids=["first", "last", "only"],
+)
+def test_ranks_without_the_last_update_get_it_from_others(folder, faults, iteration):
+    """If the only rank that has made it is lost, too, they go on without."""
+    output = train(folder, "healed", 3, faults, solver=QUIET)
+    assert [int(found[2]) for found in LOST.findall(output)] == [iteration], output[-3000:]
+    assert_same(folder, "whole", "healed")
 
 
 def test_ranks_join_and_leave_when_the_hostfile_changes(folder):

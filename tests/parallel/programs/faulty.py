@@ -2,7 +2,8 @@
 
 FAULTS in the environment lists them as RANK:PHASE:ITERATION, separated by blanks.  A phase is a
 key of PHASES below; ranks are those that the launcher gave.  In the phase "pause" a rank does not
-die, but is stopped for `PAUSE` seconds.  CHANGES lists new numbers of ranks, as from the launcher,
+die, but is stopped for `PAUSE` seconds; in the phase "late" it makes no update until another rank
+dies.  CHANGES lists new numbers of ranks, as from the launcher,
 with the iteration before which they are asked for: RANKS:ITERATION.
 """
 
@@ -19,6 +20,7 @@ from pycaffe_dist.cli.main import main
 from pycaffe_dist.comm import recovery
 from pycaffe_dist.comm.mpi import MPICluster
 from pycaffe_dist.comm.recovery import Recovery
+from pycaffe_dist.comm.tasks import Step, Task
 from pycaffe_dist.launch.resizing import RequestFile
 from pycaffe_dist.net import Net
 from pycaffe_dist.solvers import Solver
@@ -42,6 +44,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "recovery": (MPICluster, "recover"),
     "error": (Net, "backward"),
     "pause": (Net, "backward"),
+    "late": (engine.ExchangeEngine, "commit"),
 }
 PAUSE = 6
 recovery.START_SECONDS = 25
@@ -61,6 +64,9 @@ def faulty(function: Callable[..., Any], phase: str, at: int) -> Callable[..., A
                 raise OSError("a broken disk")
             if phase == "pause":
                 return pause(function, *arguments, **options)
+            if phase == "late":
+                wait_for_death(*arguments, **options)
+                return function(*arguments, **options)
             os.kill(os.getpid(), signal.SIGKILL)
         return function(*arguments, **options)
 
@@ -78,6 +84,21 @@ def pause(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         subprocess.Popen(["sh", "-c", f"sleep {PAUSE}; kill -CONT {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
     return function(*arguments, **options)
+
+
+waited = False
+
+
+def wait_for_death(ranks: engine.ExchangeEngine, together: bool) -> None:
+    """Wait, once, for what never comes; this rank's messages go on."""
+    global waited
+
+    def task() -> Task:
+        yield Step([], late=lambda: (0,))
+
+    if not waited:
+        waited = True
+        ranks._cluster.run(task(), "wait")
 
 
 def count(solver: Solver) -> None:
