@@ -1,11 +1,12 @@
-"""Measures the cost of a rank's death, beside restarts, and the cost of the agreement without one.
+"""Measures what a rank's death costs, beside restarts, and what ``--elastic`` costs without one.
 
 ``python benchmarks/elastic.py [FLAGS]`` trains LeNet on ranks of this machine and kills rank 1.
 Shown are the seconds from then until the ranks make the iteration after the last one, by ways that
 take turns; launch --restarts and torchrun start all ranks again, from the last snapshot.
-``--agreement 2 4 …`` compares, in one job for each number of ranks, blocks of iterations with and
-without the agreement before the update, which take turns.  TORCH_PYTHON is an interpreter with
-PyTorch, without which torchrun is left out.
+``--agreement 2 4 …`` compares, in one job for each number of ranks, blocks of iterations that take
+turns: updates that begin as soon as one gradient is there, that wait for all gradients (as with
+``--elastic``), and that wait for an agreement of all ranks, too (as where one is displayed).
+TORCH_PYTHON is an interpreter with PyTorch, without which torchrun is left out.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ DEATH = 90
 LAST = 100000
 SURELY = 0.15  # seconds; in less, no rank can have noticed a death
 WARM_UP = 20
-BLOCK = 10  # iterations with, then without the agreement
-COMPARED = 420
+BLOCK = 4  # iterations of one kind, before those of the next
+KINDS = 3
+COMPARED = 500
 SOLVER = """
 net: "net.prototxt" base_lr: 0.01 momentum: 0.9 weight_decay: 0.0005 lr_policy: "fixed" display: %d
 max_iter: %d snapshot: %d snapshot_prefix: "lenet" solver_mode: CPU random_seed: 1
@@ -132,40 +134,42 @@ def end_all(mark: str) -> None:
 
 
 def rank_that_agrees() -> int:
-    """Run pcaffe, which agrees before updates in every second block of iterations only."""
+    """Run pcaffe, whose updates wait for more in every second and third block of iterations."""
     from pycaffe_dist.cli.main import main
-    from pycaffe_dist.comm.mpi import MPICluster
     from pycaffe_dist.solvers import Solver
+    from pycaffe_dist.training.engine import ExchangeEngine
 
-    begin, commit = Solver.__init__, MPICluster.commit
-    seconds: tuple[list[float], list[float]] = ([], [])
+    begin, commit = Solver.__init__, ExchangeEngine.commit
+    seconds: list[float] = []  # of an iteration, block by block
     now = [0.0, time.perf_counter()]
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:
         begin(self, *arguments, **options)
         self.callbacks.after_update.append(note)
 
-    def some(self: Any) -> None:
-        if now[0] // BLOCK % 2:
-            commit(self)
+    def some(self: Any, together: bool) -> None:
+        if kind := now[0] // BLOCK % KINDS:
+            commit(self, together=kind == KINDS - 1)
 
     def note(solver: Any) -> None:
         now[0] = done = solver.iteration
         if done % BLOCK:
             return
         before, now[1] = now[1], time.perf_counter()
-        if done > WARM_UP:
-            seconds[(done // BLOCK - 1) % 2].append((now[1] - before) / BLOCK)
+        seconds.append((now[1] - before) / BLOCK)
         if done == COMPARED and solver.cluster.rank == 0:
-            print("result", *map(statistics.median, seconds), flush=True)
+            turns = np.array(seconds[: len(seconds) // KINDS * KINDS]).reshape(-1, KINDS)
+            turns = turns[WARM_UP // BLOCK :]
+            more = np.median(turns / turns[:, :1], axis=0) - 1
+            print("result", np.median(turns[:, 0]), *more[1:], flush=True)
 
     Solver.__init__ = init  # type: ignore[method-assign]
-    MPICluster.commit = some  # type: ignore[method-assign]
+    ExchangeEngine.commit = some  # type: ignore[method-assign]
     return main()
 
 
-def agreement(ranks: int) -> tuple[float, float]:
-    """Return the seconds of an iteration without and with the agreement."""
+def agreement(ranks: int) -> tuple[float, ...]:
+    """Return an iteration's seconds, and by what share the two ways of waiting add to them."""
     line = [
         "mpirun",
         "--with-ft",
@@ -179,10 +183,10 @@ def agreement(ranks: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), COMPARED, 0)
         done = subprocess.run(line, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
-    found = re.search(r"result (\S+) (\S+)", done.stdout)
+    found = re.search(r"result (\S+) (\S+) (\S+)", done.stdout)
     if not found:
         raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
-    return float(found[1]), float(found[2])
+    return tuple(map(float, found.groups()))
 
 
 def main() -> None:
@@ -193,10 +197,11 @@ def main() -> None:
     parser.add_argument("--agreement", type=int, nargs="*", default=[], metavar="RANKS")
     options = parser.parse_args()
     for ranks in options.agreement:
-        without, agreeing = agreement(ranks)
+        seconds, waiting, agreeing = agreement(ranks)
         print(
-            f"{ranks:3} ranks: an iteration takes {1e3 * without:.2f} ms without the agreement, "
-            f"{1e3 * agreeing:.2f} ms with it ({agreeing / without - 1:+.1%})"
+            f"{ranks:3} ranks: an iteration takes {1e3 * seconds:.2f} ms; {waiting:+.1%} when "
+            f"updates wait for all gradients, {agreeing:+.1%} when they wait for an agreement, too",
+            flush=True,
         )
     if options.agreement:
         return

@@ -168,6 +168,17 @@ def test_a_checkpoint_has_the_means(tmp_path):
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.parametrize("fields", [EMA, SWA])
+def test_the_next_means_of_statistics_are_known_before_an_update(tmp_path, fields):
+    solver = with_norm(tmp_path, fields)
+    average, found = solver.state.average, []
+    solver.callbacks.after_gradients.append(lambda solver: found.append(average.next_statistics()))
+    solver.step(7)
+    after = average.statistics()
+    assert len(found[-1]) == len(after) == 3
+    np.testing.assert_equal(found[-1], after)
+
+
 def test_staleness_is_refused(tmp_path):
     with pytest.raises(UsageError, match="averaging needs equal weights on all ranks"):
         make_solver(tiny_param(tmp_path, EMA), settings=ExchangeSettings(staleness=2))

@@ -11,6 +11,7 @@ from tiny import tiny_solver
 from pycaffe_dist.config import Action
 from pycaffe_dist.errors import NumericError, UsageError
 from pycaffe_dist.schema import caffe_pb2, text
+from pycaffe_dist.solvers.checkpoint import CheckpointKeeper
 from pycaffe_dist.solvers.nets import divide_batches
 
 RATE = 0.05
@@ -61,6 +62,17 @@ def test_max_time_ends_a_run_with_a_snapshot(tmp_path):
     solver.solve()
     assert (solver.iteration, solver.stopping) == (1, True)
     assert (tmp_path / "tiny_iter_1.solverstate").exists()
+
+
+def test_max_time_counts_from_the_start_of_a_run_that_has_lost_ranks(tmp_path):
+    solver = tiny_solver(tmp_path, "max_time: 60")
+    keeper = CheckpointKeeper(solver)
+    solver.step(1)
+    solver.state.began -= 120
+    other = tiny_solver(tmp_path, "max_time: 60")
+    assert other.wanted_action() is Action.NONE
+    other.take_over(keeper.checkpoint())
+    assert other.wanted_action() is Action.SNAPSHOT_AND_STOP
 
 
 def poisoned(tmp_path, **options):
