@@ -37,7 +37,7 @@ SURELY = 0.15  # seconds; in less, no rank can have noticed a death
 WARM_UP = 20
 BLOCK = 4  # iterations of one kind, before those of the next
 KINDS = 3
-COMPARED = 500
+COMPARED = 380
 SOLVER = """
 net: "net.prototxt" base_lr: 0.01 momentum: 0.9 weight_decay: 0.0005 lr_policy: "fixed" display: %d
 max_iter: %d snapshot: %d snapshot_prefix: "lenet" solver_mode: CPU random_seed: 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -146,34 +148,101 @@ def test_ranks_without_the_last_update_get_it_from_others(folder, faults, iterat
 
 def test_ranks_join_and_leave_when_the_hostfile_changes(folder):
     """No iteration is lost or made twice."""
-    solver = SOLVER.replace("max_iter: 12", "max_iter: 1000000").replace("snapshot: 6", "")
-    (folder / "hosts.solver").write_text(
-        solver.replace("test_interval: 4", "test_interval: 1000000") % "hosts"
-    )
     hosts = folder / "hosts"
     hosts.write_text("localhost slots=1\n")
-    launch = ["-m", "pycaffe_dist", "launch", "-n", 1, "--elastic", f"--hostfile={hosts}"]
-    job = Job([sys.executable, *launch, "train", "--solver=hosts.solver"], folder)
-    lines = []
-
-    def read_until(sign: str) -> None:
-        while not re.search(sign, lines[-1] if lines else ""):
-            lines.append(job.process.stdout.readline())
-            assert lines[-1], "".join(lines)[-3000:]
-
-    read_until("Iteration 20 ")
-    for ranks in (2, 1):
-        hosts.write_text(f"localhost slots={ranks}\n")
-        read_until(rf"hosts have changed: {ranks} rank\(s\) go on")
-        read_until("Iteration .* loss")
-    job.process.send_signal(signal.SIGINT)
-    lines.extend(job.process.stdout)
-    output = "".join(lines)
-    assert job.finish().status == 0, output[-3000:]
+    with EndlessJob(folder, "hosts", 1) as job:
+        for ranks in (2, 1):
+            hosts.write_text(f"localhost slots={ranks}\n")
+            job.read_until(rf"hosts have changed: {ranks} rank\(s\) go on")
+            job.read_until("Iteration .* loss")
+        output = job.stop()
     made = [int(number) for number in re.findall(r"Iteration (\d+) \(", output)]
     assert made == [*range(made[-1] + 1)]
     assert output.count("Starting Optimization") == 1
     assert "NBC_Progress" not in output and not LOST.search(output)
+
+
+class EndlessJob:
+    """Training on the hosts of the file ``name``, while entered, for as long as it takes."""
+
+    def __init__(self, folder: Path, name: str, ranks: int, **variables: str):
+        solver = SOLVER.replace("max_iter: 12", "max_iter: 1000000").replace("snapshot: 6", "")
+        solver = solver.replace("test_interval: 4", "test_interval: 1000000")
+        (folder / f"{name}.solver").write_text(solver % name)
+        launch = ["launch", "-n", ranks, "--elastic", f"--hostfile={name}"]
+        words = ["-m", "pycaffe_dist", *launch, "train", f"--solver={name}.solver"]
+        self._job = Job([sys.executable, *words], folder, **variables)
+        self._lines: list[str] = []
+
+    def __enter__(self) -> EndlessJob:
+        self.read_until("Iteration 20 ")
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        for _ in range(2):  # the second one ends the job at once
+            self._job.process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        self._job.process.wait(60)
+
+    def read_until(self, sign: str) -> None:
+        """Wait for a line of the output that matches ``sign``."""
+        while not re.search(sign, self._lines[-1] if self._lines else ""):
+            self._lines.append(self._job.process.stdout.readline())
+            assert self._lines[-1], "".join(self._lines)[-3000:]
+
+    def stop(self) -> str:
+        """End the training; return its output."""
+        self._job.process.send_signal(signal.SIGINT)
+        self._lines.extend(self._job.process.stdout)
+        output = "".join(self._lines)
+        assert self._job.finish().status == 0, output[-3000:]
+        return output
+
+
+# Starts what mpirun wants to run on another host on this one, with the other one's name.
+AGENT = """#!/bin/sh
+host=$1
+shift
+export host command="$*"
+exec unshare --uts sh -c 'hostname "$host"; exec sh -c "$command"'
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "--uts", "true"], check=False).returncode != 0,
+    reason="this user cannot give processes another host's name",
+)
+def test_ranks_on_other_hosts_are_lost_join_and_leave(folder):
+    """Hosts are names: all processes run on this one."""
+    (folder / "agent").write_text(AGENT)
+    (folder / "agent").chmod(0o755)
+    own, hosts = socket.gethostname(), folder / "names"
+    hosts.write_text(f"{own} slots=1\nnode2 slots=1\n")
+    agent = {"PRTE_MCA_plm_ssh_agent": str(folder / "agent")}
+    with EndlessJob(folder, "names", 2, **agent) as job:
+        (elsewhere,) = ranks_elsewhere("--solver=names.solver")
+        os.kill(elsewhere, signal.SIGKILL)
+        job.read_until(r"rank 1 on node2 is lost: 2 rank\(s\) go on")
+        job.read_until("Iteration .* loss")
+        assert len(ranks_elsewhere("--solver=names.solver")) == 1
+        for names in ([own], [own, "node3"]):
+            hosts.write_text("".join(f"{name} slots=1\n" for name in names))
+            job.read_until(rf"hosts have changed: {len(names)} rank\(s\) go on")
+            job.read_until("Iteration .* loss")
+            assert len(ranks_elsewhere("--solver=names.solver")) == len(names) - 1
+        job.stop()
+
+
+def ranks_elsewhere(flag: str) -> list[int]:
+    """Return a job's processes on hosts of other names than this one's; all have a ``flag``."""
+    ranks, own = [], os.readlink("/proc/self/ns/uts")
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+            if words[2:4] == ["pycaffe_dist", "train"] and flag in words:
+                ranks += [int(process.name)] if os.readlink(process / "ns" / "uts") != own else []
+    return ranks
 
 
 @pytest.mark.long
