@@ -10,9 +10,9 @@ fi
 command -v pcaffe > /dev/null || { say "pcaffe is not installed: run 'make install'"; exit 1; }
 
 # Open MPI refuses these two by default: to run as root, as in containers, and to start more ranks
-# than there are cores.
+# than there are cores (without "slot" all would then be on the first host).
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export PRTE_MCA_rmaps_default_mapping_policy=${PRTE_MCA_rmaps_default_mapping_policy:-:oversubscribe}
+export PRTE_MCA_rmaps_default_mapping_policy=${PRTE_MCA_rmaps_default_mapping_policy:-slot:oversubscribe}
 
 # pcaffe_on RANKS COMMAND …: runs pcaffe on this machine, under mpirun if RANKS is more than 1.
 pcaffe_on() {

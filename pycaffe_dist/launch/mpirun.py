@@ -14,10 +14,11 @@ from pycaffe_dist.launch import environment, messages
 from pycaffe_dist.launch.hostfile import read_hostfile
 
 ENVIRONMENT = {
-    # Open MPI needs these to run as root, as in containers, and to start more ranks than cores.
+    # Open MPI needs these to run as root, as in containers, and to start more ranks than cores;
+    # without "slot" it then starts all of them on the first host.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",
     # mpirun gives up a host without answers after 20 + 4 x 10 seconds, not after eight minutes as
     # by default.  A restarting switch may take half a minute.
     "PRTE_MCA_oob_tcp_keepalive_time": "20",
