@@ -136,9 +136,7 @@ class Attempt:
         if not (cluster.is_requested or (cluster.size == 1 and cluster.has_request())):
             return
         request = max(map(resizing.decode, cluster.gather_bytes(file.read().encode())))
-        # Ranks that have joined do not know what the others have done.
-        is_done = int(cluster.max(file.done.number)) >= request.number
-        if is_done or request.stay(cluster.hosts) == [True] * request.size:
+        if file.done >= request or request.stay(cluster.hosts) == [True] * request.size:
             file.done = request
             return
         if not request.ranks.keys() <= {*cluster.hosts}:

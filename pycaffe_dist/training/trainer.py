@@ -15,7 +15,7 @@ from pycaffe_dist.device import HOST, Device
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.exchange.server.serving import serve
 from pycaffe_dist.gpu.choice import choose_device
-from pycaffe_dist.launch.resizing import RequestFile
+from pycaffe_dist.launch.resizing import Request, RequestFile
 from pycaffe_dist.log import fmt, logger
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
@@ -63,6 +63,8 @@ def train(
                 cluster.has_request = file.has_new
 
             def run(attempt: Attempt, ranks: Cluster) -> None:
+                # Those who have joined do not know what the others have done.
+                file.done = Request(int(ranks.max(file.done.number)))
                 ending = [*callbacks, lambda solver: attempt.resize(solver, file)]
                 try:
                     _train(options, ranks, actions, ending, attempt)
