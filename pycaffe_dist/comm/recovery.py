@@ -160,14 +160,11 @@ class Recovery:
         """Call ``join`` with the communicator of the ranks that live on; return who was lost.
 
         In MPI's thread, on all living ranks.  If these are fewer than ``size``, new processes join
-        them, on ``hosts`` or, if these are not enough, on those of the lost.  Begins again if more
-        ranks die meanwhile.
+        them, on ``hosts`` if mpirun is not to choose.  Begins again if more ranks die meanwhile.
         """
         group, living = self._world.Get_group(), self._survivors
         while True:
             number = max(0, size - living.Get_size())
-            if len(hosts) != number:
-                hosts = self._hosts_for(self._dead(group, living))[:number]
             living.Set_errhandler(self._mpi.ERRORS_RETURN)
             # MPI_Comm_spawn would wait for a dead rank for ever.
             succeeded = self._agree(living, True)
@@ -205,23 +202,11 @@ class Recovery:
         return bool(agreement.result)
 
     def _names(self, group: Any, living: Any) -> str:
-        ranks, hosts = self._dead(group, living), self._former_hosts
+        dead = group.Difference(group, living.Get_group())
+        ranks = dead.Translate_ranks(range(dead.Get_size()), group) if dead.Get_size() else []
+        hosts = self._former_hosts
         named = [f"rank {rank} on {hosts[rank]}" if hosts else f"rank {rank}" for rank in ranks]
         return f"{' and '.join(named)} {'is' if len(named) < 2 else 'are'} lost"
-
-    def _hosts_for(self, dead: Sequence[int]) -> list[str]:
-        """Return the hosts of ranks that replace ``dead`` ones: theirs if other ranks live there.
-
-        Open MPI 5.0 cannot start ranks on a host that has lost all of its ranks.
-        """
-        former = self._former_hosts
-        living = [host for rank, host in enumerate(former) if rank not in dead]
-        return [former[r] if former[r] in living else living[0] for r in dead if former]
-
-    def _dead(self, group: Any, living: Any) -> list[int]:
-        """Return the ranks of a group that a communicator lacks."""
-        dead = group.Difference(group, living.Get_group())
-        return dead.Translate_ranks(range(dead.Get_size()), group) if dead.Get_size() else []
 
 
 @contextmanager

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -197,52 +195,6 @@ class EndlessJob:
         output = "".join(self._lines)
         assert self._job.finish().status == 0, output[-3000:]
         return output
-
-
-# Starts what mpirun wants to run on another host on this one, with the other one's name.
-AGENT = """#!/bin/sh
-host=$1
-shift
-export host command="$*"
-exec unshare --uts sh -c 'hostname "$host"; exec sh -c "$command"'
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(
-    subprocess.run(["unshare", "--uts", "true"], check=False).returncode != 0,
-    reason="this user cannot give processes another host's name",
-)
-def test_ranks_on_other_hosts_are_lost_join_and_leave(folder):
-    """Hosts are names: all processes run on this one."""
-    (folder / "agent").write_text(AGENT)
-    (folder / "agent").chmod(0o755)
-    own, hosts = socket.gethostname(), folder / "names"
-    hosts.write_text(f"{own} slots=1\nnode2 slots=2\n")
-    agent = {"PRTE_MCA_plm_ssh_agent": str(folder / "agent")}
-    with EndlessJob(folder, "names", 3, **agent) as job:
-        one, _ = ranks_elsewhere("--solver=names.solver")
-        os.kill(one, signal.SIGKILL)
-        job.read_until(r"rank \d on node2 is lost: 3 rank\(s\) go on")
-        job.read_until("Iteration .* loss")
-        assert len(ranks_elsewhere("--solver=names.solver")) == 2
-        for names in ([own], [own, "node3"]):
-            hosts.write_text("".join(f"{name} slots=1\n" for name in names))
-            job.read_until(rf"hosts have changed: {len(names)} rank\(s\) go on")
-            job.read_until("Iteration .* loss")
-            assert len(ranks_elsewhere("--solver=names.solver")) == len(names) - 1
-        job.stop()
-
-
-def ranks_elsewhere(flag: str) -> list[int]:
-    """Return a job's processes on hosts of other names than this one's; all have a ``flag``."""
-    ranks, own = [], os.readlink("/proc/self/ns/uts")
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            words = (process / "cmdline").read_bytes().decode().split("\0")
-            if words[2:4] == ["pycaffe_dist", "train"] and flag in words:
-                ranks += [int(process.name)] if os.readlink(process / "ns" / "uts") != own else []
-    return ranks
 
 
 @pytest.mark.long
