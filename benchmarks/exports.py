@@ -1,4 +1,4 @@
-"""Exports the nets of models/ to ONNX and PyTorch; prints differences and times of forward.
+"""Exports the nets of models/ to ONNX and PyTorch; prints differences, or times of forward.
 
 Weights are random.  A net that a format cannot express is shown with the reason.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from pycaffe_dist.errors import PcaffeError
 from pycaffe_dist.exporting import checking, export_net
-from pycaffe_dist.exporting.onnx.models import Session
+from pycaffe_dist.exporting.onnx.models import Session, model_of
 from pycaffe_dist.exporting.options import Options
 from pycaffe_dist.exporting.steps import steps_of
 from pycaffe_dist.net import Net
@@ -24,7 +25,7 @@ from pycaffe_dist.reports.sources import without_sources
 from pycaffe_dist.schema import caffe_pb2, text
 
 MODELS = Path(__file__).parents[1] / "models"
-RUNS = 3
+RUNS = 9
 
 
 def nets() -> list[Path]:
@@ -65,21 +66,9 @@ def opened(path: Path, batch: int) -> Net:
     return net
 
 
-def seconds(run) -> float:
-    """Return the shortest time of some runs, after a first."""
-    run()
-    times = []
-    for _ in range(RUNS):
-        start = perf_counter()
-        run()
-        times.append(perf_counter() - start)
-    return min(times)
-
-
-def row(path: Path, batch: int, folder: Path) -> list[str]:
-    """Return a row of the table."""
-    net = opened(path, batch)
-    cells = [str(path.relative_to(MODELS).with_suffix(""))]
+def differences(net: Net, folder: Path) -> list[str]:
+    """Return the largest differences in ONNX Runtime and PyTorch, and the sizes that vary."""
+    cells = []
     for to, name in (("onnx", "net.onnx"), ("torch", "net.py")):
         try:
             report = export_net(net, str(folder / name), to, Options())
@@ -88,12 +77,37 @@ def row(path: Path, batch: int, folder: Path) -> list[str]:
                 cells.append(", ".join(report.varies))
         except PcaffeError as error:
             cells += [str(error).splitlines()[-1]] + [""] * (to == "onnx")
+    return cells
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Return the time of a run."""
+    start = perf_counter()
+    run()
+    return perf_counter() - start
+
+
+def times(net: Net, _: Path) -> list[str]:
+    """Return the times of forward in ONNX Runtime and in pcaffe, taken in turns, and their ratio.
+
+    All are medians.
+    """
     steps = steps_of(net)
     inputs = checking.random_inputs(steps, steps.inputs)
-    session = Session(str(folder / "net.onnx"))
+    session = Session(model_of(steps).SerializeToString())
     checking.forward(net, inputs, {})
-    times = [seconds(lambda: session.run(inputs)), seconds(net.forward)]
-    return [*cells, *(f"{1000 * time:.1f}" for time in times)]
+    pairs = []
+    for _ in range(1 + RUNS):
+        pairs.append((seconds(lambda: session.run(inputs)), seconds(net.forward)))
+    theirs, ours = np.array(pairs[1:]).T
+    middle = 1000 * np.median(theirs), 1000 * np.median(ours)
+    return [*(f"{value:.1f}" for value in middle), f"{np.median(theirs / ours):.2f}"]
+
+
+TABLES = {
+    differences: ("ONNX", "may vary", "PyTorch"),
+    times: ("ONNX Runtime, ms", "pcaffe, ms", "times as fast"),
+}
 
 
 def main() -> None:
@@ -101,14 +115,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="names of folders in models/ (default: all)")
     parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--times", action="store_true", help="times of forward, no differences")
     options = parser.parse_args()
     logging.getLogger("pycaffe_dist").setLevel(logging.ERROR)
-    print("| net | ONNX | may vary | PyTorch | ONNX Runtime, ms | pcaffe, ms |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    cells = times if options.times else differences
+    print(f"| net | {' | '.join(TABLES[cells])} |\n|{' --- |' * 4}")
     with tempfile.TemporaryDirectory() as folder:
         for path in nets():
             if not options.names or path.parent.name in options.names:
-                print(f"| {' | '.join(row(path, options.batch, Path(folder)))} |", flush=True)
+                net = opened(path, options.batch)
+                row = [path.parent.name, *cells(net, Path(folder))]
+                print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":

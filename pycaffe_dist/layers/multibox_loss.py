@@ -76,21 +76,21 @@ class MultiBoxLoss(Loss):
         self._classes: int = param.num_classes
         self._location_classes = 1 if param.share_location else self._classes
         # -1, for no background, is written as a number without a sign.
-        self._background = int(np.uint32(param.background_label_id).astype(np.int32))
-        self._logistic = param.conf_loss_type == _Parameter.LOGISTIC
+        self.background = int(np.uint32(param.background_label_id).astype(np.int32))
+        self.logistic = param.conf_loss_type == _Parameter.LOGISTIC
         staged = param.HasField("objectness_score") or len(bottom) > 4
-        two = self._classes == 2 and self._background == 0
-        self._agnostic = param.map_object_to_agnostic or (staged and two)
-        self._mining_type = self._read_mining()
+        two = self._classes == 2 and self.background == 0
+        self.agnostic = param.map_object_to_agnostic or (staged and two)
+        self.mining_type = self._read_mining()
         self._check_options()
-        self._location = Location(
+        self.location = Location(
             param.code_type,
             param.encode_variance_in_target,
             param.loc_loss_type == _Parameter.L2,
             param.bp_inside,
             not param.use_prior_for_matching,
         )
-        self._matching = Matching(
+        self.matching = Matching(
             not (param.share_location or param.use_prior_for_matching),
             param.match_type == _Parameter.PER_PREDICTION,
             param.overlap_threshold,
@@ -99,7 +99,7 @@ class MultiBoxLoss(Loss):
         self._normalization = normalization_of(self.param.loss_param)
         self.uses_rank_mean = self._normalization == VALID
         wanted = list(self.param.propagate_down)[:2] or [True, True]
-        self._weights = param.loc_weight * wanted[0], 1.0 * wanted[1]
+        self.weights = param.loc_weight * wanted[0], 1.0 * wanted[1]
         # The loss and its divisor; the first wrong value.
         self._total, self._wrong = xp().ones(2), xp().zeros(1, np.uint64)
         self._make_arrays((0, 0))
@@ -129,27 +129,28 @@ class MultiBoxLoss(Loss):
             )
         if stages > 5 and not param.share_location:
             raise self.error("needs share_location: true with the offsets of a first stage")
-        if self._mining_type != _Parameter.NONE and not param.share_location:
+        if self.mining_type != _Parameter.NONE and not param.share_location:
             raise self.error("mining needs share_location: true; set mining_type: NONE")
-        least = -1 if self._logistic else 0
-        if not least <= self._background < classes:
+        least = -1 if self.logistic else 0
+        if not least <= self.background < classes:
             raise self.error(
-                f"background_label_id {self._background} is none of the {classes} classes "
+                f"background_label_id {self.background} is none of the {classes} classes "
                 f"({least} to {classes - 1})"
             )
-        if param.map_object_to_agnostic and classes != self._background + 2:
+        if param.map_object_to_agnostic and classes != self.background + 2:
             raise self.error(
                 f"map_object_to_agnostic needs num_classes: 2 with background_label_id: 0 (or 1 "
-                f"without background), found {classes} with {self._background}"
+                f"without background), found {classes} with {self.background}"
             )
-        if self._mining_type == _Parameter.HARD_EXAMPLE and param.sample_size < 1:
+        if self.mining_type == _Parameter.HARD_EXAMPLE and param.sample_size < 1:
             raise self.error(f"needs sample_size of at least 1, found {param.sample_size}")
 
-    def _mining(self) -> Mining:
+    def mining(self) -> Mining:
+        """Return how priors are chosen by their losses."""
         param = self.param.multibox_loss_param
         threshold = param.nms_param.nms_threshold if param.HasField("nms_param") else 0.0
         return Mining(
-            self._mining_type == _Parameter.HARD_EXAMPLE,
+            self.mining_type == _Parameter.HARD_EXAMPLE,
             param.sample_size,
             param.neg_pos_ratio,
             param.neg_overlap,
@@ -172,7 +173,7 @@ class MultiBoxLoss(Loss):
     def _make_arrays(self, shape: tuple[int, int]) -> None:
         """Make the arrays for ``shape``: images and priors."""
         images, priors = shape
-        own = self._classes if self._matching.per_class else 1
+        own = self._classes if self.matching.per_class else 1
         dtype = self.context.parameter_dtype
         # Each prior's matches, their overlaps, class, losses, and whether the last one counts.
         self._matches = xp().zeros((images, own, priors), np.int32)
@@ -180,7 +181,7 @@ class MultiBoxLoss(Loss):
         self._own_class = xp().zeros(shape, np.int32)
         self._box_losses, self._class_losses = xp().zeros(shape, dtype), xp().zeros(shape, dtype)
         self._counted, self._allowed = xp().ones(shape, bool), xp().ones(shape, bool)
-        self._targets = xp().zeros((*shape, self._classes) if self._logistic else 0, dtype)
+        self._targets = xp().zeros((*shape, self._classes) if self.logistic else 0, dtype)
         # Each image's loss and number of matches; no image has a wrong label that total_loss finds.
         self._losses, self._found = xp().zeros(images), xp().zeros(images, np.int64)
         self._right = xp().full(images, -1, np.int64)
@@ -213,16 +214,16 @@ class MultiBoxLoss(Loss):
         self._check(bottom)
         self._read_first_stage(bottom)
         self._match(bottom)
-        hard = self._mining_type == _Parameter.HARD_EXAMPLE
+        hard = self.mining_type == _Parameter.HARD_EXAMPLE
         self._find_box_losses(bottom, self._priors[:1] if hard else self._origins)
         self._find_class_losses(bottom)
-        if self._mining_type != _Parameter.NONE:
+        if self.mining_type != _Parameter.NONE:
             self._mine(bottom)
         if hard and len(bottom) > 5:
             self._find_box_losses(bottom, self._origins)
         losses = self._box_losses, self._class_losses
         counts = self._matches, self._counted
-        image_losses(*losses, *counts, self._weights, self._losses, self._found)
+        image_losses(*losses, *counts, self.weights, self._losses, self._found)
         images, priors = self._counted.shape
         divisor = self.divisor(self._normalization, (images, images * priors), self._found)
         sums = self._losses, self._found, self._right, self._box_losses
@@ -235,14 +236,14 @@ class MultiBoxLoss(Loss):
         reading = Reading(
             images,
             self._classes,
-            self._background,
-            self._agnostic,
+            self.background,
+            self.agnostic,
             param.use_difficult_gt,
         )
         read_labels(self._label, reading, self._owner, self._kind, self._wrong)
         report(self._wrong, self._wrong_label(bottom))
         decodes = self._decodes() or len(bottom) > 5
-        uses_sizes = decodes and self._location.code != CORNER
+        uses_sizes = decodes and self.location.code != CORNER
         check_priors(self._priors, uses_sizes, self._wrong)
         report(self._wrong, self._wrong_prior(bottom))
 
@@ -254,7 +255,7 @@ class MultiBoxLoss(Loss):
             needs = f"is no finite number: {value:g}"
             if column == IMAGE:
                 needs = f"is of image {value:g}, found images 0 to {images - 1}"
-            elif column == CLASS and value == self._background:
+            elif column == CLASS and value == self.background:
                 needs = f"is of class {value:g}, the background"
             elif column == CLASS:
                 needs = f"is of class {value:g}, none of 0 to {self._classes - 1}"
@@ -284,7 +285,7 @@ class MultiBoxLoss(Loss):
     def _decodes(self) -> bool:
         """Tell whether predictions are decoded: for matching, for suppression or for bp_inside."""
         param = self.param.multibox_loss_param
-        mines = self._mining_type != _Parameter.NONE and self._mining().suppression > 0
+        mines = self.mining_type != _Parameter.NONE and self.mining().suppression > 0
         return not param.use_prior_for_matching or (mines and not param.use_prior_for_nms)
 
     def _boxes(self, bottom: list[Blob], priors: bool) -> np.ndarray:
@@ -294,7 +295,7 @@ class MultiBoxLoss(Loss):
         numbers = self._predictions(bottom)
         images, count, classes = numbers.shape[:3]
         boxes = xp().empty((images, classes, count, 4), self.context.parameter_dtype)
-        code = self._location.code, self._location.variance_in_target
+        code = self.location.code, self.location.variance_in_target
         decode_boxes(numbers, self._priors[0], self._priors[1], *code, boxes)
         return boxes
 
@@ -309,13 +310,13 @@ class MultiBoxLoss(Loss):
         if len(bottom) > 5:
             offsets = bottom[5].data.reshape(images, priors, 1, 4)
             boxes = xp().empty((images, 1, priors, 4), dtype)
-            code = self._location.code, self._location.variance_in_target
+            code = self.location.code, self.location.variance_in_target
             decode_boxes(offsets, self._priors[0], self._priors[1], *code, boxes)
             self._origins = boxes[:, 0]
 
     def _find_box_losses(self, bottom: list[Blob], boxes: np.ndarray) -> None:
         arrays = self._predictions(bottom), boxes, self._priors[1], self._label, self._kind
-        location_losses(*arrays, self._matches, self._location, self._box_losses)
+        location_losses(*arrays, self._matches, self.location, self._box_losses)
 
     def _match(self, bottom: list[Blob]) -> None:
         if self.param.multibox_loss_param.use_prior_for_matching:
@@ -323,27 +324,27 @@ class MultiBoxLoss(Loss):
         else:
             boxes = self._boxes(bottom, False)
         labels = self._label, self._owner, self._kind
-        match_boxes(boxes, *labels, self._matching, self._matches, self._overlaps)
+        match_boxes(boxes, *labels, self.matching, self._matches, self._overlaps)
 
     def _rows(self, bottom: list[Blob]) -> tuple[np.ndarray, np.ndarray]:
         """Return the scores (N·P, classes) and their losses (N·P)."""
         return bottom[1].data.reshape(-1, self._classes), self._class_losses.reshape(-1)
 
     def _find_class_losses(self, bottom: list[Blob]) -> None:
-        prior_classes(self._matches, self._kind, self._background, self._own_class)
+        prior_classes(self._matches, self._kind, self.background, self._own_class)
         scores, losses = self._rows(bottom)
-        if not self._logistic:
+        if not self.logistic:
             softmax_losses(scores, self._own_class.reshape(-1), losses)
             return
         targets = self._targets.reshape(-1, self._classes)
-        if self._mining_type == _Parameter.NONE:
-            unmined_targets(self._matches, self._kind, self._background, self._targets)
+        if self.mining_type == _Parameter.NONE:
+            unmined_targets(self._matches, self._kind, self.background, self._targets)
         else:
             one_hot(self._own_class.reshape(-1), targets)
         logistic_losses(scores, targets, losses)
 
     def _mine(self, bottom: list[Blob]) -> None:
-        mining, param = self._mining(), self.param.multibox_loss_param
+        mining, param = self.mining(), self.param.multibox_loss_param
         boxes = self._boxes(bottom, param.use_prior_for_nms or mining.suppression <= 0)
         losses = self._class_losses, self._box_losses
         arrays = boxes, self._owner, self._overlaps, self._allowed
@@ -358,13 +359,13 @@ class MultiBoxLoss(Loss):
             numbers = self._predictions(bottom)
             arrays = numbers, self._origins, self._priors[1], self._label, self._kind, self._matches
             gradient = bottom[0].diff.reshape(numbers.shape)
-            factor = weight * self._weights[0]
-            location_gradient(*arrays, self._location, factor, normalizer, gradient)
+            factor = weight * self.weights[0]
+            location_gradient(*arrays, self.location, factor, normalizer, gradient)
         if propagate_down[1]:
             scores, _ = self._rows(bottom)
             gradient = bottom[1].diff.reshape(scores.shape)
-            counted, factor = self._counted.reshape(-1), weight * self._weights[1]
-            if self._logistic:
+            counted, factor = self._counted.reshape(-1), weight * self.weights[1]
+            if self.logistic:
                 targets = self._targets.reshape(scores.shape)
                 logistic_gradients(scores, targets, counted, factor, normalizer, gradient)
             else:

@@ -30,7 +30,12 @@ class Moments(Method):
     @property
     def decays(self) -> tuple[float, float]:
         """Momentum and momentum2."""
-        param, (first, second) = self.param, self.usual
+        return self.decays_of(self.param)
+
+    @classmethod
+    def decays_of(cls, param: SolverParameter) -> tuple[float, float]:
+        """Return momentum and momentum2 of a solver, or what is usual."""
+        first, second = cls.usual
         return (
             param.momentum if param.HasField("momentum") else first,
             param.momentum2 if param.HasField("momentum2") else second,

@@ -40,3 +40,10 @@ def load(path: Path) -> tuple[Net, dict[str, np.ndarray]]:
             if key in arrays:
                 blob.data[...] = arrays[key].reshape(blob.shape)
     return net, blobs
+
+
+def diffs(name: str) -> dict[str, np.ndarray]:
+    """Return the gradients of a case: topdiff/BLOB, bottomdiff/BLOB, paramdiff/LAYER/INDEX."""
+    path = next(path for path in CASES if path.stem == name)
+    with np.load(path) as archive:
+        return {key: archive[key] for key in archive.files if "diff/" in key}

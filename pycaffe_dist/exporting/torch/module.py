@@ -27,16 +27,17 @@ def source_of(
     CONVERTERS.run(steps.steps, source)
     _share(net, source)
     training = [] if solver is None else ["", "", *training_lines(net, source, solver)]
-    name = source.title
+    name, parts = source.title, source.part_sources()
     lines = [
         f'"""{net.name or "A net"}, exported from Caffe\'s format by pcaffe."""',
         "",
+        *(["import math"] if any("math." in part for part in parts) else []),
         "from pathlib import Path",
         "",
         "import torch",
         "from torch import nn",
         "from torch.nn import functional as F",
-        *(f"\n\n{text}" for text in source.part_sources()),
+        *(f"\n\n{text}" for text in parts),
         "",
         "",
         *_class(name, net, steps, source),

@@ -1,8 +1,7 @@
-"""Losses, Accuracy and DetectionOutput in PyTorch."""
+"""Losses and Accuracy in PyTorch."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from pycaffe_dist.exporting.steps import Step
@@ -12,7 +11,6 @@ from pycaffe_dist.layers.loss import BATCH_SIZE, VALID, normalization_of
 from pycaffe_dist.schema import caffe_pb2
 
 _LossParameter = caffe_pb2.LossParameter
-_CODES = caffe_pb2.PriorBoxParameter.CodeType
 
 
 def _rule(step: Step, default: int) -> dict[str, Any]:
@@ -97,6 +95,14 @@ def smooth_l1_loss(step: Step, source: Source) -> None:
     source.let(step, f"{source.part('smooth_l1_loss')}({names}, {sigma})")
 
 
+@converts("CenterLoss")
+def center_loss(step: Step, source: Source) -> None:
+    """The distances to centres, which are a parameter."""
+    call = arguments(*step.blobs[0].shape)
+    name = source.module(f"{source.part('CenterLoss')}({call})", ("weight", step.blobs[0]))
+    source.let(step, f"{name}({{0}}, {{1}})")
+
+
 @converts("Accuracy")
 def accuracy(step: Step, source: Source) -> None:
     """The share of right answers."""
@@ -106,29 +112,3 @@ def accuracy(step: Step, source: Source) -> None:
     ignore = {"ignore": param.ignore_label} if param.HasField("ignore_label") else {}
     call = arguments(step.axis(param.axis), param.top_k, **ignore)
     source.let(step, f"{source.part('accuracy_of')}({{0}}, {{1}}, {call})")
-
-
-@converts("DetectionOutput")
-def detection_output(step: Step, source: Source) -> None:
-    """The detections of all images."""
-    param = step.layer.param.detection_output_param
-    nms = param.nms_param
-    if nms.eta != 1:
-        raise step.error("lowers the threshold of suppression with each box (eta)")
-    least = param.confidence_threshold if param.HasField("confidence_threshold") else -math.inf
-    limits = (
-        'float("-inf")' if least == -math.inf else arguments(least),
-        str(nms.top_k if nms.HasField("top_k") else -1),
-        arguments(nms.nms_threshold),
-        str(param.keep_top_k),
-    )
-    options = (
-        param.num_classes,
-        param.background_label_id,
-        _CODES.Name(param.code_type),
-        param.variance_encoded_in_target,
-        param.share_location,
-    )
-    part = source.part("detection_output")
-    call = f"{arguments(*options)}, ({', '.join(limits)})"
-    source.let(step, f"{part}({{0}}, {{1}}, {{2}}, {call})")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.exporting.torch.source import Source, arguments
 from pycaffe_dist.net.net import Net
 from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.solvers.method import method_class
+from pycaffe_dist.solvers.moments import Moments
 
 # The arguments of each method, fields of the solver.
 _METHODS = {
@@ -17,6 +20,8 @@ _METHODS = {
     "RMSProp": ("rms_decay", "delta"),
     "AdaDelta": ("momentum", "delta"),
     "Adam": ("momentum", "momentum2", "delta"),
+    "AdamW": ("momentum", "momentum2", "delta"),
+    "Lion": ("momentum", "momentum2"),
 }
 
 
@@ -25,18 +30,7 @@ def training_lines(net: Net, source: Source, solver: caffe_pb2.SolverParameter) 
 
     The parameters with the same multipliers of rate and decay are a group.
     """
-    if solver.type not in _METHODS:
-        raise _missing("type", solver.type, _METHODS)
-    if solver.larc_policy:
-        raise _missing("larc_policy", solver.larc_policy)
-    options = {name: getattr(solver, name) for name in _METHODS[solver.type]}
-    if solver.regularization_type == "L1":
-        options["decay_l1"] = True
-    if solver.iter_size > 1:
-        options["iter_size"] = solver.iter_size
-    if solver.clip_gradients >= 0:
-        options["clip"] = solver.clip_gradients
-    part = source.part(solver.type)
+    options, part = _options(net, solver), source.part(solver.type)
     return [
         "def optimizer(net):",
         '    """Return the solver\'s method, with its rates and decays of parameters."""',
@@ -53,8 +47,32 @@ def training_lines(net: Net, source: Source, solver: caffe_pb2.SolverParameter) 
         "",
         "def rate(iteration):",
         '    """Return the rate of an iteration, as a share of the first."""',
-        *(f"    {line}" for line in _rate(solver)),
+        *(f"    {line}" for line in _rate(source, solver)),
     ]
+
+
+def _options(net: Net, solver: caffe_pb2.SolverParameter) -> dict[str, Any]:
+    """Return the arguments of the method beside the parameters; raises NetError."""
+    if solver.type not in _METHODS:
+        raise _missing("type", solver.type, _METHODS)
+    if solver.larc_policy:
+        raise _missing("larc_policy", solver.larc_policy)
+    options: dict[str, Any] = {name: getattr(solver, name) for name in _METHODS[solver.type]}
+    method = method_class(solver.type)
+    if issubclass(method, Moments):
+        options["momentum"], options["momentum2"] = method.decays_of(solver)
+    kinds = {each.regularization or solver.regularization_type for each in net.parameters}
+    if len(kinds) > 1:
+        raise _missing("regularization_type, of some parameters only,", "L1")
+    if kinds == {"L1"}:
+        if solver.type == "AdamW":
+            raise _missing("regularization_type, with AdamW,", "L1")
+        options["decay_l1"] = True
+    if solver.iter_size > 1:
+        options["iter_size"] = solver.iter_size
+    if solver.clip_gradients >= 0:
+        options["clip"] = solver.clip_gradients
+    return options
 
 
 def _missing(field: str, value: str, known: Iterable[str] = ()) -> NetError:
@@ -82,7 +100,26 @@ def _groups(net: Net, source: Source, solver: caffe_pb2.SolverParameter) -> list
     return lines
 
 
-def _rate(solver: caffe_pb2.SolverParameter) -> list[str]:
+def _cosine(source: Source, solver: caffe_pb2.SolverParameter) -> str:
+    """Return the rate of lr_policy cosine."""
+    growth = [solver.restart_mult] if solver.restart_iter else []
+    length = solver.restart_iter or solver.max_iter - solver.warmup_iter
+    done = f"max(0, iteration - {solver.warmup_iter})" if solver.warmup_iter else "iteration"
+    last = solver.min_lr / solver.base_lr
+    return f"{source.part('cosine')}({done}, {arguments(length, last, *growth)})"
+
+
+def _onecycle(source: Source, solver: caffe_pb2.SolverParameter) -> str:
+    """Return the rate of lr_policy onecycle."""
+    first = 1 / solver.onecycle_div
+    shares = solver.onecycle_rise, first, first / solver.onecycle_final_div
+    return f"{source.part('one_cycle')}(iteration, {arguments(solver.max_iter, *shares)})"
+
+
+_CYCLES = {"cosine": _cosine, "onecycle": _onecycle}
+
+
+def _rate(source: Source, solver: caffe_pb2.SolverParameter) -> list[str]:
     """Return the lines of the function ``rate``."""
     gamma, power = arguments(solver.gamma), arguments(solver.power)
     steps = {
@@ -94,9 +131,12 @@ def _rate(solver: caffe_pb2.SolverParameter) -> list[str]:
         "poly": f"max(0, 1 - iteration / {solver.max_iter}) ** {power}",
         "sigmoid": f"1 / (1 + 2.718281828459045 ** (-{gamma} * (iteration - {solver.stepsize})))",
     }
-    if solver.lr_policy not in steps:
-        raise _missing("lr_policy", solver.lr_policy, steps)
-    value = steps[solver.lr_policy]
+    if solver.lr_policy not in (*steps, *_CYCLES):
+        raise _missing("lr_policy", solver.lr_policy, (*steps, *_CYCLES))
+    if solver.lr_policy in _CYCLES:
+        value = _CYCLES[solver.lr_policy](source, solver)
+    else:
+        value = steps[solver.lr_policy]
     if solver.min_lr:
         value = f"max({value}, {arguments(solver.min_lr / solver.base_lr)})"
     if not solver.warmup_iter:

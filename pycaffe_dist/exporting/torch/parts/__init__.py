@@ -1,4 +1,4 @@
 """Classes and functions that exported PyTorch files contain if they use them.
 
-The sources are copied, so they use only torch, nn, F and each other.
+The sources are copied, so they use only torch, nn, F, math and each other.
 """

@@ -18,13 +18,18 @@ def decode_boxes(numbers, priors, code, variances):
     return priors + numbers
 
 
+def overlaps_of(boxes, others):
+    """Return the intersections over unions (n, m) of boxes (n, 4) and others (m, 4)."""
+    areas = [(each[:, 2:] - each[:, :2]).clamp(min=0).prod(1) for each in (boxes, others)]
+    low = torch.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = torch.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    shared = (high - low).clamp(min=0).prod(2)
+    return shared / (areas[0][:, None] + areas[1] - shared)
+
+
 def suppress(boxes, threshold):
     """Return the places of boxes (n, 4), the best first, that overlap no better one too much."""
-    areas = (boxes[:, 2:] - boxes[:, :2]).clamp(min=0).prod(1)
-    low = torch.maximum(boxes[:, None, :2], boxes[None, :, :2])
-    high = torch.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
-    shared = (high - low).clamp(min=0).prod(2)
-    overlap = shared / (areas[:, None] + areas[None] - shared)
+    overlap = overlaps_of(boxes, boxes)
     kept, open_ = [], torch.ones(len(boxes), dtype=torch.bool)
     for place in range(len(boxes)):
         if open_[place]:

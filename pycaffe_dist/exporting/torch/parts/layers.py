@@ -70,7 +70,7 @@ class Scale(nn.Module):
 def spread(value, x, axis):
     """Give ``value`` the axes of x after its own, with size 1."""
     after = x.dim() - axis - value.dim() if value.dim() else 0
-    return value.reshape(*value.shape, *(1,) * after)
+    return value.reshape((*value.shape, *(1,) * after))
 
 
 class Normalize(nn.Module):

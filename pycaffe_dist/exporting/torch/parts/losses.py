@@ -1,6 +1,7 @@
 """Caffe's losses and measures of quality."""
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 
@@ -81,6 +82,35 @@ def smooth_l1_loss(a, b, inside=None, outside=None, sigma=1.0):
     small = size < 1 / sigma**2
     losses = torch.where(small, 0.5 * (sigma * difference) ** 2, size - 0.5 / sigma**2)
     return (losses if outside is None else losses * outside).sum() / len(a)
+
+
+class CenterLoss(nn.Module):
+    """Half the squared distances to the labels' centres, of a sample."""
+
+    def __init__(self, classes, features):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(classes, features))
+
+    def forward(self, x, labels):
+        return Distances.apply(x.flatten(1), self.weight, labels.flatten().long())
+
+
+class Distances(torch.autograd.Function):
+    """The value of `CenterLoss`; the centres' gradient is Caffe's, whatever the loss's weight."""
+
+    @staticmethod
+    def forward(ctx, x, centers, labels):
+        difference = x - centers[labels]
+        ctx.save_for_backward(difference, centers, labels)
+        return difference.square().sum() / (2 * len(x))
+
+    @staticmethod
+    def backward(ctx, slope):
+        difference, centers, labels = ctx.saved_tensors
+        counts = 1 + labels.bincount(minlength=len(centers))
+        moves = -difference / counts[labels, None]
+        move = torch.zeros_like(centers).index_add(0, labels, moves)
+        return slope * difference / len(difference), move, None
 
 
 def accuracy_of(x, labels, axis, top_k, ignore=None):

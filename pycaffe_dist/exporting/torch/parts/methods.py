@@ -1,4 +1,6 @@
-"""Caffe's solvers as optimizers."""
+"""Caffe's solvers as optimizers, and its schedules of rates."""
+
+import math
 
 import torch
 
@@ -9,6 +11,8 @@ class Solver(torch.optim.Optimizer):
     The gradients of ``iter_size`` backward passes add up before a step.
     """
 
+    decays_beside = False
+
     def __init__(self, groups, decay_l1=False, iter_size=1, clip=-1.0, **defaults):
         super().__init__(groups, {"weight_decay": 0.0, **defaults})
         self.decay_l1, self.iter_size, self.clip = decay_l1, iter_size, clip
@@ -17,18 +21,25 @@ class Solver(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self):
         """Update all parameters."""
-        scale = 1 / self.iter_size
-        owned = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if self.clip >= 0:
-            norm = torch.stack([p.grad.square().sum() for p in owned]).sum().sqrt()
-            scale = scale * torch.clamp(self.clip / norm, max=1.0)
+        scale = gradient_scale(self.param_groups, self.iter_size, self.clip)
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    regularity = p.sign() if self.decay_l1 else p
-                    gradient = p.grad * scale + regularity * group["weight_decay"]
-                    p -= self.move(group, self.state[p], gradient)
+                    decay = (p.sign() if self.decay_l1 else p) * group["weight_decay"]
+                    if self.decays_beside:
+                        step = self.move(group, self.state[p], p.grad * scale)
+                        p -= step + group["lr"] * decay
+                    else:
+                        p -= self.move(group, self.state[p], p.grad * scale + decay)
         self.iteration += 1
+
+
+def gradient_scale(groups, iter_size, clip):
+    """Return what gradients are multiplied by: for a mean, and to clip their norm."""
+    squares = [p.grad.square().sum() for g in groups for p in g["params"] if p.grad is not None]
+    if clip < 0 or not squares:
+        return 1 / iter_size
+    return torch.clamp(clip / torch.stack(squares).sum().sqrt(), max=1.0) / iter_size
 
 
 class SGD(Solver):
@@ -93,3 +104,52 @@ class Adam(Solver):
         state["squares"] = second * state.get("squares", 0) + (1 - second) * gradient.square()
         rate = group["lr"] * (1 - second**time) ** 0.5 / (1 - first**time)
         return rate * state["mean"] / (state["squares"].sqrt() + group["delta"])
+
+
+class AdamW(torch.optim.AdamW):
+    """PyTorch's AdamW, after clipping; the gradients of ``iter_size`` passes add up."""
+
+    def __init__(self, groups, momentum, momentum2, delta, iter_size=1, clip=-1.0):
+        super().__init__(groups, betas=(momentum, momentum2), eps=delta)
+        self.iter_size, self.clip = iter_size, clip
+
+    @torch.no_grad()
+    def step(self):
+        """Update all parameters."""
+        scale = gradient_scale(self.param_groups, self.iter_size, self.clip)
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.grad.mul_(scale)
+        super().step()
+
+
+class Lion(Solver):
+    """Steps of one size, with the sign of a mean of gradients; weights decay beside them."""
+
+    decays_beside = True
+
+    def move(self, group, state, gradient):
+        """Return the step."""
+        first, second = group["momentum"], group["momentum2"]
+        before = state.get("mean", 0)
+        state["mean"] = second * before + (1 - second) * gradient
+        return group["lr"] * (first * before + (1 - first) * gradient).sign()
+
+
+def cosine(done, length, last, growth=0.0):
+    """Return half a cosine from 1 to ``last``; with ``growth`` others follow, each so much longer."""
+    if growth == 1:
+        done %= length
+    while growth and done >= length:
+        done, length = done - length, length * growth
+    return last + (1 - last) * (1 + math.cos(math.pi * min(done / length, 1))) / 2
+
+
+def one_cycle(iteration, length, rise, first, last):
+    """Return half a cosine from ``first`` up to 1 and another down to ``last``."""
+    peak = rise * length - 1
+    if iteration < peak:
+        return 1 + first - cosine(iteration, peak, first)
+    peak = max(peak, 0)
+    return cosine(iteration - peak, length - 1 - peak, last) if length - 1 > peak else last
