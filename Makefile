@@ -15,7 +15,7 @@ export MNIST_MIRROR
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-long sweep test-gpu bench bench-gpu lint format proto catalogue docs notebooks pictures clean
+.PHONY: help install train test test-long test-torch sweep test-gpu bench bench-gpu lint format proto catalogue docs notebooks pictures clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' Makefile | awk -F '\t' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,11 @@ test: install ## run the tests; name the ten that took longest
 
 test-long: install ## run the tests that take minutes, too
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
+
+test-torch: install ## run the tests of exports with PyTorch, which it installs if it is missing
+	@$(BIN)/python -c 'import torch' 2>/dev/null || \
+	  $(BIN)/pip install --quiet torch --index-url https://download.pytorch.org/whl/cpu
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS) tests/exporting
 
 sweep: install ## compile all microkernels for many processors, to see that LLVM survives
 	$(BIN)/python -m pytest -n 0 $(PYTEST_FLAGS) tests/kernels/test_compile_sweep.py

@@ -35,7 +35,7 @@ def add_flags(parser: FlagParser) -> None:
         "in this prototxt, by default the model's",
     )
     add_flag(
-        parser, "fold", bool, help="fold BatchNorm and Scale into the convolutions before them"
+        parser, "fold", bool, help="fold BatchNorm and Scale into the products before or after them"
     )
     add_flag(parser, "float16", bool, help="onnx: compute in float16; in- and outputs stay float32")
     add_flag(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -63,6 +63,14 @@ def _boxes(rng, step, shape):
     return boxes.reshape(shape)
 
 
+def _images(rng, step, shape):
+    """Return height and width of images that the first bottom's map covers, and scales of 1."""
+    stride = step.layer.param.proposal_param.feat_stride
+    sizes = np.ones((shape[0], int(np.prod(shape[1:]))))
+    sizes[:, :2] = np.multiply(step.bottom_shapes[0][2:], stride)
+    return sizes.reshape(shape)
+
+
 _SPECIAL = {
     ("LSTM", 1): _marks,
     ("Lstm", 1): _marks,
@@ -70,6 +78,7 @@ _SPECIAL = {
     ("LSTMUnit", 2): _marks,
     ("Embed", 0): _classes,
     ("BatchReindex", 1): _samples,
+    ("Proposal", 2): _images,
     ("ROIPooling", 1): _boxes,
     ("ROIAlign", 1): _boxes,
     ("SoftmaxWithLoss", 1): _labels,
@@ -144,10 +153,15 @@ def largest(found: Iterable[Difference]) -> float:
     return max((np.inf if each.note else each.relative for each in found), default=0.0)
 
 
-def require(found: Iterable[Difference], tolerance: float) -> None:
+def worst(found: Iterable[Difference]) -> Difference:
+    """Return the largest difference; one without a number is the largest."""
+    return max(found, key=lambda each: (bool(each.note), each.relative))
+
+
+def require(found: Sequence[Difference], tolerance: float) -> None:
     """Raise NetError unless all differences are within ``tolerance``."""
-    worst = max(found, key=lambda each: (bool(each.note), each.relative), default=None)
-    if worst is None or (not worst.note and worst.relative <= tolerance):
+    if not largest(found) > tolerance:
         return
-    reason = worst.note or f"relative {worst.relative:.3g}, more than {tolerance:g}"
-    raise NetError(f"the exported net differs in '{worst.name}': {reason}; nothing is written")
+    each = worst(found)
+    reason = each.note or f"relative {each.relative:.3g}, more than {tolerance:g}"
+    raise NetError(f"the exported net differs in '{each.name}': {reason}; nothing is written")

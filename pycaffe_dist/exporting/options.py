@@ -31,7 +31,8 @@ class Options:
 class Report:
     """An export: its files, the differences of its outputs, and what changed.
 
-    ``varies`` has the axes of inputs whose sizes may change.  ``unchecked`` has the reason if there
+    ``varies`` has the axes of inputs whose sizes may change; ``fixed`` says which may not because
+    results differed too much.  ``unchecked`` has the reason if there
     are no ``differences``.
     """
 
@@ -41,6 +42,7 @@ class Report:
     left_out: list[str] = field(default_factory=list)
     folded: int = 0
     unchecked: str = ""
+    fixed: str = ""
 
     def without_check(self, reason: str) -> Report:
         """Return the report with a reason why nothing was compared."""
@@ -68,6 +70,8 @@ class Report:
             lines.append(f"folded: {self.folded} layers")
         if self.varies:
             lines.append(f"sizes that may change: {', '.join(self.varies)}")
+        if self.fixed:
+            lines.append(f"fixed by the tolerance: {self.fixed}")
         return "\n".join([*lines, f"wrote {', '.join(self.files)}"])
 
     @property

@@ -50,7 +50,7 @@ class Proposal(Constant):
         for field in ("feat_stride", "base_size", "pre_nms_topn", "post_nms_topn"):
             if not getattr(param, field):
                 raise self.error(f"needs a {field} of at least 1, found 0")
-        self._anchors = make_anchors(param.base_size, ratios, scales).astype(self.context.dtype)
+        self.anchors = make_anchors(param.base_size, ratios, scales).astype(self.context.dtype)
         self._shape_tops(bottom[0].shape[0] * param.post_nms_topn, top)
 
     def _shape_tops(self, boxes: int, top: list[Blob]) -> None:
@@ -63,10 +63,10 @@ class Proposal(Constant):
             require_axes(self, bottom, index, 4)
             require_same_batch(self, bottom, 0, index + 1)
         for index, each in ((0, 2), (1, 4)):
-            wanted = (each * len(self._anchors), *bottom[0].shape[2:])
+            wanted = (each * len(self.anchors), *bottom[0].shape[2:])
             if bottom[index].shape[1:] != wanted:
                 raise self.error(
-                    f"needs {each} channels for each of {len(self._anchors)} anchors (ratio · "
+                    f"needs {each} channels for each of {len(self.anchors)} anchors (ratio · "
                     f"scale) and one map size, found bottom {describe(self, bottom, index)}"
                 )
         if bottom[2].count_of(1) < 3:
@@ -76,14 +76,14 @@ class Proposal(Constant):
             )
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        param, count = self.param.proposal_param, len(self._anchors)
+        param, count = self.param.proposal_param, len(self.anchors)
         images = bottom[2].data.reshape(bottom[2].shape[0], bottom[2].count_of(1))
         require_finite(self, bottom)
         number, _, height, width = bottom[0].shape
         boxes = np.empty((number, height * width * count, 4), self.context.dtype)
         chances = np.empty(boxes.shape[:2], boxes.dtype)
         smallest = param.min_size * images[:, [2, -1]]
-        inputs = bottom[0].data[:, count:], bottom[1].data, self._anchors
+        inputs = bottom[0].data[:, count:], bottom[1].data, self.anchors
         propose(*inputs, param.feat_stride, images[:, :2], smallest, boxes, chances)
         # Boxes include the pixels of both borders.
         edges = boxes + np.array([0, 0, 1, 1], boxes.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pycaffe_dist as caffe
 from pycaffe_dist.cli.main import main
 from pycaffe_dist.errors import NetError, SnapshotError, UsageError
 from pycaffe_dist.exporting import comparing, export_net, safetensors
+from pycaffe_dist.exporting.onnx.exporting import _Making as Making
 from pycaffe_dist.exporting.onnx.models import Session
 from pycaffe_dist.exporting.options import Options
 from pycaffe_dist.net import Net
@@ -89,6 +91,41 @@ def test_folding_leaves_the_convolution_alone(tmp_path):
     assert kinds == ["Conv", "Relu", "MaxPool", "Softmax"]
 
 
+BEFORE = """
+layer { name: "data" type: "Input" top: "data"
+  input_param { shape { dim: 2 dim: 4 dim: 6 dim: 5 } } }
+layer { name: "norm" type: "BatchNorm" bottom: "data" top: "norm" }
+layer { name: "scale" type: "Scale" bottom: "norm" top: "norm" scale_param { bias_term: true } }
+layer { name: "last" bottom: "norm" top: "last" %s }
+"""
+
+
+@pytest.mark.parametrize(
+    "last, folded",
+    [
+        ("kernel_size: 3 group: 2 bias_term: false", 2),
+        ("kernel_size: 3", 2),
+        ("kernel_size: 3 pad: 1", 0),
+        ("transpose: true", 2),
+        ("bias_term: false", 2),
+    ],
+)
+def test_folding_into_the_product_after_is_exact(tmp_path, last, folded):
+    kind = "convolution" if "kernel" in last else "inner_product"
+    name = {"convolution": "Convolution", "inner_product": "InnerProduct"}[kind]
+    options = f'num_output: 6 {last} weight_filler {{ type: "xavier" }}'
+    text = BEFORE % f'type: "{name}" {kind}_param {{ {options} }}'
+    param = text_format.Parse(text, caffe_pb2.NetParameter())
+    param.state.phase = caffe_pb2.TEST
+    net = Net(param, seed=1)
+    rng = np.random.default_rng(2)
+    for layer in net.layers[1:3]:
+        for blob in layer.blobs:
+            blob.data[...] = rng.uniform(0.5, 2, blob.shape)
+    report = export_net(net, str(tmp_path / "net.onnx"), "onnx", Options(1e-5, fold=True))
+    assert report.folded == folded
+
+
 def test_float16_halves_the_weights(tmp_path):
     import onnx
 
@@ -141,6 +178,21 @@ def test_results_beyond_the_tolerance_are_refused(tmp_path):
     with pytest.raises(NetError, match=r"differs in 'prob': relative .* nothing is written"):
         export_net(small(), str(tmp_path / "net.onnx"), "onnx", Options(1e-12, float16=True))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_that_the_tolerance_fixes_are_named(tmp_path, monkeypatch):
+    plain = Making._differences
+
+    def differ(self, session, shapes):
+        found = plain(self, session, shapes)
+        other = shapes != self.steps.inputs
+        return [replace(each, relative=0.5) if other else each for each in found]
+
+    monkeypatch.setattr(Making, "_differences", differ)
+    report = export_net(small(), str(tmp_path / "net.onnx"), "onnx", Options())
+    assert report.varies == []
+    line = "fixed by the tolerance: batch, height, width: with other sizes 'prob' differs by 0.5"
+    assert f"{line}, more than 0.0001" in report.table()
 
 
 def test_losses_and_labels_are_left_out(tmp_path):

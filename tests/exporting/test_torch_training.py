@@ -11,6 +11,7 @@ from pycaffe_dist.errors import NetError
 from pycaffe_dist.exporting import export_net
 from pycaffe_dist.exporting.options import Options
 from pycaffe_dist.schema import caffe_pb2
+from pycaffe_dist.solvers.lr_policy import LearningRate
 
 NET = """
 layer { name: "data" type: "Input" top: "data" top: "label"
@@ -39,19 +40,51 @@ SOLVERS = {
     " delta: 1e-6",
     "Adam": 'momentum: 0.9 momentum2: 0.999 base_lr: 0.01 lr_policy: "exp" gamma: 0.95'
     " clip_gradients: 0.5",
+    "AdamW": 'base_lr: 0.01 lr_policy: "cosine" max_iter: 18 warmup_iter: 3 min_lr: 0.001'
+    " clip_gradients: 0.5",
+    "Lion": 'momentum2: 0.95 base_lr: 0.003 lr_policy: "onecycle" max_iter: 16',
 }
+RATES = [
+    'lr_policy: "cosine" restart_iter: 4 restart_mult: 2 min_lr: 0.01',
+    'lr_policy: "cosine" restart_iter: 6',
+    'lr_policy: "cosine" max_iter: 30 warmup_iter: 5 warmup_start_lr: 0.1 warmup_type: "quadratic"',
+    'lr_policy: "onecycle" max_iter: 30 onecycle_rise: 0.2 onecycle_div: 10',
+    'lr_policy: "onecycle" max_iter: 30 onecycle_rise: 0 onecycle_final_div: 3',
+    'lr_policy: "multistep" stepvalue: 3 stepvalue: 20 gamma: 0.3 warmup_iter: 5',
+]
 
 
 @pytest.mark.parametrize(
-    "fields", ['type: "Lion"', 'lr_policy: "plateau"', 'lr_policy: "fixed" larc_policy: "clip"']
+    "fields, what",
+    [
+        ('lr_policy: "plateau"', "lr_policy 'plateau'"),
+        ('lr_policy: "multifixed"', "lr_policy 'multifixed'"),
+        ('lr_policy: "fixed" larc_policy: "clip"', "larc_policy 'clip'"),
+        ('type: "AdamW" lr_policy: "fixed" regularization_type: "L1"', "with AdamW, 'L1'"),
+    ],
 )
-def test_updates_that_cannot_be_expressed_are_refused(tmp_path, fields):
+def test_updates_that_cannot_be_expressed_are_refused(tmp_path, fields, what):
     (tmp_path / "net.prototxt").write_text(NET)
     net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TRAIN)
     message = text_format.Parse(fields, caffe_pb2.SolverParameter(base_lr=1))
-    with pytest.raises(NetError, match="cannot be expressed in PyTorch"):
+    with pytest.raises(NetError, match=f"{what} cannot be expressed in PyTorch"):
         export_net(net._net, str(tmp_path / "net.py"), "torch", Options(solver=message))
     assert not (tmp_path / "net.py").exists()
+
+
+@pytest.mark.parametrize("fields", RATES)
+def test_rates_are_equal(tmp_path, fields):
+    pytest.importorskip("torch")
+    (tmp_path / "net.prototxt").write_text(NET)
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TRAIN)
+    message = text_format.Parse(f"base_lr: 0.25 {fields}", caffe_pb2.SolverParameter())
+    export_net(net._net, str(tmp_path / "net.py"), "torch", Options(solver=message))
+    namespace = {"__name__": "net"}
+    exec((tmp_path / "net.py").read_text(), namespace)
+    ours = LearningRate(message)
+    for iteration in range(35):
+        expected = pytest.approx(ours.at(iteration), rel=1e-6)
+        assert 0.25 * namespace["rate"](iteration) == expected
 
 
 @pytest.mark.parametrize("method", SOLVERS)

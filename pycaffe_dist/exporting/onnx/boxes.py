@@ -13,7 +13,7 @@ from pycaffe_dist.layers.prior_box import PriorBox
 _LEAST = float(np.finfo(np.float32).min)
 
 
-@converts("PriorBox")
+@converts("PriorBox", "PriorBoxClustered")
 def prior_box(step: Step, graph: Graph) -> None:
     """A constant: the boxes for the map's and the image's size."""
     assert isinstance(step.layer, PriorBox)

@@ -152,6 +152,27 @@ def bias(step: Step, graph: Graph) -> None:
     graph.op("Add", step.bottoms[0], value, to=step.tops[0])
 
 
+@converts("ChannelScale")
+def channel_scale(step: Step, graph: Graph) -> None:
+    """A product with a factor of each position."""
+    if not step.layer.param.channel_scale_param.do_forward:
+        graph.op("Identity", step.bottoms[0], to=step.tops[0])
+        return
+    sizes = graph.sizes(step.bottoms[0], 2)
+    shape = graph.op("Concat", graph.sizes(step.bottoms[0], 0, 1), [1], sizes, axis=0)
+    factors = graph.op("Reshape", step.bottoms[1], shape)
+    graph.op("Mul", step.bottoms[0], factors, to=step.tops[0])
+
+
+@converts("Chnwise")
+def channel_sum(step: Step, graph: Graph) -> None:
+    """A sum with a value of each channel."""
+    first, second = step.layer.param.chnwise_param.coeff or (1.0, 1.0)
+    shape = [0, -1, *(1,) * (len(step.bottom_shapes[0]) - 2)]
+    values = graph.op("Mul", graph.op("Reshape", step.bottoms[1], shape), second)
+    graph.op("Add", graph.op("Mul", step.bottoms[0], first), values, to=step.tops[0])
+
+
 @converts("Reduction")
 def reduction(step: Step, graph: Graph) -> None:
     """A reduction of the axes from one on."""

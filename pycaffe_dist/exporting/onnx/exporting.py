@@ -30,11 +30,12 @@ def export(net: Net, path: str, options: Options) -> Report:
     tolerance; nothing is written then.
     """
     tolerance = options.tolerance or (HALF_TOLERANCE if options.float16 else TOLERANCE)
-    made = _Making(net, options, tolerance)
+    made, fixed = _Making(net, options, tolerance), ""
     for vary in (IMAGE, BATCH, frozenset()):
         model, found = made.attempt(vary)
         if model:
             break
+        fixed = fixed or made.reason
     checking.require(found, tolerance)
     with atomic.replacing(path) as new:
         new.write_bytes(model)
@@ -44,6 +45,7 @@ def export(net: Net, path: str, options: Options) -> Report:
         varies=varying_axes(made.steps, vary),
         left_out=made.steps.left_out,
         folded=made.folded,
+        fixed=fixed,
     )
 
 
@@ -56,6 +58,8 @@ class _Making:
         self.folded = fold(self.steps) if options.fold else 0
         source = options.preprocess
         self._preprocessing = None if source is None else preprocessing_of(source, self.steps)
+        #: Why the last attempt failed, if its results were beyond the tolerance.
+        self.reason = ""
 
     def attempt(self, vary: Collection[int]) -> tuple[bytes, list[Difference]]:
         """Return the model, with the differences; empty if these axes cannot vary."""
@@ -75,6 +79,12 @@ class _Making:
                 return b"", []
             raise
         if vary and checking.largest(found) > self._tolerance:
+            worst = checking.worst(found)
+            sizes = ", ".join(varying_axes(self.steps, vary))
+            self.reason = (
+                f"{sizes}: with other sizes '{worst.name}' differs by "
+                f"{worst.note or format(worst.relative, '.3g')}, more than {self._tolerance:g}"
+            )
             return b"", []
         return content, found
 

@@ -66,6 +66,13 @@ def elu(step: Step, graph: Graph) -> None:
     _plain(step, graph, "Elu", alpha=step.layer.param.elu_param.alpha)
 
 
+@converts("SeLu")
+def selu(step: Step, graph: Graph) -> None:
+    """Selu."""
+    param = step.layer.param.selu_param
+    _plain(step, graph, "Selu", alpha=param.alpha, gamma=getattr(param, "lambda"))
+
+
 @converts("Swish")
 def swish(step: Step, graph: Graph) -> None:
     """x times the Sigmoid of beta·x."""

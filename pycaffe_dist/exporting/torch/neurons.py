@@ -48,7 +48,7 @@ def prelu(step: Step, source: Source) -> None:
     source.let(step, f"{name}({{0}})")
 
 
-@converts("ELU", "Swish", "Clip", "Threshold", "Power", "Exp", "Log")
+@converts("ELU", "SeLu", "Swish", "Clip", "Threshold", "Power", "Exp", "Log")
 def function(step: Step, source: Source) -> None:
     """A function with numbers."""
     source.let(step, _FUNCTIONS[step.type](step.layer.param))
@@ -84,6 +84,10 @@ def _clip(param: Any) -> str:
 
 _FUNCTIONS = {
     "ELU": lambda param: f"F.elu({{0}}, {arguments(param.elu_param.alpha)})",
+    "SeLu": lambda param: (
+        f"{arguments(getattr(param.selu_param, 'lambda'))} * "
+        f"F.elu({{0}}, {arguments(param.selu_param.alpha)})"
+    ),
     "Swish": lambda param: f"{{0}} * ({arguments(param.swish_param.beta)} * {{0}}).sigmoid()",
     "Clip": _clip,
     "Threshold": lambda param: f"({{0}} > {arguments(param.threshold_param.threshold)}).to({{0}})",
@@ -121,6 +125,25 @@ def dropout(step: Step, source: Source) -> None:
     source.let(step, f"{name}({{0}})")
 
 
+@converts("ChannelScale")
+def channel_scale(step: Step, source: Source) -> None:
+    """A product with a factor of each position."""
+    param = step.layer.param.channel_scale_param
+    if not (param.do_forward and param.do_backward_feature and param.do_backward_scale):
+        raise step.error("leaves out the product or a gradient, which its exported form has")
+    sizes = ", ".join(map(str, step.bottom_shapes[0][2:]))
+    source.let(step, f"{{0}} * {{1}}.reshape(len({{0}}), 1, {sizes})")
+
+
+@converts("Chnwise")
+def channel_sum(step: Step, source: Source) -> None:
+    """A sum with a value of each channel, which gets no gradient."""
+    first, second = step.layer.param.chnwise_param.coeff or (1.0, 1.0)
+    ones = ", 1" * (len(step.bottom_shapes[0]) - 2)
+    values = f"{{1}}.detach().reshape(len({{0}}), -1{ones})"
+    source.let(step, f"{arguments(first)} * {{0}} + {arguments(second)} * {values}")
+
+
 @converts("Split")
 def split(step: Step, source: Source) -> None:
     """The same value under several names."""
@@ -133,7 +156,7 @@ def silence(step: Step, source: Source) -> None:
     """Nothing."""
 
 
-@converts("PriorBox")
+@converts("PriorBox", "PriorBoxClustered")
 def prior_box(step: Step, source: Source) -> None:
     """A constant."""
     assert isinstance(step.layer, PriorBox)

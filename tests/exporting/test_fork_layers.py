@@ -1,0 +1,102 @@
+"""Layers of forks without golden cases: exports compute what pcaffe does, over random inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from pycaffe_dist.errors import NetError
+from pycaffe_dist.exporting import checking, export_net
+from pycaffe_dist.exporting.onnx.models import Session, model_of
+from pycaffe_dist.exporting.options import Options
+from pycaffe_dist.exporting.steps import steps_of
+from pycaffe_dist.exporting.torch.exporting import Module
+from pycaffe_dist.exporting.torch.module import source_of
+from pycaffe_dist.net import Net
+from pycaffe_dist.schema import caffe_pb2
+
+ANCHORS = "ratio: 0.5 ratio: 1 ratio: 2 scale: 2 scale: 4"
+FIELDS = "field_w: 24 field_h: 40 downsample_rate: 8 field_w: 60 field_h: 60 downsample_rate: 16"
+LAYERS = {
+    "Proposal": (
+        f"proposal_param {{ {ANCHORS} min_size: 20 nms_thresh: 0.6 pre_nms_topn: 150 "
+        "post_nms_topn: 30 }",
+        [(2, 12, 7, 9), (2, 24, 7, 9), (2, 3)],
+        2,
+    ),
+    "Proposal with two scales and few boxes": (
+        f"proposal_param {{ {ANCHORS} feat_stride: 8 min_size: 9 post_nms_topn: 4 }}",
+        [(3, 12, 4, 5), (3, 24, 4, 5), (3, 4, 1, 1)],
+        1,
+    ),
+    "BoxOutput": (
+        f"box_output_param {{ {FIELDS} fg_thr: 0.5 max_nms_num: 40 max_post_nms_num: 12 }} "
+        "bbox_reg_param { bbox_mean: 0.1 bbox_mean: 0 bbox_mean: 0 bbox_mean: 0.2 "
+        "bbox_std: 0.2 bbox_std: 0.2 bbox_std: 0.4 bbox_std: 0.4 }",
+        [(2, 7, 8, 10), (2, 7, 4, 5)],
+        2,
+    ),
+    "BoxOutput of all boxes": (f"box_output_param {{ {FIELDS} }}", [(1, 6, 8, 10), (1, 6, 4, 5)], 1),
+    "BoxOutput without any box": (
+        f"box_output_param {{ {FIELDS} fg_thr: 100 }}",
+        [(2, 6, 8, 10), (2, 6, 4, 5)],
+        2,
+    ),
+    "ChannelScale": ("", [(2, 3, 4, 5), (2, 1, 4, 5)], 1),
+    "Chnwise": ("chnwise_param { coeff: 2 coeff: -0.5 }", [(2, 3, 4, 5), (2, 3)], 1),
+    "SeLu": ("selu_param { alpha: 1.5 }", [(2, 3, 4)], 1),
+    "PriorBoxClustered": (
+        "prior_box_param { width: 20 width: 33 height: 10 height: 44 variance: 0.1 step: 16 }",
+        [(1, 3, 4, 5), (1, 3, 64, 80)],
+        1,
+    ),
+}
+
+
+def net_of(name):
+    """Return a net of one layer."""
+    options, shapes, tops = LAYERS[name]
+    param = caffe_pb2.NetParameter(name="one")
+    param.state.phase = caffe_pb2.TEST
+    for index, shape in enumerate(shapes):
+        source = param.layer.add(name=f"in{index}", type="Input", top=[f"x{index}"])
+        source.input_param.shape.add(dim=shape)
+    layer = text_format.Parse(options, caffe_pb2.LayerParameter())
+    layer.name, layer.type = "l", name.split()[0]
+    layer.bottom.extend(f"x{index}" for index in range(len(shapes)))
+    layer.top.extend(f"y{index}" for index in range(tops))
+    param.layer.append(layer)
+    return Net(param)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_onnx_runtime_computes_the_same(name):
+    net = net_of(name)
+    steps = steps_of(net)
+    session = Session(model_of(steps).SerializeToString())
+    for seed in range(5):
+        inputs = checking.random_inputs(steps, steps.inputs, seed)
+        found = session.run({key: inputs[key] for key in session.inputs})
+        ours = checking.forward(net, inputs, {key: key for key in found})
+        for key, value in ours.items():
+            assert found[key].shape == value.shape
+            np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ChannelScale", "Chnwise", "SeLu", "PriorBoxClustered"])
+def test_torch_computes_the_same(name):
+    pytest.importorskip("torch")
+    net = net_of(name)
+    steps = steps_of(net, training=True)
+    text, source = source_of(net, steps)
+    inputs = checking.random_inputs(steps, steps.inputs)
+    found = Module(text, source.title, source.state, training=False).run(inputs)
+    ours = checking.forward(net, inputs, {key: key for key in found})
+    for key, value in ours.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-5, atol=1e-6)
+
+
+def test_proposals_need_32_bits(tmp_path):
+    with pytest.raises(NetError, match="16 bits are too few"):
+        export_net(net_of("Proposal"), str(tmp_path / "x.onnx"), "onnx", Options(float16=True))
