@@ -37,7 +37,11 @@ LAYERS = {
         [(2, 7, 8, 10), (2, 7, 4, 5)],
         2,
     ),
-    "BoxOutput of all boxes": (f"box_output_param {{ {FIELDS} }}", [(1, 6, 8, 10), (1, 6, 4, 5)], 1),
+    "BoxOutput of all boxes": (
+        f"box_output_param {{ {FIELDS} }}",
+        [(1, 6, 8, 10), (1, 6, 4, 5)],
+        1,
+    ),
     "BoxOutput without any box": (
         f"box_output_param {{ {FIELDS} fg_thr: 100 }}",
         [(2, 6, 8, 10), (2, 6, 4, 5)],

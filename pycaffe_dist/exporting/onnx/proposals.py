@@ -96,9 +96,7 @@ def box_output(step: Step, graph: Graph) -> None:
         graph.op("Reshape", both, [-1, len(without), 1, 1], to=top)
 
 
-def _fields(
-    step: Step, graph: Graph, x: str, field: np.ndarray, stride: float
-) -> tuple[str, str]:
+def _fields(step: Step, graph: Graph, x: str, field: np.ndarray, stride: float) -> tuple[str, str]:
     """Return the boxes (N, cells, 4) of a map and their scores (N, cells)."""
     param = step.layer.param.box_output_param
     mean, std = mean_and_std(step.layer)

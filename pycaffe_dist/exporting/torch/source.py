@@ -16,7 +16,19 @@ from pycaffe_dist.exporting.steps import Step, Steps
 _FOLDER = Path(__file__).parent / "parts"
 # Modules of parts: classes and functions that exported files contain if they use them.
 _PARTS = ("layers.py", "regions.py", "losses.py", "multibox.py", "detecting.py", "methods.py")
-_TAKEN = {"F", "Path", "load", "load_file", "math", "nn", "optimizer", "rate", "schedule", "self", "torch"}
+_TAKEN = {
+    "F",
+    "Path",
+    "load",
+    "load_file",
+    "math",
+    "nn",
+    "optimizer",
+    "rate",
+    "schedule",
+    "self",
+    "torch",
+}
 _BUILT_IN = {"float", "len", "zip"}
 # Names of nn.Module's own.
 _OF_MODULES = {

@@ -138,7 +138,7 @@ class Lion(Solver):
 
 
 def cosine(done, length, last, growth=0.0):
-    """Return half a cosine from 1 to ``last``; with ``growth`` others follow, each so much longer."""
+    """Return half a cosine from 1 to ``last``; with ``growth`` more follow, each so much longer."""
     if growth == 1:
         done %= length
     while growth and done >= length:

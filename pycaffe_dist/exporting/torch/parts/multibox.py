@@ -4,6 +4,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from pycaffe_dist.exporting.torch.parts.detecting import decode_boxes, overlaps_of
+from pycaffe_dist.exporting.torch.parts.losses import divisor
+
 
 class MultiBoxLoss(nn.Module):
     """The loss of predicted boxes and of their classes, for the priors that fit a label.
