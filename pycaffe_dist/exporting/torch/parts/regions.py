@@ -90,7 +90,7 @@ def roi_align(x, boxes, scale, pad_ratio, rows, columns):
 
 
 def points(start, size, count, side):
-    """Return count + 1 points (R, …): cells, the next cells, their shares, whether they are seen."""
+    """Return count + 1 points (R, …): cells, next cells, their shares, whether they are seen."""
     place = start[:, None] + torch.arange(count + 1).to(start) * (size / count)[:, None]
     seen = (place >= -0.5) & (place <= side - 0.5)
     place = place.clamp(0, side - 1)
