@@ -213,6 +213,8 @@ def test_an_unknown_format_and_wrong_names_of_files(tmp_path):
         export_net(net, str(tmp_path / "n"), "onyx", Options())
     with pytest.raises(UsageError, match=r"file like net\.py"):
         export_net(net, str(tmp_path / "net.onnx"), "torch", Options())
+    with pytest.raises(UsageError, match=r"file like net\.onnx"):
+        export_net(net, str(tmp_path / "net.py"), "onnx", Options())
     with pytest.raises(UsageError, match=r"file like net\.npz"):
         export_net(net, str(tmp_path / "net.onnx"), "numpy", Options())
 

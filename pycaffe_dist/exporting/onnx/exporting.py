@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pycaffe_dist import atomic
-from pycaffe_dist.errors import NetError
+from pycaffe_dist.errors import NetError, UsageError
 from pycaffe_dist.exporting import checking
 from pycaffe_dist.exporting.onnx.models import (
     BATCH,
@@ -29,6 +29,8 @@ def export(net: Net, path: str, options: Options) -> Report:
     Raises NetError when layers cannot be expressed, or when the results differ by more than the
     tolerance; nothing is written then.
     """
+    if not path.endswith(".onnx"):
+        raise UsageError(f"an ONNX model needs a file like net.onnx, not '{path}'")
     tolerance = options.tolerance or (HALF_TOLERANCE if options.float16 else TOLERANCE)
     made, fixed = _Making(net, options, tolerance), ""
     for vary in (IMAGE, BATCH, frozenset()):
