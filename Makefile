@@ -47,8 +47,7 @@ test-long: install ## run the tests that take minutes, too
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
 
 test-torch: install ## run the tests of exports with PyTorch, which it installs if it is missing
-	@$(BIN)/python -c 'import torch' 2>/dev/null || \
-	  $(BIN)/pip install --quiet torch --index-url https://download.pytorch.org/whl/cpu
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet torch
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS) tests/exporting
 
 sweep: install ## compile all microkernels for many processors, to see that LLVM survives
