@@ -37,6 +37,7 @@ from pycaffe_dist.planning.search import Workload, predicted, spared_seconds, us
 from pycaffe_dist.profiling import Kind, Record
 from pycaffe_dist.solvers.engine import Engine, Factors
 from pycaffe_dist.solvers.local_engine import LocalEngine
+from pycaffe_dist.training.actions import Actions
 from pycaffe_dist.training.tuning import TunableEngine
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from pycaffe_dist.planning.layer_times import Times
     from pycaffe_dist.planning.simulation import Iteration
     from pycaffe_dist.solvers.update.updater import Updater
-
-_ACTIONS = (Action.SNAPSHOT, Action.STOP, Action.SNAPSHOT_AND_STOP)
 
 
 class _Transfer:
@@ -101,9 +100,7 @@ class ExchangeEngine(TunableEngine):
         self._messages: dict[str, dict[str, float]] = {}
         self._given = b""
         self._plan_is_fixed = False
-        # The number of requests for each action on this rank, and of actions of all ranks.
-        self._asked = dict.fromkeys(_ACTIONS, 0)
-        self._done = dict.fromkeys(_ACTIONS, 0)
+        self._actions = Actions(cluster, settings.staleness)
 
     def start(
         self,
@@ -449,25 +446,8 @@ class ExchangeEngine(TunableEngine):
             begin += array.size
 
     def agree(self, action: Action) -> Action:
-        """Return the action that all ranks take, at the latest one call after a rank asked for it.
-
-        A request to all ranks, such as mpirun's signals, may reach them in different iterations. It
-        is still done once: a rank's n-th request for an action is the same as the other ranks'
-        n-th.
-        """
-        asked = self._asked
-        if action is not Action.NONE:
-            asked[action] += 1
-        # This rank may lead by ``staleness`` iterations; what ranks said before that has arrived.
-        lag = 1 + self._settings.staleness
-        mine = [*asked.values(), self._cluster.has_request()]
-        *agreed, requested = self._cluster.agree_max(mine, lag).tolist()
-        self._cluster.is_requested = bool(requested)
-        new = {action for action, count in zip(asked, agreed) if count > self._done[action]}
-        self._done.update(zip(asked, agreed))
-        if Action.SNAPSHOT_AND_STOP in new or len(new) > 1:
-            return Action.SNAPSHOT_AND_STOP
-        return new.pop() if new else Action.NONE
+        """Return the action that all ranks take; see `Actions`."""
+        return self._actions.agree(action)
 
     def finish(self) -> None:
         """Forget the net without waiting, so that a rank that fails ends at once."""
