@@ -197,7 +197,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        current_gpu()
+        _note(ufunc.__name__, *inputs, *options.get("out", ()))
         out = options.get("out")
         if method == "reduce":
             names = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod"}
@@ -214,7 +214,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return out[0] if out is not None and len(out) == 1 else to_device(result)
 
     def __array_function__(self, function: Any, types: Any, args: tuple, options: dict) -> Any:
-        current_gpu()
+        _note(function.__name__, *args, *options.values())
         given = options
         if function.__name__ in _LACKING_OPTIONS:
             given = inspect.signature(function).bind(*args, **options).arguments
@@ -224,9 +224,10 @@ class DeviceArray(NDArrayOperatorsMixin):
         return out if isinstance(out, DeviceArray) else to_device(result)
 
     def __getitem__(self, key: Any) -> DeviceArray:
-        return (
-            DeviceArray(np.asarray(self.inner[to_inner(key)])) if _picks(key) else self._view(key)
-        )
+        if not _picks(key):
+            return self._view(key)
+        _note("getitem", self)
+        return DeviceArray(np.asarray(self.inner[to_inner(key)]))
 
     def _view(self, key: Any) -> DeviceArray:
         # With an ellipsis even a single element is a view.
@@ -234,7 +235,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return DeviceArray(self.inner[keys if Ellipsis in map(_plain, keys) else (*keys, ...)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        current_gpu()
+        _note("setitem", self._view(key) if not _picks(key) else self, value)
         self.inner[to_inner(key)] = to_inner(value)
 
     def __len__(self) -> int:
@@ -265,7 +266,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def fill(self, value: Any) -> None:
         """Set all elements."""
-        current_gpu()
+        _note("fill", self)
         self.inner.fill(to_inner(value))
 
     def item(self, *args: Any) -> Any:
@@ -292,6 +293,12 @@ class DeviceArray(NDArrayOperatorsMixin):
         self.inner[...] = array
 
 
+def _note(name: str, *values: Any) -> None:
+    """Note a launch that reads or writes the arrays among ``values``."""
+    moved = sum(value.nbytes for value in values if isinstance(value, DeviceArray))
+    current_gpu().note_work("array", name, moved)
+
+
 def _plain(key: Any) -> Any:
     return key if key is Ellipsis else None
 
@@ -309,7 +316,7 @@ def _attribute(name: str) -> property:
 def _method(name: str) -> Callable[..., Any]:
     def call(self: DeviceArray, *args: Any, **options: Any) -> Any:
         if name not in _VIEWS:
-            current_gpu()
+            _note(name, self, *args, *options.values())
         check_call(name, options)
         out = options.get("out")
         result = getattr(self.inner, name)(

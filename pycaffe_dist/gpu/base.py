@@ -61,6 +61,9 @@ class GPU(Device, abc.ABC):
             self.synchronize_event(event)
             check(values)
 
+    def note_work(self, kind: str, name: str, nbytes: int) -> None:
+        """Called for work that this interface does not see; for `pycaffe_dist.gpu.trace`."""
+
     def empty(self, shape: Any, dtype: Any) -> Any:
         """Return an array with undefined contents."""
         return self.xp.empty(shape, dtype)
@@ -116,7 +119,8 @@ class GPU(Device, abc.ABC):
         """Return a kernel compiled for some types.
 
         It is called with the grid, the block, the address of pointers to the arguments, the bytes
-        of dynamic shared memory, and the arguments themselves, for checks of the arrays.
+        of dynamic shared memory, and the arguments themselves, for checks of the arrays; behind
+        them may be arrays that the kernel finds in a table.
         """
 
     @abc.abstractmethod

@@ -1,13 +1,13 @@
 // Kernels of convolutions besides columns (im2col.cu) and matrix products: images side by side in
 // one matrix, and direct kernels for groups of one input channel, as in depthwise convolutions.
 
-// matrix (M, images, pixels) from some images of x (N, M, pixels).
+// matrix (M, images, pixels) from x (images, M, pixels).
 template <typename T>
-__global__ void gather_images(const T* __restrict__ x, T* __restrict__ matrix, int first,
-                              int images, int channels, int pixels, int lines, int shift) {
+__global__ void gather_images(const T* __restrict__ x, T* __restrict__ matrix, int images,
+                              int channels, int pixels, int lines, int shift) {
   for EACH_ROW(line, lines, shift) {
     const int m = line / images, image = line - m * images;
-    const T* source = x + ((long long)(first + image) * channels + m) * pixels;
+    const T* source = x + ((long long)image * channels + m) * pixels;
     T* target = matrix + (long long)line * pixels;
     for EACH_IN_ROW(p, pixels, shift) target[p] = source[p];
   }
@@ -16,13 +16,13 @@ __global__ void gather_images(const T* __restrict__ x, T* __restrict__ matrix, i
 // The reverse, plus a bias that may be null; then negative results are multiplied by slope.
 template <typename T, typename P>
 __global__ void scatter_images(const T* __restrict__ matrix, const P* b, T* __restrict__ y,
-                               Wide<T> slope, int first, int images, int channels, int pixels,
-                               int lines, int shift) {
+                               Wide<T> slope, int images, int channels, int pixels, int lines,
+                               int shift) {
   for EACH_ROW(line, lines, shift) {
     const int image = line / channels, m = line - image * channels;
     const Wide<T> bias = b ? Wide<T>(b[m]) : Wide<T>(0);
     const T* source = matrix + ((long long)m * images + image) * pixels;
-    T* target = y + ((long long)first * channels + line) * pixels;
+    T* target = y + (long long)line * pixels;
     for EACH_IN_ROW(p, pixels, shift) {
       const Wide<T> value = load(source, p) + bias;
       store(target, p, value < 0 ? value * slope : value);

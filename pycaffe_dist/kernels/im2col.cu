@@ -11,17 +11,17 @@
 template <typename T>
 __global__ void im2col(const T* __restrict__ x, T* __restrict__ columns, const int* starts,
                        unsigned int pixels_factor, int pixels_bits, unsigned int images_factor,
-                       int images_bits, unsigned int count_factor, int count_bits, int first,
-                       int images, int channels, int plane, int width, int rows, int count,
-                       int row_taps, int kernel, int stride, int pad, int dilation, long long row,
-                       long long step, int n) {
+                       int images_bits, unsigned int count_factor, int count_bits, int images,
+                       int channels, int plane, int width, int rows, int count, int row_taps,
+                       int kernel, int stride, int pad, int dilation, long long row, long long step,
+                       int n) {
   const int pixels = rows * count;
   for EACH(i, n) {
     const int which = divide(i, pixels_factor, pixels_bits), p = i - which * pixels;
     const int c = divide(which, images_factor, images_bits), image = which - c * images;
     const int r = divide(p, count_factor, count_bits);
     const int left = (p - r * count) * stride - pad;
-    const T* source = x + ((long long)(first + image) * channels + c) * plane;
+    const T* source = x + ((long long)image * channels + c) * plane;
     T* target = columns + (long long)c * row_taps * kernel * row + image * step + p;
     for (int t = 0; t < row_taps; t++) {
       const int start = starts[t * rows + r];
@@ -36,14 +36,13 @@ __global__ void im2col(const T* __restrict__ x, T* __restrict__ columns, const i
 
 // The sum of all columns that a pixel was copied to; a thread for each pixel.
 template <typename T>
-__global__ void col2im(const T* columns, T* x, const int* sources, const int* last, int first,
-                       int images, int channels, int height, int width, int rows, int count,
-                       int row_taps, int kernel, long long row, long long step, int lines,
-                       int shift) {
+__global__ void col2im(const T* columns, T* x, const int* sources, const int* last,
+                       int channels, int height, int width, int rows, int count, int row_taps,
+                       int kernel, long long row, long long step, int lines, int shift) {
   for EACH_ROW(line, lines, shift) {
     const int h = line % height, which = line / height;
     const int c = which % channels, image = which / channels;
-    T* target = x + (((long long)(first + image) * channels + c) * height + h) * width;
+    T* target = x + (((long long)image * channels + c) * height + h) * width;
     const T* source = columns + (long long)c * row_taps * kernel * row + image * step;
     for EACH_IN_ROW(w, width, shift) {
       Wide<T> sum = 0;

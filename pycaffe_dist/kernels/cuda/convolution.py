@@ -116,58 +116,63 @@ class _ByColumns:
 
     def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
         w = self._weights(w, x)
-        for images in self._parts(x):
-            columns = self._columns(x, images, self._side_by_side)
+        for some_x, some_y in self._parts(x, y):
+            columns = self._columns(some_x, self._side_by_side)
             if self._side_by_side:
-                product = self._stack(x, self._outputs, images)
+                product = self._stack(some_x, self._outputs)
                 gemm(w, columns, product)
-                self._scatter(product, b, y, slope, images)
+                self._scatter(product, b, some_y, slope)
             else:
-                gemm(w, columns, self._flat(y, images))
+                gemm(w, columns, self._flat(some_y))
         if not self._side_by_side and (b is not None or slope != 1):
             finish(y, b, slope)
 
     def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
         w = self._weights(w, dy)
-        for images in self._parts(dx):
+        for some_dx, some_dy in self._parts(dx, dy):
             if self._side_by_side:
-                columns = self._stack(dy, self._group * self._depth, images)
-                gemm(w, self._gathered(dy, images), columns, trans_a=True)
+                columns = self._stack(some_dy, self._group * self._depth)
+                gemm(w, self._gathered(some_dy), columns, trans_a=True)
             else:
-                columns = device.xp().empty((len(images), self._depth, self._pixels), dy.dtype)
-                gemm(w, self._flat(dy, images), columns, trans_a=True)
-            fold(columns, dx, self._plan, images, *self._steps(images, self._side_by_side))
+                shape = len(some_dy), self._depth, self._pixels
+                columns = device.xp().empty(shape, dy.dtype)
+                gemm(w, self._flat(some_dy), columns, trans_a=True)
+            fold(columns, some_dx, self._plan, *self._steps(some_dx, self._side_by_side))
 
     def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
-        for images in self._parts(x):
-            columns = self._columns(x, images, True)
-            gemm(self._gathered(dy, images), columns, self._weights(dw, dw), trans_b=True, beta=1.0)
+        for some_x, some_dy in self._parts(x, dy):
+            columns = self._columns(some_x, True)
+            gemm(self._gathered(some_dy), columns, self._weights(dw, dw), trans_b=True, beta=1.0)
 
-    def _parts(self, x: Any) -> Iterator[range]:
+    def _parts(self, x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
         """Divide the images into parts of about equal size whose columns fit the workspace."""
         one = self._group * self._depth * self._pixels * x.itemsize
         most = max(1, WORKSPACE_BYTES // max(1, one))
         count = -(-len(x) // most)
+        if count == 1:
+            yield x, y
+            return
         for part in range(count):
-            yield range(len(x) * part // count, len(x) * (part + 1) // count)
+            images = slice(len(x) * part // count, len(x) * (part + 1) // count)
+            yield x[images], y[images]
 
-    def _steps(self, images: range, side_by_side: bool) -> tuple[int, int]:
+    def _steps(self, x: Any, side_by_side: bool) -> tuple[int, int]:
         """Return the distances between rows and between images of the columns."""
         if side_by_side:
-            return len(images) * self._pixels, self._pixels
+            return len(x) * self._pixels, self._pixels
         return self._pixels, self._depth * self._pixels
 
-    def _columns(self, x: Any, images: range, side_by_side: bool) -> Any:
+    def _columns(self, x: Any, side_by_side: bool) -> Any:
         if side_by_side:
-            columns = self._stack(x, self._group * self._depth, images)
+            columns = self._stack(x, self._group * self._depth)
         else:
-            columns = device.xp().empty((len(images), self._depth, self._pixels), x.dtype)
-        unfold(x, columns, self._plan, images, *self._steps(images, side_by_side))
+            columns = device.xp().empty((len(x), self._depth, self._pixels), x.dtype)
+        unfold(x, columns, self._plan, *self._steps(x, side_by_side))
         return columns
 
-    def _stack(self, x: Any, rows: int, images: range) -> Any:
+    def _stack(self, x: Any, rows: int) -> Any:
         """Return an empty matrix for each group, of x's dtype; without groups just one."""
-        columns = len(images) * self._pixels
+        columns = len(x) * self._pixels
         shape = (self._group, rows // self._group, columns)
         return device.xp().empty(shape if self._group > 1 else shape[1:], x.dtype)
 
@@ -176,23 +181,22 @@ class _ByColumns:
         matrix = like(w, x).reshape(self._outputs, self._depth)
         return matrix.reshape(self._group, -1, self._depth) if self._group > 1 else matrix
 
-    def _flat(self, y: Any, images: range) -> Any:
-        part = y if len(images) == len(y) else y[images.start : images.stop]
-        return part.reshape(len(images), self._outputs, self._pixels)
+    def _flat(self, y: Any) -> Any:
+        return y.reshape(len(y), self._outputs, self._pixels)
 
-    def _gathered(self, dy: Any, images: range) -> Any:
-        """Return dy (N, M, …) of some images as (group, M/group, images·pixels)."""
-        matrix = self._stack(dy, self._outputs, images)
-        if len(images) == 1:
-            return dy[images.start : images.stop].reshape(matrix.shape)
-        lines, shift = self._outputs * len(images), row_shift(self._pixels)
-        sizes = images.start, len(images), self._outputs, self._pixels, lines, shift
+    def _gathered(self, dy: Any) -> Any:
+        """Return dy (N, M, …) as (group, M/group, images·pixels)."""
+        matrix = self._stack(dy, self._outputs)
+        if len(dy) == 1:
+            return dy.reshape(matrix.shape)
+        lines, shift = self._outputs * len(dy), row_shift(self._pixels)
+        sizes = len(dy), self._outputs, self._pixels, lines, shift
         _cu.gather_images(lines << shift, dy, matrix, *sizes)
         return matrix
 
-    def _scatter(self, matrix: Any, b: Any, y: Any, slope: float, images: range) -> None:
-        lines, shift = self._outputs * len(images), row_shift(self._pixels)
-        sizes = images.start, len(images), self._outputs, self._pixels, lines, shift
+    def _scatter(self, matrix: Any, b: Any, y: Any, slope: float) -> None:
+        lines, shift = self._outputs * len(y), row_shift(self._pixels)
+        sizes = len(y), self._outputs, self._pixels, lines, shift
         _cu.scatter_images(lines << shift, matrix, b, y, slope, *sizes)
 
 

@@ -71,7 +71,7 @@ class Operation:
         dtype: np.dtype,
         **options: Any,
     ):
-        self._library, module = library, library.module
+        self._library, self._make, module = library, make, library.module
         kind, float32 = library.data_type(dtype), module.data_type.FLOAT
         graph = module.pygraph(
             io_data_type=kind,
@@ -109,6 +109,8 @@ class Operation:
         gpu, module = self._library.gpu, self._library.module
         workspace = gpu.empty(max(1, self._graph.get_workspace_size()), np.uint8)
         module.set_stream(handle=self._library.handle, stream=gpu.cuda_stream())
+        moved = output.nbytes + sum(array.nbytes for array in inputs.values())
+        gpu.note_work("library", self._make, moved)
         pointers = {self._inputs[name]: array.data.ptr for name, array in inputs.items()}
         pointers[self._output] = output.data.ptr
         self._graph.execute(pointers, workspace.data.ptr, handle=self._library.handle)

@@ -82,21 +82,20 @@ def _combined(tables: list[np.ndarray], sizes: tuple[int, ...]) -> np.ndarray:
     return flat
 
 
-def unfold(x: Any, columns: Any, plan: Any, images: range, row: int, step: int) -> None:
-    """Fill columns from some ``images`` of x (N, C, …).
+def unfold(x: Any, columns: Any, plan: Any, row: int, step: int) -> None:
+    """Fill columns from x (N, C, …).
 
     (channel, tap, image, pixel) goes to (channel·taps + tap)·row + image·step + pixel.
     """
-    n = len(images) * x.shape[1] * plan.pixels_out
-    divisors = plan.pixels_out, len(images), plan.count
+    n = len(x) * x.shape[1] * plan.pixels_out
+    divisors = plan.pixels_out, len(x), plan.count
     _cu.im2col(
         n,
         x,
         columns,
         plan.starts,
         *(number for divisor in divisors for number in division(max(1, divisor))),
-        images.start,
-        len(images),
+        len(x),
         x.shape[1],
         plan.pixels_in,
         plan.width,
@@ -113,17 +112,15 @@ def unfold(x: Any, columns: Any, plan: Any, images: range, row: int, step: int) 
     )
 
 
-def fold(columns: Any, x: Any, plan: Any, images: range, row: int, step: int) -> None:
-    """Set some ``images`` of x to the sums of the columns over each pixel; see `unfold`."""
-    lines, shift = len(images) * x.shape[1] * plan.height, row_shift(plan.width)
+def fold(columns: Any, x: Any, plan: Any, row: int, step: int) -> None:
+    """Set x to the sums of the columns over each pixel; see `unfold`."""
+    lines, shift = len(x) * x.shape[1] * plan.height, row_shift(plan.width)
     _cu.col2im(
         lines << shift,
         columns,
         x,
         plan.sources,
         plan.last,
-        images.start,
-        len(images),
         x.shape[1],
         plan.height,
         plan.width,
@@ -141,10 +138,10 @@ def fold(columns: Any, x: Any, plan: Any, images: range, row: int, step: int) ->
 def im2col(x: Any, columns: Any, plan: Im2colPlan) -> None:
     """See `pycaffe_dist.kernels.im2col.im2col`."""
     step = x.shape[1] * plan.taps * plan.pixels_out
-    unfold(x, columns, plan, range(len(x)), plan.pixels_out, step)
+    unfold(x, columns, plan, plan.pixels_out, step)
 
 
 def col2im(columns: Any, x: Any, plan: Im2colPlan) -> None:
     """See `pycaffe_dist.kernels.im2col.col2im`."""
     step = x.shape[1] * plan.taps * plan.pixels_out
-    fold(columns, x, plan, range(len(x)), plan.pixels_out, step)
+    fold(columns, x, plan, plan.pixels_out, step)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident
@@ -56,6 +56,7 @@ class Parameter:
     """A kernel's parameter: its type without ``const`` and ``*``, and whether it is an array."""
 
     type: str
+    is_const: bool
     is_array: bool
     name: str
 
@@ -139,19 +140,20 @@ def parse(path: Path) -> Source:
 
 def _parameter(path: Path, kernel: str, words: str) -> Parameter:
     match = re.fullmatch(
-        r"\s*(?:const\s+)?([\w\s]+?|Wide<\s*\w+\s*>)\s*(?:const\s*)?(\*)?\s*"
+        r"\s*(const\s+)?([\w\s]+?|Wide<\s*\w+\s*>)\s*(?:const\s*)?(\*)?\s*"
         r"(?:__restrict__\s+)?(\w+)\s*",
         words,
     )
     if match is None:
         raise DeviceError(f"{path.name}: kernel {kernel} has a parameter '{words.strip()}'")
-    return Parameter(" ".join(match[1].split()), match[2] is not None, match[3])
+    type_ = " ".join(match[2].split())
+    return Parameter(type_, match[1] is not None, match[3] is not None, match[4])
 
 
 def _waiting_functions(text: str) -> set[str]:
     """Return the names of the functions that call a barrier, directly or not."""
     waiting = {"__syncthreads"}
-    bodies = dict(_functions(text))
+    bodies = dict(functions(text))
     while True:
         calls = re.compile(rf"\b(?:{'|'.join(waiting)})\s*(?:<[^<>()]*>)?\s*\(")
         more = {name for name, body in bodies.items() if calls.search(body)} - waiting
@@ -160,7 +162,8 @@ def _waiting_functions(text: str) -> set[str]:
         waiting |= more
 
 
-def _functions(text: str):
+def functions(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the body of every function."""
     for match in re.finditer(r"(\w+)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*\{", text):
         depth, end = 1, match.end()
         while depth and end < len(text):
@@ -187,14 +190,22 @@ class Kernel:
             blocks = min(-(-n // threads), gpu.most_blocks)
             self._launch(gpu, (blocks, 1, 1), (threads, 1, 1), 0, args)
 
-    def blocks(self, blocks: int, *args: Any, threads: int = THREADS, shared: int = 0) -> None:
+    def blocks(
+        self,
+        blocks: int,
+        *args: Any,
+        threads: int = THREADS,
+        shared: int = 0,
+        behind: tuple = (),
+    ) -> None:
         """Launch it over ``blocks`` pieces of work, for a loop ``for EACH_BLOCK(i, blocks)``.
 
-        ``shared`` is the size of the block's DYNAMIC_SHARED memory in bytes.
+        ``shared`` is the size of the block's DYNAMIC_SHARED memory in bytes; ``behind`` are arrays
+        that the kernel finds in a table.
         """
         if blocks > 0:
             grid = min(blocks, 65535), 1, 1
-            self._launch(device.current_gpu(), grid, (threads, 1, 1), shared, args)
+            self._launch(device.current_gpu(), grid, (threads, 1, 1), shared, args, behind)
 
     def grid(
         self, grid: tuple[int, ...], block: tuple[int, ...], *args: Any, shared: int = 0
@@ -203,7 +214,9 @@ class Kernel:
         ones = 1, 1
         self._launch(device.current_gpu(), (*grid, *ones)[:3], (*block, *ones)[:3], shared, args)
 
-    def _launch(self, gpu: Any, grid: Any, block: Any, shared: int, args: tuple) -> None:
+    def _launch(
+        self, gpu: Any, grid: Any, block: Any, shared: int, args: tuple, behind: tuple = ()
+    ) -> None:
         # Small nets spend their time here, so checks that depend on types alone are made once for
         # each.  Every thread has its own memory for the arguments.
         if len(args) != len(self._signature.parameters):
@@ -237,7 +250,7 @@ class Kernel:
             arguments.put(values)
         except (struct.error, OverflowError) as error:
             raise DeviceError(f"{self._signature.name}: {error}") from None
-        function(grid, block, arguments.address, shared, args)
+        function(grid, block, arguments.address, shared, args + behind)
 
     def _binding(self, args: tuple) -> dict[str, np.dtype]:
         """Return the template's types, found from the arrays; raises DeviceError if they differ."""

@@ -79,7 +79,7 @@ class UpdateOfMany:
         kinds = {(array.dtype, array.size) for own in arrays for array in own}
         if len({dtype for dtype, _ in kinds}) > 1 or len(kinds) > len({a[0].size for a in arrays}):
             raise DeviceError(f"{update.__name__}: arrays of other types or sizes than the weights")
-        self._arrays = arrays
+        self._arrays = tuple(array for own in arrays for array in own)
         # The kernel of many targets is named after the one of a single target.
         self._launch = getattr(_cu, f"{update.__name__}s")
         table = np.zeros((len(arrays), 5), np.int64)
@@ -99,4 +99,5 @@ class UpdateOfMany:
     def run(self, scale: float, rate: float, scalars: tuple[float, ...]) -> None:
         """Update all parameters."""
         count = self._count
-        self._launch.blocks(count, *self._tables, scale, rate, *scalars, _PIECE, count)
+        arguments = *self._tables, scale, rate, *scalars, _PIECE, count
+        self._launch.blocks(count, *arguments, behind=self._arrays)
