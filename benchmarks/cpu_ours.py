@@ -69,9 +69,8 @@ def layer_times(solver: Solver, rounds: int) -> list[dict[str, Any]]:
     spans: dict[tuple[Kind, str], list[float]] = defaultdict(list)
     net.record = lambda kind, name, start, end: spans[kind, name].append(end - start)
     for _ in range(rounds):
-        net.clear_parameter_diffs()
         net.forward()
-        net.backward()
+        net.backward(accumulate=False)
         solver.apply_update()
     net.record = None
     rows = []

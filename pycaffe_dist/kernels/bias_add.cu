@@ -52,12 +52,12 @@ __global__ void column_sums(const T* dy, P* sums, int images, int channels, int 
   }
 }
 
-// sums += the sums of all parts, always in the same order.
+// The sums of all parts, always in the same order; with `add` they are added to the old values.
 template <typename P>
-__global__ void add_parts(const P* parts, P* sums, int count, int n) {
+__global__ void add_parts(const P* parts, P* sums, int count, bool add, int n) {
   for EACH(i, n) {
     P sum = parts[i];
     for (int part = 1; part < count; part++) sum += parts[(long long)part * n + i];
-    sums[i] += sum;
+    sums[i] = (add ? sums[i] : P(0)) + sum;
   }
 }

@@ -57,8 +57,10 @@ def _bias_gradient(begin, end, dy, db):
 
 
 @kernel
-def bias_gradient(dy: np.ndarray, db: np.ndarray) -> None:
-    """Add the sums of dy (N, M, *spatial) over images and pixels to db (M elements)."""
+def bias_gradient(dy: np.ndarray, db: np.ndarray, add: bool = True) -> None:
+    """Add the sums of dy (N, M, *spatial) over images and pixels to db (M elements), or set it."""
+    if not add:
+        db[...] = 0
     planes = dy.reshape(dy.shape[0], dy.shape[1], -1)
     grain = max(1, ELEMENTS_PER_CHUNK * dy.shape[1] // max(1, dy.size))
     parallel_for(_bias_gradient, dy.shape[1], planes, db.reshape(-1), grain=grain)

@@ -104,8 +104,12 @@ class Convolution:
         """Set dx to the gradient with respect to x."""
         self._ways.backward_data(dy, w, dx)
 
-    def backward_weights(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
-        """Add the gradient with respect to w to dw."""
+    def backward_weights(
+        self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray, add: bool = True
+    ) -> None:
+        """Add the gradient with respect to w to dw, or set dw to it."""
+        if not add:
+            dw[...] = 0
         self._ways.backward_weights(x, dy, dw)
 
 

@@ -73,10 +73,12 @@ class InnerProduct:
         else:
             self._plain.run(dy, w, dx)
 
-    def backward_weights(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
-        """Add the gradient with respect to w to dw."""
+    def backward_weights(
+        self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray, add: bool = True
+    ) -> None:
+        """Add the gradient with respect to w to dw, or set dw to it."""
         left, right = (x, dy) if self.transposed else (dy, x)
         if self._target is None:
-            gemm(left, right, dw, trans_a=True, beta=1.0)
+            gemm(left, right, dw, trans_a=True, beta=float(add))
         else:
-            self._weights.run(left, right, dw, transposed=True, add=True)
+            self._weights.run(left, right, dw, transposed=True, add=add)

@@ -40,14 +40,15 @@ __global__ void gradient_terms(const double* sum_dy, const double* sum_dyx, doub
   }
 }
 
-// All except the sums may be null.
+// All except the sums may be null.  Gradients are set, or the sums are added to them.
 template <typename P>
 __global__ void add_affine_gradients(const double* sum_dy, const double* sum_dyx, const P* factor,
-                                     P* bias, P* scale, int channels) {
+                                     P* bias, P* scale, bool add_bias, bool add_scale,
+                                     int channels) {
   for EACH(c, channels) {
-    if (bias) store(bias, c, Wide<P>(load(bias, c) + sum_dy[c]));
+    if (bias) store(bias, c, Wide<P>((add_bias ? load(bias, c) : Wide<P>(0)) + sum_dy[c]));
     if (!scale) continue;
     const double own = factor ? sum_dyx[c] * load(factor, c) : sum_dyx[c];
-    store(scale, c, Wide<P>(load(scale, c) + own));
+    store(scale, c, Wide<P>((add_scale ? load(scale, c) : Wide<P>(0)) + own));
   }
 }

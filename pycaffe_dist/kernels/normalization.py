@@ -84,12 +84,14 @@ def add_affine_gradients(
     factor: np.ndarray | None,
     bias: np.ndarray | None,
     scale: np.ndarray | None,
+    adds: tuple[bool, bool] = (True, True),
 ) -> None:
     """Add the sums of dy, and of dy·x times ``factor``, to the gradients of bias and scale.
 
-    All except the sums may be None.
+    ``factor``, ``bias`` and ``scale`` may be None.  ``adds`` tells whether to add to bias and to
+    scale; else they are set.
     """
-    if bias is not None:
-        bias += sum_dy
-    if scale is not None:
-        scale += sum_dyx if factor is None else sum_dyx * factor
+    own = sum_dyx if factor is None else sum_dyx * factor
+    for gradient, sums, add in ((bias, sum_dy, adds[0]), (scale, own, adds[1])):
+        if gradient is not None:
+            gradient[...] = gradient + sums if add else sums

@@ -117,7 +117,7 @@ class Layer:
     A subclass declares its properties below, and defines ``reshape``, ``forward`` and (unless
     ``has_backward`` is False) ``backward``.  Bottoms and tops are lists of blobs.  Backward
     overwrites the diff of every bottom that ``propagate_down`` asks for and adds to the diffs of
-    the parameters that ``param_propagate_down`` asks for.
+    the parameters that ``param_propagate_down`` asks for, unless they are ``overwritten``.
     """
 
     type: ClassVar[str]
@@ -154,6 +154,8 @@ class Layer:
     shares_diffs: ClassVar[bool] = True
     # Does forward change its weights, parameter 0?
     changes_weights: bool = False
+    # Does backward know ``overwritten``?  For other layers the net sets such diffs to zero first.
+    overwrites_gradients: ClassVar[bool] = False
     # May backward write the first bottom's diff over the first top's?
     backward_in_place: ClassVar[bool] = False
 
@@ -167,6 +169,8 @@ class Layer:
         self.loss_weights: list[float] = []
         # Parameters whose diffs backward does not change, because an exchange uses their factors.
         self.factors_only: set[int] = set()
+        # Parameters whose diffs backward sets: theirs is the first contribution.
+        self.overwritten: set[int] = set()
         self._generators: dict[str, np.random.Generator] = {}
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

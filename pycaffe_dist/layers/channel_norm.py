@@ -111,7 +111,8 @@ class OwnScale:
             self._layer.blobs[self._first + index].diff.reshape(-1) if learnt else None
             for index, learnt in enumerate(self.learns)
         ]
-        add_affine_gradients(sum_dy, sum_dyx, factor, diffs[1], diffs[0])
+        adds = [self._first + index not in self._layer.overwritten for index in (1, 0)]
+        add_affine_gradients(sum_dy, sum_dyx, factor, diffs[1], diffs[0], (adds[0], adds[1]))
 
 
 class ChannelNorm(Layer):
@@ -123,6 +124,7 @@ class ChannelNorm(Layer):
     """
 
     in_place = True
+    overwrites_gradients = True
     own_scale: int | None = None
     frozen = False
     fixed = False

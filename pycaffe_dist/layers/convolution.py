@@ -63,6 +63,7 @@ class ConvolutionBase(Layer):
     bottoms = Arity(1, None)
     tops = Arity(1, None)
     equal_bottoms_and_tops = True
+    overwrites_gradients = True
     transposed = False
     _plan: ConvolutionPlan
 
@@ -160,12 +161,14 @@ class Convolution(ConvolutionBase):
             self._plan.forward(self._images(x), self._weights(), bias, self._images(y), slope)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        for x, y, wanted in zip(bottom, top, propagate_down):
+        for number, (x, y, wanted) in enumerate(zip(bottom, top, propagate_down)):
+            adds = [number > 0 or index not in self.overwritten for index in (0, 1)]
             dy = self._images(y, diff=True)
             if len(self.blobs) > 1 and self.param_propagate_down[1]:
-                bias_gradient(dy, self.blobs[1].diff)
+                bias_gradient(dy, self.blobs[1].diff, adds[1])
             if self.param_propagate_down[0]:
-                self._plan.backward_weights(self._images(x), dy, self._weights(diff=True))
+                dw = self._weights(diff=True)
+                self._plan.backward_weights(self._images(x), dy, dw, adds[0])
             if wanted:
                 self._plan.backward_data(dy, self._weights(), self._images(x, diff=True))
         if self.param_propagate_down[0]:
@@ -200,12 +203,14 @@ class Deconvolution(ConvolutionBase):
                 add_bias(self._images(y), self.blobs[1].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        for x, y, wanted in zip(bottom, top, propagate_down):
+        for number, (x, y, wanted) in enumerate(zip(bottom, top, propagate_down)):
+            adds = [number > 0 or index not in self.overwritten for index in (0, 1)]
             dy = self._images(y, diff=True)
             if len(self.blobs) > 1 and self.param_propagate_down[1]:
-                bias_gradient(dy, self.blobs[1].diff)
+                bias_gradient(dy, self.blobs[1].diff, adds[1])
             if self.param_propagate_down[0]:
-                self._plan.backward_weights(dy, self._images(x), self._weights(diff=True))
+                dw = self._weights(diff=True)
+                self._plan.backward_weights(dy, self._images(x), dw, adds[0])
             if wanted:
                 self._plan.forward(dy, self._weights(), None, self._images(x, diff=True))
         if self.param_propagate_down[0]:

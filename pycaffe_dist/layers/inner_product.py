@@ -38,6 +38,7 @@ def make_unit_length(weights: Any, eps: float = _LENGTH_EPS) -> None:
 class Product(Layer):
     """The base of inner products: y = x·Wᵀ + b, of the options that ``read_options`` returns."""
 
+    overwrites_gradients = True
     _plan: InnerProductPlan
 
     def read_options(self) -> caffe_pb2.InnerProductParameter:
@@ -99,10 +100,10 @@ class Product(Layer):
         dy = self._matrix(top[0].diff, self.options.num_output)
         self._last = x, dy
         if self.param_propagate_down[0] and 0 not in self.factors_only:
-            self._plan.backward_weights(x, dy, self.blobs[0].diff)
+            self._plan.backward_weights(x, dy, self.blobs[0].diff, 0 not in self.overwritten)
             disconnect(self)
         if len(self.blobs) > 1 and self.param_propagate_down[1]:
-            bias_gradient(dy, self.blobs[1].diff)
+            bias_gradient(dy, self.blobs[1].diff, 1 not in self.overwritten)
         if propagate_down[0]:
             dx = self._matrix(bottom[0].diff, self._inputs)
             self._plan.backward_data(dy, self.blobs[0].data, dx)

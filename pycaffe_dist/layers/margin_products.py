@@ -190,7 +190,7 @@ class LargeMarginInnerProduct(_MarginProduct):
         of_x, of_w = self._lengths[0], self._lengths[1] + self.eps
         x, weights = self._matrix(bottom[0].data, self._inputs), self.blobs[0]
         if self.param_propagate_down[0]:
-            self._plan.backward_weights(x, dy, weights.diff)
+            self._plan.backward_weights(x, dy, weights.diff, 0 not in self.overwritten)
             rows = (own * along * of_x / of_w)[:, None] * self._label_weights
             scatter_add(rows, self._at[1], weights.diff)
         if propagate_down[0]:

@@ -54,6 +54,8 @@ class Broadcast(Layer):
 class Scale(Broadcast):
     """y = x·s, with bias_term y = x·s + b; s is a parameter or bottom[1], b a parameter."""
 
+    overwrites_gradients = True
+
     @property
     def backward_needs_bottom(self) -> Need:  # type: ignore[override]
         """In place, the layer has its own copy; s = bottom[1] is always needed."""
@@ -124,7 +126,8 @@ class Scale(Broadcast):
             bias = self.blobs[-1].diff.reshape(-1)
         if len(self.param.bottom) == 1 and self.param_propagate_down[0]:
             scale = self.blobs[0].diff.reshape(-1)
-        add_affine_gradients(sum_dy, sum_dyx, factor, bias, scale)
+        adds = len(self.blobs) - 1 not in self.overwritten, 0 not in self.overwritten
+        add_affine_gradients(sum_dy, sum_dyx, factor, bias, scale, adds)
 
 
 @register("Bias")

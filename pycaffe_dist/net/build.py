@@ -71,7 +71,7 @@ class Builder:
             logger.log(DETAIL, "%s %s backward computation.", node.name, verb)
         if self._param.force_backward:
             _force_backward(self.nodes)
-        self._find_last_contributions()
+        self._find_contributions()
         self.outputs = sorted(self._unread)
         for name in self.outputs:
             logger.log(DETAIL, "This network produces output %s", name)
@@ -283,9 +283,9 @@ class Builder:
         except NetError as error:
             raise self._error(layer.param, str(error)) from None
 
-    def _find_last_contributions(self) -> None:
-        """Set ``ready_after``: backward runs from the last layer to the first, so the first sharer
-        contributes last."""
+    def _find_contributions(self) -> None:
+        """Set ``ready_after`` and ``begun_by``: backward runs from the last layer to the first, so
+        the first sharer contributes last."""
         for parameter in self.parameters:
             contributors = [
                 layer_index
@@ -294,6 +294,7 @@ class Builder:
                 and self.nodes[layer_index].layer.param_propagate_down[index]
             ]
             parameter.ready_after = min(contributors, default=None)
+            parameter.begun_by = max(contributors, default=None)
 
 
 @functools.cache

@@ -103,7 +103,8 @@ class Net:
         with devices.use(self.device):
             self._fusing = Fusing(self.nodes)
             self._turns = Turns() if keep_diffs else share_diffs(self.nodes)
-        self._ready_after = _by_last_layer(self.parameters)
+        self._ready_after = _by_layer(self.parameters, "ready_after")
+        self._begun_by = _by_layer(self.parameters, "begun_by")
         logger.log(DETAIL, "Network initialization done.")
 
     @property
@@ -227,14 +228,18 @@ class Net:
         end: int = 0,
         on_gradient_ready: Callable[[Parameter], None] | None = None,
         factored: Collection[str] = (),
+        accumulate: bool = True,
     ) -> None:
         """Run layers ``start`` down to ``end`` (inclusive) backward.
 
+        Gradients are added to the parameters' diffs; unless ``accumulate``, they replace them.
         ``on_gradient_ready`` is called for every parameter that receives a gradient, right after
         the backward of the layer with its last contribution.  Layers do not compute the diffs of
         ``factored`` parameters, named by their keys, unless debug_info shows them: the caller does.
         """
         self._leave_out_products(factored)
+        if not accumulate:
+            self._clear_without_gradient()
         first = len(self.nodes) - 1 if start is None else start
         with devices.use(self.device):
             if self._observed:
@@ -243,7 +248,10 @@ class Net:
             for index in range(first, end - 1, -1):
                 _on_host(self.before_backward, index)
                 started = perf_counter()
+                if not accumulate:
+                    self._begin_gradients(index, factored)
                 self.backward_layer(index)
+                self.nodes[index].layer.overwritten.clear()
                 if self.record is not None:
                     self.record(Kind.BACKWARD, self.nodes[index].name, started, perf_counter())
                 _on_host(self.after_backward, index)
@@ -262,6 +270,25 @@ class Net:
                     parameter.clear_diff()
                 else:
                     factors_only.add(parameter.index)
+
+    def _begin_gradients(self, index: int, factored: Collection[str]) -> None:
+        """Let a layer's first contributions to gradients replace old values."""
+        node = self.nodes[index]
+        for parameter in self._begun_by.get(index, ()):
+            if parameter.key in factored:
+                continue
+            places = [place for layer, place in parameter.sharers if layer == index]
+            if node.layer.overwrites_gradients and len(places) == 1 and not idle.is_idle(node):
+                node.layer.overwritten.add(places[0])
+            else:
+                parameter.clear_diff()
+
+    def _clear_without_gradient(self) -> None:
+        """Set the diffs that no layer's backward sets to zero, unless updates leave them zero."""
+        with devices.use(self.device):
+            for parameter in self.parameters:
+                if not parameter.receives_gradient and parameter.lr_mult != 0:
+                    parameter.clear_diff()
 
     def backward_layer(self, index: int) -> None:
         """Run one layer backward, if it takes part in backward."""
@@ -340,12 +367,13 @@ def _on_host(callbacks: list[Callable[[Any], None]], argument: Any) -> None:
                 callback(argument)
 
 
-def _by_last_layer(parameters: list[Parameter]) -> dict[int, list[Parameter]]:
-    """Return the parameters by the number of the layer whose backward completes their gradient."""
+def _by_layer(parameters: list[Parameter], which: str) -> dict[int, list[Parameter]]:
+    """Return the parameters by their attribute ``which``, the index of a layer."""
     found: dict[int, list[Parameter]] = {}
     for parameter in reversed(parameters):
-        if parameter.ready_after is not None:
-            found.setdefault(parameter.ready_after, []).append(parameter)
+        index = getattr(parameter, which)
+        if index is not None:
+            found.setdefault(index, []).append(parameter)
     return found
 
 

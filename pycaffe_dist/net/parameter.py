@@ -14,7 +14,8 @@ class Parameter:
     """One learnable blob of a net: the owner's, with the layers that share it.
 
     ``ready_after`` is the index of the layer whose backward adds the last contribution to the
-    gradient, or None when no layer contributes (frozen weights, running statistics).
+    gradient, or None when no layer contributes (frozen weights, running statistics); ``begun_by``
+    is the index of the layer with the first contribution.
     """
 
     def __init__(self, layer: Layer, layer_index: int, index: int, spec: caffe_pb2.ParamSpec):
@@ -34,6 +35,7 @@ class Parameter:
         self._has_decay = spec.HasField("decay_mult")
         self.sharers: list[tuple[int, int]] = [(layer_index, index)]
         self.ready_after: int | None = None
+        self.begun_by: int | None = None
 
     @property
     def blob(self) -> Blob:

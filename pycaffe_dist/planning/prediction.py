@@ -66,9 +66,8 @@ def measure_times(net: Net, param: SolverParameter, iterations: int) -> Times:
     method = method_class(param.type)(param, net.parameters)
     net.record = spans = LayerTimes()
     for number in range(1 + iterations):
-        net.clear_parameter_diffs()
         net.forward()
-        net.backward()
+        net.backward(accumulate=False)
         for index, parameter in enumerate(net.parameters):
             started = perf_counter()
             # Without a step, so that no weight can overflow.

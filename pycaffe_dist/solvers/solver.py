@@ -212,8 +212,6 @@ class Solver:
         self._display.begin(self.iteration)
         while self.iteration < stop_at:
             number, began = str(self.iteration), time.perf_counter()
-            if not self._updates.some_are_missing:
-                self.net.clear_parameter_diffs(but=self.engine.factored)
             if self.testing.is_due():
                 self.test_all()
                 if self.stopping:
@@ -322,6 +320,7 @@ class Solver:
             self.net.backward(
                 on_gradient_ready=self.engine.gradient_ready if last else None,
                 factored=self.engine.factored if last else (),
+                accumulate=number > 0,
             )
             if not wait_first:
                 loss = self._take_loss(loss + pending.value(), passes if last else 0)

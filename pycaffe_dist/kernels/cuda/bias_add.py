@@ -25,7 +25,7 @@ def finish(y: Any, b: Any | None, slope: float) -> None:
     _cu.add_bias(rows << shift, y, b, slope, channels, pixels, rows, shift)
 
 
-def bias_gradient(dy: Any, db: Any) -> None:
+def bias_gradient(dy: Any, db: Any, add: bool = True) -> None:
     """See `pycaffe_dist.kernels.bias_add.bias_gradient`."""
     images, channels, pixels = shape_of_planes(dy)
     if dy.size == 0:
@@ -46,17 +46,17 @@ def bias_gradient(dy: Any, db: Any) -> None:
                 parts * channels, dy, out, images, channels, pixels, parts, shift, add
             )
 
-    sum_in_parts(sums, parts, db)
+    sum_in_parts(sums, parts, db, add)
 
 
-def sum_in_parts(sums: Callable[[Any, bool], None], parts: int, total: Any) -> None:
-    """Add to ``total`` what ``sums(out, add)`` computes in some parts, in a fixed order.
+def sum_in_parts(sums: Callable[[Any, bool], None], parts: int, total: Any, add: bool) -> None:
+    """Add to ``total``, or set it to, what ``sums(out, add)`` computes in some parts.
 
-    ``out`` is an array (parts, *total.shape) to set, or ``total`` to add to.
+    ``out`` is an array (parts, *total.shape) to set, or ``total``.  The order of sums is fixed.
     """
     if parts == 1:
-        sums(total, True)
+        sums(total, add)
         return
     pieces = device.current_gpu().empty((parts, total.size), total.dtype)
     sums(pieces, False)
-    _cu.add_parts(total.size, pieces, total, parts, total.size)
+    _cu.add_parts(total.size, pieces, total, parts, add, total.size)

@@ -70,9 +70,9 @@ class Convolution:
         """Set dx to the gradient with respect to x."""
         self._ways.backward_data(dy, w, dx)
 
-    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
-        """Add the gradient with respect to w to dw."""
-        self._ways.backward_weights(x, dy, dw)
+    def backward_weights(self, x: Any, dy: Any, dw: Any, add: bool = True) -> None:
+        """Add the gradient with respect to w to dw, or set dw to it."""
+        self._ways.backward_weights(x, dy, dw, add)
 
 
 class LibraryConvolution(Convolution):
@@ -139,10 +139,12 @@ class _ByColumns:
                 gemm(w, self._flat(some_dy), columns, trans_a=True)
             fold(columns, some_dx, self._plan, *self._steps(some_dx, self._side_by_side))
 
-    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
+    def backward_weights(self, x: Any, dy: Any, dw: Any, add: bool) -> None:
+        target = self._weights(dw, dw)
         for some_x, some_dy in self._parts(x, dy):
             columns = self._columns(some_x, True)
-            gemm(self._gathered(some_dy), columns, self._weights(dw, dw), trans_b=True, beta=1.0)
+            gemm(self._gathered(some_dy), columns, target, trans_b=True, beta=float(add))
+            add = True
 
     def _parts(self, x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
         """Divide the images into parts of about equal size whose columns fit the workspace."""
@@ -211,11 +213,11 @@ class _Pointwise(_ByColumns):
     def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
         gemm(self._weights(w, dy), self._planes(dy), self._planes(dx), trans_a=True)
 
-    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
+    def backward_weights(self, x: Any, dy: Any, dw: Any, add: bool) -> None:
         # Either each image gives a matrix, and these are summed; or the images of x and dy are
         # copied side by side.  Choose the one that moves fewer elements.
         if self._outputs * self._depth > 2 * self._pixels * (self._outputs + self._depth):
-            super().backward_weights(x, dy, dw)
+            super().backward_weights(x, dy, dw, add)
             return
         parts = len(x)
 
@@ -223,7 +225,7 @@ class _Pointwise(_ByColumns):
             products = out.reshape(parts, self._outputs, self._depth)
             gemm(self._planes(dy), self._planes(x), products, trans_b=True, beta=float(add))
 
-        sum_in_parts(sums, parts, dw)
+        sum_in_parts(sums, parts, dw, add)
 
     def _planes(self, x: Any) -> Any:
         return x.reshape(*x.shape[:2], self._pixels)
@@ -245,8 +247,8 @@ class _AsInnerProduct:
     def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
         self._product.backward_data(_matrix(dy), _matrix(w), _matrix(dx))
 
-    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
-        self._product.backward_weights(_matrix(x), _matrix(dy), _matrix(dw))
+    def backward_weights(self, x: Any, dy: Any, dw: Any, add: bool) -> None:
+        self._product.backward_weights(_matrix(x), _matrix(dy), _matrix(dw), add)
 
 
 def _matrix(x: Any) -> Any:
@@ -281,7 +283,7 @@ class _Direct:
         sizes = plan.height, *self._input[1:], plan.row_taps, plan.kernel, lines, shift
         _cu.direct_data(lines << shift, dy, w, dx, plan.sources, plan.last, *self._ratio, *sizes)
 
-    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
+    def backward_weights(self, x: Any, dy: Any, dw: Any, add: bool) -> None:
         plan, images = self._plan, len(x)
         parts, shift = splits(images, self._outputs), row_shift(plan.count)
         threads = max(1 << shift, block_size(-(-images // parts) * plan.pixels_out))
@@ -292,4 +294,4 @@ class _Direct:
                 parts * self._outputs, x, dy, out, plan.starts, *sizes, threads=threads
             )
 
-        sum_in_parts(sums, parts, dw)
+        sum_in_parts(sums, parts, dw, add)

@@ -186,15 +186,19 @@ class LibraryWays:
             return
         operation.run(dx, loss=dy, filter=like(w, dy))
 
-    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
+    def backward_weights(self, x: Any, dy: Any, dw: Any, add: bool) -> None:
         shapes = {"image": self._x, "loss": self._y}
         operation = self._operation("conv_wgrad", shapes, self._w, x.dtype)
         if operation is None:
-            self._ours.backward_weights(x, dy, dw)
+            self._ours.backward_weights(x, dy, dw, add)
             return
-        gradient = self._library.gpu.empty(dw.shape, x.dtype)
+        direct = not add and dw.dtype == x.dtype
+        gradient = dw if direct else self._library.gpu.empty(dw.shape, x.dtype)
         operation.run(gradient, image=x, loss=dy)
-        dw += gradient
+        if add:
+            dw += gradient
+        elif not direct:
+            dw[...] = gradient
 
 
 def can_do(x_shape: Shape, dtype: Any) -> bool:

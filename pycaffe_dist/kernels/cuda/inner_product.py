@@ -32,10 +32,10 @@ class InnerProduct:
         """Set dx to the gradient with respect to x."""
         gemm(dy, like(w, dy), dx, trans_b=self.transposed)
 
-    def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
-        """Add the gradient with respect to w to dw."""
+    def backward_weights(self, x: Any, dy: Any, dw: Any, add: bool = True) -> None:
+        """Add the gradient with respect to w to dw, or set dw to it."""
         left, right = (x, dy) if self.transposed else (dy, x)
-        gemm(left, right, dw, trans_a=True, beta=1.0)
+        gemm(left, right, dw, trans_a=True, beta=float(add))
 
 
 def like(w: Any, x: Any) -> Any:

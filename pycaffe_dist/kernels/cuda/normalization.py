@@ -42,8 +42,15 @@ def gradient_terms(
     _cu.gradient_terms(scale.size, sum_dy, sum_dyx, count, *terms, scale.size)
 
 
-def add_affine_gradients(sum_dy: Any, sum_dyx: Any, factor: Any, bias: Any, scale: Any) -> None:
+def add_affine_gradients(
+    sum_dy: Any,
+    sum_dyx: Any,
+    factor: Any,
+    bias: Any,
+    scale: Any,
+    adds: tuple[bool, bool] = (True, True),
+) -> None:
     """See `pycaffe_dist.kernels.normalization.add_affine_gradients`."""
     if bias is not None or scale is not None:
-        channels = sum_dy.size
-        _cu.add_affine_gradients(channels, sum_dy, sum_dyx, factor, bias, scale, channels)
+        arrays, channels = (sum_dy, sum_dyx, factor, bias, scale), sum_dy.size
+        _cu.add_affine_gradients(channels, *arrays, *adds, channels)

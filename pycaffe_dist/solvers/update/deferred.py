@@ -62,7 +62,5 @@ class DeferredUpdates:
             self._make(other)
 
     def _make(self, index: int) -> None:
-        parameter = self._missing.pop(index)
+        del self._missing[index]
         self._update(index)
-        if parameter.key not in self._engine.factored:
-            parameter.clear_diff()

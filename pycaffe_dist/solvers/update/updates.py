@@ -60,11 +60,6 @@ class Updates:
         self._deferred = DeferredUpdates(self._immediate)
 
     @property
-    def some_are_missing(self) -> bool:
-        """Whether the next forward, or `finish`, has updates to make."""
-        return bool(self._deferred)
-
-    @property
     def before_layer(self) -> Callable[[int], None] | None:
         """A function that forward must call before each layer, with its index."""
         return self._deferred.before_layer if self._deferred else None
