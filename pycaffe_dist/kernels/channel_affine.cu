@@ -38,16 +38,17 @@ __global__ void normalize_gradient(const T* x, const T* dy, T* dx, const P* shif
 
 // Two sums for each channel over each of `parts` stretches of its elements, (parts, channels): of
 // dy and of dy·(x - shift).  Without dy they are of x - pivot and its square; the pivot is the
-// channel's first element, so that the variance loses no digits to cancellation.  With a `sign`, dy
-// is first multiplied by slope where sign is not positive, and stored.
+// channel's first element, so that the variance loses no digits to cancellation, and is stored. With
+// a `sign`, dy is first multiplied by slope where sign is not positive, and stored.
 template <typename T, typename P>
 __global__ void sums(const T* x, T* dy, const T* sign, Wide<T> slope, const P* shift,
-                     double* first, double* second, unsigned int inner_factor, int inner_bits,
-                     int channels, int inner, int count, int stretch, int parts) {
+                     double* first, double* second, double* pivot, unsigned int inner_factor,
+                     int inner_bits, int channels, int inner, int count, int stretch, int parts) {
   const int together = 4;  // loads at a time, as in four_at_a_time
   for EACH_BLOCK(block, channels * parts) {
     const int part = block / channels, c = block - part * channels;
     const Wide<T> centre = dy ? Wide<T>(load(shift, c)) : load(x, c * inner);
+    if (pivot && part == 0 && threadIdx.x == 0) pivot[c] = centre;
     const int end = min(count, (part + 1) * stretch);
     Wide<T> sum = 0, product = 0;
     for (int start = part * stretch; start < end; start += together * blockDim.x) {
@@ -81,13 +82,15 @@ __global__ void sums(const T* x, T* dy, const T* sign, Wide<T> slope, const P* s
 // channels and some rows at a time.
 template <typename T, typename P>
 __global__ void sums_of_columns(const T* x, const T* dy, const P* shift, double* first,
-                                double* second, int channels, int count, int stretch) {
+                                double* second, double* pivot, int channels, int count,
+                                int stretch) {
   __shared__ double sums[8][32], products[8][32];
   const int c = blockIdx.x * 32 + threadIdx.x, part = blockIdx.y;
   const int end = min(count, (part + 1) * stretch);
   Wide<T> sum = 0, product = 0;
   if (c < channels) {
     const Wide<T> centre = dy ? Wide<T>(load(shift, c)) : load(x, c);
+    if (pivot && part == 0 && threadIdx.y == 0) pivot[c] = centre;
     for (int n = part * stretch + threadIdx.y; n < end; n += 8) {
       const Wide<T> value = load(x, n * channels + c) - centre;
       const Wide<T> gradient = dy ? load(dy, n * channels + c) : value;
@@ -109,9 +112,13 @@ __global__ void sums_of_columns(const T* x, const T* dy, const P* shift, double*
   }
 }
 
-// The sums over all stretches.
-__global__ void total_sums(const double* first, const double* second, double* sum, double* product,
-                           int channels, int parts) {
+// The sums over all stretches, and what follows from them: the gradients of a bias and a scale (set,
+// or added to), and the terms of normalize_gradient.  All but the sums may be null.
+template <typename P>
+__global__ void join_sums(const double* first, const double* second, double* sum, double* product,
+                          const P* factor, P* bias, P* scale, bool add_bias, bool add_scale,
+                          const P* deviation, bool spread, P* offset, P* slope, double count,
+                          int channels, int parts) {
   for EACH_BLOCK(c, channels) {
     double total = 0, total_product = 0;
     for EACH_THREAD(part, parts) {
@@ -119,14 +126,27 @@ __global__ void total_sums(const double* first, const double* second, double* su
       total_product += second[part * channels + c];
     }
     total = block_sum(total), total_product = block_sum(total_product);
-    if (threadIdx.x == 0) sum[c] = total, product[c] = total_product;
+    if (threadIdx.x > 0) continue;
+    sum[c] = total, product[c] = total_product;
+    const double own = factor ? total_product * load(factor, c) : total_product;
+    if (bias) store(bias, c, Wide<P>((add_bias ? load(bias, c) : Wide<P>(0)) + total));
+    if (scale) store(scale, c, Wide<P>((add_scale ? load(scale, c) : Wide<P>(0)) + own));
+    if (!offset) continue;
+    const double inverse = load(deviation, c);
+    store(offset, c, Wide<P>(total / count));
+    store(slope, c, Wide<P>(spread ? total_product / count * inverse * inverse : 0));
   }
 }
 
-// Means and variances from the sums about the pivots.
-template <typename T>
-__global__ void moments(const T* x, const double* first, const double* second, double* mean,
-                        double* variance, int channels, int inner, int count, int parts) {
+// Means and variances from the sums about the pivots, and what follows from them: running sums (one
+// weight for all channels), shifts, scales, and these times a factor.  All but mean and variance
+// may be null.
+template <typename P>
+__global__ void join_statistics(const double* first, const double* second, const double* pivot,
+                                double* mean, double* variance, P* means, P* variances, P* weight,
+                                double keep, double share, double unbiased, double eps, P* shift,
+                                P* scale, const P* factor, P* product, int count, int channels,
+                                int parts) {
   for EACH_BLOCK(c, channels) {
     double total = 0, squares = 0;
     for EACH_THREAD(part, parts) {
@@ -134,9 +154,18 @@ __global__ void moments(const T* x, const double* first, const double* second, d
       squares += second[part * channels + c];
     }
     total = block_sum(total) / count, squares = block_sum(squares) / count;
-    if (threadIdx.x == 0) {
-      mean[c] = double(load(x, c * inner)) + total;
-      variance[c] = max(squares - total * total, 0.0);
+    if (threadIdx.x > 0) continue;
+    const double own = pivot[c] + total, spread = max(squares - total * total, 0.0);
+    mean[c] = own, variance[c] = spread;
+    if (means) {
+      store(means, c, Wide<P>(load(means, c) * keep + own * share));
+      store(variances, c, Wide<P>(load(variances, c) * keep + spread * unbiased * share));
+      if (weight && c == 0) store(weight, 0, Wide<P>(load(weight, 0) * keep + share));
     }
+    if (!shift) continue;
+    const Wide<P> inverse = Wide<P>(1 / sqrt(spread + eps));
+    store(shift, c, Wide<P>(own));
+    store(scale, c, inverse);
+    if (product) store(product, c, inverse * load(factor, c));
   }
 }

@@ -6,30 +6,98 @@ parameters' dtype.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.channel_affine import (
+    gradient_sums,
+    rectified_gradient_sums,
+    statistics,
+)
+
+
+class RunningSums(NamedTuple):
+    """Sums of means and variances, with their weight (1,) if there is one.
+
+    A batch's statistics are added ``share`` times, after the sums were multiplied by ``keep``; its
+    variance is first multiplied by ``unbiased``, and the weight gets ``share``.
+    """
+
+    means: np.ndarray
+    variances: np.ndarray
+    weight: np.ndarray | None
+    keep: float
+    share: float
+    unbiased: float
+
+    def add(self, mean: np.ndarray, variance: np.ndarray) -> None:
+        """Add a batch's statistics."""
+        addends = mean, variance * self.unbiased, 1.0
+        for total, addend in zip((self.means, self.variances, self.weight), addends):
+            if total is not None:
+                total[...] = total * self.keep + addend * self.share
+
+
+class AffineGradients(NamedTuple):
+    """The gradients of a bias and a scale, each maybe None, that the sums of dy and dy·x give.
+
+    Sums of dy·x are multiplied by ``factor``, if given.  Unless it ``adds``, a gradient is set.
+    """
+
+    factor: np.ndarray | None
+    bias: np.ndarray | None
+    scale: np.ndarray | None
+    bias_adds: bool = True
+    scale_adds: bool = True
+
+    def take(self, sum_dy: np.ndarray, sum_dyx: np.ndarray) -> None:
+        """Add the sums to the gradients, or set these."""
+        own = sum_dyx if self.factor is None else sum_dyx * self.factor
+        if self.bias is not None:
+            self.bias[...] = self.bias + sum_dy if self.bias_adds else sum_dy
+        if self.scale is not None:
+            self.scale[...] = self.scale + own if self.scale_adds else own
+
+
+class GradientTerms(NamedTuple):
+    """The terms that `channel_affine.normalize_gradient` subtracts, offset and slope.
+
+    The slope is 0 unless the scale of forward depends on x (``spread``).
+    """
+
+    scale: np.ndarray
+    spread: bool
+    offset: np.ndarray
+    slope: np.ndarray
+
+    def find(self, sum_dy: np.ndarray, sum_dyx: np.ndarray, count: int) -> None:
+        """Set the terms from sums over ``count`` elements."""
+        self.offset[...] = sum_dy / count
+        self.slope[...] = sum_dyx / count * self.scale.astype(float) ** 2 if self.spread else 0
 
 
 @kernel
-def add_to_running_sums(
+def measure(
+    x: np.ndarray,
     mean: np.ndarray,
     variance: np.ndarray,
-    keep: float,
-    share: float,
-    unbiased: float,
-    means: np.ndarray,
-    variances: np.ndarray,
-    weight: np.ndarray | None,
+    running: RunningSums | None,
+    eps: float,
+    shift: np.ndarray,
+    scale: np.ndarray,
+    factor: np.ndarray | None = None,
+    product: np.ndarray | None = None,
 ) -> None:
-    """Multiply the running sums by ``keep`` and add a batch's statistics times ``share``.
+    """Set mean and variance to those of x (outer, channels, inner), and do what follows from them.
 
-    The weight (1,), if there is one, gets ``share``.  The batch's variance is first multiplied by
-    ``unbiased``.
+    They are added to the running sums, and set shift and scale, see `shift_and_scale`.
     """
-    for total, addend in ((means, mean), (variances, variance * unbiased), (weight, 1.0)):
-        if total is not None:
-            total[...] = total * keep + addend * share
+    statistics(x, mean, variance)
+    if running is not None:
+        running.add(mean, variance)
+    shift_and_scale(mean, variance, eps, shift, scale, factor, product)
 
 
 @kernel
@@ -52,46 +120,45 @@ def running_statistics(
 
 @kernel
 def shift_and_scale(
-    mean: np.ndarray, variance: np.ndarray, eps: float, shift: np.ndarray, scale: np.ndarray
+    mean: np.ndarray,
+    variance: np.ndarray,
+    eps: float,
+    shift: np.ndarray,
+    scale: np.ndarray,
+    factor: np.ndarray | None = None,
+    product: np.ndarray | None = None,
 ) -> None:
-    """Set shift to the mean and scale to 1 / sqrt(variance + eps)."""
+    """Set shift to the mean, scale to 1 / sqrt(variance + eps), and product to scale·factor.
+
+    Factor and product may be None.
+    """
     shift[...] = mean
     scale[...] = 1 / np.sqrt(variance + eps)
+    if factor is not None and product is not None:
+        np.multiply(scale, factor, out=product)
 
 
 @kernel
-def gradient_terms(
+def backward_sums(
+    x: np.ndarray,
+    dy: np.ndarray,
+    shift: np.ndarray,
     sum_dy: np.ndarray,
     sum_dyx: np.ndarray,
-    count: int,
-    scale: np.ndarray,
-    spread: bool,
-    offset: np.ndarray,
-    slope: np.ndarray,
+    affine: AffineGradients | None = None,
+    terms: GradientTerms | None = None,
+    sign: np.ndarray | None = None,
+    slope: float = 1.0,
 ) -> None:
-    """Set the terms that `channel_affine.normalize_gradient` subtracts, from `gradient_sums`.
+    """Set sums of dy and of dy·(x - shift) per channel of (outer, channels, inner); pass them on.
 
-    Means over ``count`` elements; the slope is 0 unless the scale depends on x (``spread``).
+    With a ``sign``, dy is first multiplied by ``slope`` where sign is not positive.
     """
-    offset[...] = sum_dy / count
-    slope[...] = sum_dyx / count * scale.astype(np.float64) ** 2 if spread else 0
-
-
-@kernel
-def add_affine_gradients(
-    sum_dy: np.ndarray,
-    sum_dyx: np.ndarray,
-    factor: np.ndarray | None,
-    bias: np.ndarray | None,
-    scale: np.ndarray | None,
-    adds: tuple[bool, bool] = (True, True),
-) -> None:
-    """Add the sums of dy, and of dy·x times ``factor``, to the gradients of bias and scale.
-
-    ``factor``, ``bias`` and ``scale`` may be None.  ``adds`` tells whether to add to bias and to
-    scale; else they are set.
-    """
-    own = sum_dyx if factor is None else sum_dyx * factor
-    for gradient, sums, add in ((bias, sum_dy, adds[0]), (scale, own, adds[1])):
-        if gradient is not None:
-            gradient[...] = gradient + sums if add else sums
+    if sign is None:
+        gradient_sums(x, dy, shift, sum_dy, sum_dyx)
+    else:
+        rectified_gradient_sums(sign, x, dy, shift, slope, sum_dy, sum_dyx)
+    if affine is not None:
+        affine.take(sum_dy, sum_dyx)
+    if terms is not None:
+        terms.find(sum_dy, sum_dyx, max(1, x.shape[0] * x.shape[2]))

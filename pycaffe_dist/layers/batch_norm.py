@@ -7,11 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.kernels.normalization import (
-    add_to_running_sums,
-    running_statistics,
-    shift_and_scale,
-)
+from pycaffe_dist.kernels.normalization import RunningSums, running_statistics, shift_and_scale
 from pycaffe_dist.layers.base import Layer, is_test, register
 from pycaffe_dist.layers.channel_norm import ChannelNorm, Normalization
 from pycaffe_dist.layers.checking import describe
@@ -112,24 +108,38 @@ class BatchNorm(ChannelNorm):
         """Return the sums of means, of variances, and of weights."""
         return self.blobs[:STATISTICS]
 
-    def measure(self, bottom: Blob) -> Normalization:
-        """Return the normalization with the statistics of ``bottom``, or with the running ones."""
-        return self._measure(self.normalization, bottom.data)
+    def measure(
+        self,
+        bottom: Blob,
+        factor: np.ndarray | None = None,
+        product: np.ndarray | None = None,
+    ) -> Normalization:
+        """Return the normalization with the statistics of ``bottom``, or with the running ones.
 
-    def _measure(self, normalization: Normalization, x: np.ndarray) -> Normalization:
-        statistics = normalization.mean, normalization.variance
-        means, variances, weight = (blob.data for blob in self.statistics_blobs())
+        ``product``, if given, is set to its scale times ``factor``.
+        """
+        return self._measure(self.normalization, bottom.data, factor, product)
+
+    def _measure(
+        self,
+        normalization: Normalization,
+        x: np.ndarray,
+        factor: np.ndarray | None = None,
+        product: np.ndarray | None = None,
+    ) -> Normalization:
+        param = self.param.batch_norm_param
+        sums = [blob.data for blob in self.statistics_blobs()]
         if self.fixed:
-            running_statistics(means, variances, weight, *statistics)
-        else:
-            normalization.measure(x)
-            keep = self.param.batch_norm_param.moving_average_fraction
-            outer, _, inner = normalization.shape
-            count = outer * inner
-            unbiased = count / (count - 1) if count > 1 else 1.0
-            add_to_running_sums(*statistics, keep, 1.0, unbiased, means, variances, weight)
-        eps = self.param.batch_norm_param.eps
-        shift_and_scale(*statistics, eps, normalization.shift, normalization.scale)
+            statistics = normalization.mean, normalization.variance
+            running_statistics(*sums, *statistics)
+            scales = normalization.shift, normalization.scale, factor, product
+            shift_and_scale(*statistics, param.eps, *scales)
+            return normalization
+        outer, _, inner = normalization.shape
+        count = outer * inner
+        unbiased = count / (count - 1) if count > 1 else 1.0
+        running = RunningSums(*sums, param.moving_average_fraction, 1.0, unbiased)
+        normalization.fit(x, running, param.eps, factor, product)
         return normalization
 
 

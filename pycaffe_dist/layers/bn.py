@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.kernels.normalization import (
-    add_to_running_sums,
-    running_statistics,
-    shift_and_scale,
-)
+from pycaffe_dist.kernels.normalization import RunningSums, running_statistics, shift_and_scale
 from pycaffe_dist.layers.base import Arity, is_test, register
 from pycaffe_dist.layers.channel_norm import ChannelNorm, Normalization
 from pycaffe_dist.layers.parameters import constant, make_parameters
@@ -83,24 +81,33 @@ class BN(ChannelNorm):
         for blob in top[1:]:
             blob.reshape(1, self.normalization.shape[1], 1, 1)
 
-    def measure(self, bottom: Blob) -> Normalization:
-        """Return the normalization with the statistics of ``bottom``, or with the running ones."""
+    def measure(
+        self,
+        bottom: Blob,
+        factor: np.ndarray | None = None,
+        product: np.ndarray | None = None,
+    ) -> Normalization:
+        """Return the normalization with the statistics of ``bottom``, or with the running ones.
+
+        ``product``, if given, is set to its scale times ``factor``.
+        """
         param, normalization = self.param.bn_param, self.normalization
-        mean, variance = normalization.mean, normalization.variance
-        if self._segnet and self.fixed:
-            normalization.scale.fill(1)  # the shift is always 0
-            return normalization
+        sums = [blob.data.reshape(-1) for blob in self.statistics_blobs()]
         if not self.fixed:
-            normalization.measure(bottom.data)
-        if not self._segnet:
-            means, variances = (blob.data.reshape(-1) for blob in self.statistics_blobs())
-            keep = param.momentum
-            if self.fixed:
-                running_statistics(means, variances, None, mean, variance)
-            else:
-                add_to_running_sums(mean, variance, keep, 1 - keep, 1.0, means, variances, None)
-        eps = SEGNET_EPS if self._segnet else param.eps
-        shift_and_scale(mean, variance, eps, normalization.shift, normalization.scale)
+            keep, running = param.momentum, None
+            if not self._segnet:
+                running = RunningSums(*sums, None, keep, 1 - keep, 1.0)
+            eps = SEGNET_EPS if self._segnet else param.eps
+            normalization.fit(bottom.data, running, eps, factor, product)
+        elif self._segnet:
+            normalization.scale.fill(1)  # the shift is always 0
+            if factor is not None and product is not None:
+                np.copyto(product, factor)
+        else:
+            statistics = normalization.mean, normalization.variance
+            running_statistics(*sums, None, *statistics)
+            scales = normalization.shift, normalization.scale, factor, product
+            shift_and_scale(*statistics, param.eps, *scales)
         return normalization
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:

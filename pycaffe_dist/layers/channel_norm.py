@@ -12,11 +12,16 @@ from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.channel_affine import (
     affine,
     affine_in_place,
-    gradient_sums,
     normalize_gradient,
     statistics,
 )
-from pycaffe_dist.kernels.normalization import add_affine_gradients, gradient_terms
+from pycaffe_dist.kernels.normalization import (
+    AffineGradients,
+    GradientTerms,
+    RunningSums,
+    backward_sums,
+    measure,
+)
 from pycaffe_dist.layers.base import Layer
 from pycaffe_dist.layers.checking import describe
 from pycaffe_dist.layers.joined import Joined
@@ -44,6 +49,18 @@ class Normalization:
         """Set ``mean`` and ``variance`` to the values of x."""
         statistics(x.reshape(self.shape), self.mean, self.variance)
 
+    def fit(
+        self,
+        x: np.ndarray,
+        running: RunningSums | None,
+        eps: float,
+        factor: np.ndarray | None = None,
+        product: np.ndarray | None = None,
+    ) -> None:
+        """Measure x, add to the running sums, set shift and scale, and product to scale·factor."""
+        scales = eps, self.shift, self.scale, factor, product
+        measure(x.reshape(self.shape), self.mean, self.variance, running, *scales)
+
     def forward(self, x: np.ndarray, y: np.ndarray, kept: np.ndarray | None = None) -> None:
         """Set y to (x - shift)·scale; y may be x, and ``kept``, if given, then gets a copy of x."""
         if kept is not None:
@@ -62,27 +79,24 @@ class Normalization:
 
     def backward(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, spread: bool = True) -> None:
         """Set dx if the shift is the mean of x and, with ``spread``, the scale is 1/deviation."""
-        gradient_sums(x.reshape(self.shape), dy.reshape(self.shape), self.shift, *self._sums)
-        self.set_gradient(x, dy, dx, self._sums, self.scale, spread)
+        arrays = x.reshape(self.shape), dy.reshape(self.shape), self.shift
+        backward_sums(*arrays, *self._sums, terms=self.terms(spread))
+        self.set_gradient(x, dy, dx, self.scale)
+
+    def terms(self, spread: bool = True) -> GradientTerms:
+        """Return the terms that `set_gradient` needs, for `backward_sums` to set."""
+        return GradientTerms(self.scale, spread, self._offset, self._slope)
 
     def set_gradient(
-        self,
-        x: np.ndarray,
-        dy: np.ndarray,
-        dx: np.ndarray,
-        sums: tuple[np.ndarray, np.ndarray],
-        factor: np.ndarray,
-        spread: bool = True,
+        self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, factor: np.ndarray
     ) -> None:
-        """Set dx of y = (x - shift)·factor, a multiple of the scale, from `gradient_sums` of dy.
+        """Set dx of y = (x - shift)·factor, a multiple of the scale, from the terms.
 
         dx may be dy.
         """
         source = dy.reshape(self.shape)
         target = source if dx is dy else dx.reshape(self.shape)
-        count = max(1, self.shape[0] * self.shape[2])
         terms = self._offset, self._slope
-        gradient_terms(*sums, count, self.scale, spread, *terms)
         normalize_gradient(x.reshape(self.shape), source, target, self.shift, factor, *terms)
 
 
@@ -103,16 +117,14 @@ class OwnScale:
         factor, bias = self._layer.param_propagate_down[self._first : self._first + 2]
         return (False, False) if self._layer.frozen else (factor, bias)
 
-    def add_gradients(
-        self, sum_dy: np.ndarray, sum_dyx: np.ndarray, factor: np.ndarray | None = None
-    ) -> None:
-        """Add sums of dy and of dy·x·factor to the diffs of bias and factor, if learnt."""
+    def gradients(self, factor: np.ndarray | None = None) -> AffineGradients:
+        """Return the diffs of bias and factor, if learnt; sums of dy·x are times ``factor``."""
         diffs = [
             self._layer.blobs[self._first + index].diff.reshape(-1) if learnt else None
             for index, learnt in enumerate(self.learns)
         ]
-        adds = [self._first + index not in self._layer.overwritten for index in (1, 0)]
-        add_affine_gradients(sum_dy, sum_dyx, factor, diffs[1], diffs[0], (adds[0], adds[1]))
+        adds = [self._first + index not in self._layer.overwritten for index in (0, 1)]
+        return AffineGradients(factor, diffs[1], diffs[0], adds[1], adds[0])
 
 
 class ChannelNorm(Layer):
@@ -140,8 +152,16 @@ class ChannelNorm(Layer):
     def _channels_of(self, bottom: list[Blob]) -> int:
         return bottom[0].shape[1] if bottom[0].ndim > 1 else 1
 
-    def measure(self, bottom: Blob) -> Normalization:
-        """Return the normalization with the statistics of ``bottom``, or with the running ones."""
+    def measure(
+        self,
+        bottom: Blob,
+        factor: np.ndarray | None = None,
+        product: np.ndarray | None = None,
+    ) -> Normalization:
+        """Return the normalization with the statistics of ``bottom``, or with the running ones.
+
+        ``product``, if given, is set to its scale times ``factor``.
+        """
         raise NotImplementedError
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -218,11 +238,10 @@ class ChannelNorm(Layer):
         x: np.ndarray,
         dy: np.ndarray,
         dx: np.ndarray,
-        sums: tuple[np.ndarray, np.ndarray],
         factor: np.ndarray,
     ) -> None:
         """Set dx if ``factor`` replaced the scale in forward; see `Normalization`."""
         if self.fixed:
             self.normalization.backward_fixed(dy, dx, factor)
         else:
-            self.normalization.set_gradient(x, dy, dx, sums, factor)
+            self.normalization.set_gradient(x, dy, dx, factor)

@@ -7,7 +7,7 @@ import numpy as np
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.channel_affine import affine, affine_in_place, gradient_sums
-from pycaffe_dist.kernels.normalization import add_affine_gradients
+from pycaffe_dist.kernels.normalization import AffineGradients, backward_sums
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import axis_of, describe
 from pycaffe_dist.layers.parameters import constant, make_parameters
@@ -108,8 +108,7 @@ class Scale(Broadcast):
         dy = top[0].diff.reshape(shape)
         if any(self.param_propagate_down) or (not learnt and propagate_down[1]):
             x = (self.copy or bottom[0]).data.reshape(shape)
-            gradient_sums(x, dy, self._zero, *self._sums)
-        self.add_gradients(*self._sums)
+            backward_sums(x, dy, self._zero, *self._sums, affine=self.gradients())
         if not learnt and propagate_down[1]:
             bottom[1].diff.reshape(-1)[...] = self._sums[1]
         if propagate_down[0]:
@@ -117,17 +116,15 @@ class Scale(Broadcast):
             dx = dy if bottom[0] is top[0] else bottom[0].diff.reshape(shape)
             affine(dy, dx, self._zero, scale, self._zero)
 
-    def add_gradients(
-        self, sum_dy: np.ndarray, sum_dyx: np.ndarray, factor: np.ndarray | None = None
-    ) -> None:
-        """Add sums of dy and of dy·x·factor to the diffs of b and s, if these are learnt."""
+    def gradients(self, factor: np.ndarray | None = None) -> AffineGradients:
+        """Return the diffs of b and s, if learnt; sums of dy·x are times ``factor``."""
         bias = scale = None
         if self.param.scale_param.bias_term and self.param_propagate_down[-1]:
             bias = self.blobs[-1].diff.reshape(-1)
         if len(self.param.bottom) == 1 and self.param_propagate_down[0]:
             scale = self.blobs[0].diff.reshape(-1)
         adds = len(self.blobs) - 1 not in self.overwritten, 0 not in self.overwritten
-        add_affine_gradients(sum_dy, sum_dyx, factor, bias, scale, adds)
+        return AffineGradients(factor, bias, scale, *adds)
 
 
 @register("Bias")

@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from pycaffe_dist.device import xp
-from pycaffe_dist.kernels.channel_affine import (
-    affine,
-    affine_in_place,
-    gradient_sums,
-    rectified_gradient_sums,
-)
+from pycaffe_dist.kernels.channel_affine import affine, affine_in_place
+from pycaffe_dist.kernels.normalization import AffineGradients, backward_sums
 from pycaffe_dist.layers.joined import Joined
 
 if TYPE_CHECKING:
@@ -28,10 +24,8 @@ class Operands(Protocol):
     def operands(self, bottom: list[Blob]) -> tuple[np.ndarray, np.ndarray]:
         """Return factor and bias as vectors."""
 
-    def add_gradients(
-        self, sum_dy: np.ndarray, sum_dyx: np.ndarray, factor: np.ndarray | None = None
-    ) -> None:
-        """Add sums of dy and of dy·x·factor to the diffs of bias and factor, if learnt."""
+    def gradients(self, factor: np.ndarray | None = None) -> AffineGradients:
+        """Return the diffs of bias and factor, if learnt; sums of dy·x are times ``factor``."""
 
 
 class ScaledNorm:
@@ -49,9 +43,8 @@ class ScaledNorm:
 
     def forward(self, bottom: list[Blob], top: list[Blob], slope: float | None) -> None:
         """Measure x, and set y in one pass; in place, also copy x."""
-        normalization = self._norm.measure(bottom[0])
         factor, bias = self._scale.operands(top)
-        np.multiply(normalization.scale, factor, out=self._product)
+        normalization = self._norm.measure(bottom[0], factor, self._product)
         self._bottom, shape = bottom[0], normalization.shape
         x, operands = bottom[0].data.reshape(shape), (normalization.shift, self._product, bias)
         if self._norm.copy is not None:
@@ -69,17 +62,18 @@ class ScaledNorm:
         normalization = self._norm.normalization
         shape, shift = normalization.shape, normalization.shift
         x, dy = self.source.data.reshape(shape), top.diff.reshape(shape)
-        if slope is not None:
-            sign = top.data.reshape(shape)
-            rectified_gradient_sums(sign, x, dy, shift, slope, *self._sums)
-        else:
-            gradient_sums(x, dy, shift, *self._sums)
-        self._scale.add_gradients(*self._sums, normalization.scale)
+        backward_sums(
+            *(x, dy, shift, *self._sums),
+            affine=self._scale.gradients(normalization.scale),
+            terms=None if self._norm.fixed else normalization.terms(),
+            sign=None if slope is None else top.data.reshape(shape),
+            slope=1.0 if slope is None else slope,
+        )
 
     def set_gradient(self, top: Blob, bottom: Blob) -> None:
         """Set dx from dy and the sums of `sum_up`."""
         x, dy, dx = self.source.data, top.diff, bottom.diff
-        self._norm.set_gradient(x, dy, dx, self._sums, self._product)
+        self._norm.set_gradient(x, dy, dx, self._product)
 
 
 class ScaledBatchNorm(Joined):

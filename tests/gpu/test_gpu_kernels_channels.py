@@ -15,9 +15,11 @@ from pycaffe_dist.kernels.channel_affine import (
 )
 from pycaffe_dist.kernels.cuda.division import division
 from pycaffe_dist.kernels.normalization import (
-    add_affine_gradients,
-    add_to_running_sums,
-    gradient_terms,
+    AffineGradients,
+    GradientTerms,
+    RunningSums,
+    backward_sums,
+    measure,
     running_statistics,
     shift_and_scale,
 )
@@ -110,54 +112,87 @@ def test_the_variance_of_a_channel_far_from_zero_does_not_cancel(on_gpu):
     np.testing.assert_allclose(on_gpu.to_host(variance), x.var(dtype=float), rtol=1e-4)
 
 
-def test_batch_norms_work_on_its_statistics(on_gpu):
+def test_running_statistics_and_scales(on_gpu):
     n = 300
     mean, variance = data(n, float), data(n, float, 1) ** 2
     sums = [data(n, np.float32, 2), data(n, np.float32, 3) ** 2, np.array([2.5], np.float32)]
-    vectors = [np.empty(n, np.float32), np.empty(n, np.float32)]
+    factor = data(n, np.float32, 4)
 
-    def run(function, inputs, outputs, *middle):
+    def run(function, inputs, count, *middle):
         def call(*arrays):
             function(*arrays[: len(inputs)], *middle, *arrays[len(inputs) :])
 
+        dtype = np.float32 if middle else float
+        outputs = [np.empty(n, dtype) for _ in range(count)]
         assert_equal(both(on_gpu, call, inputs, outputs), np.float32)
 
-    run(add_to_running_sums, [mean, variance], [each.copy() for each in sums], 0.9, 0.3, 1.1)
-    run(
-        lambda *arrays: add_to_running_sums(*arrays, None),
-        [mean, variance],
-        [each.copy() for each in sums[:2]],
-        *(0.9, 0.1, 1.0),
-    )
-    run(running_statistics, sums, [np.empty(n), np.empty(n)])
+    run(running_statistics, sums, 2)
     run(
         lambda means, variances, *found: running_statistics(means, variances, None, *found),
         sums[:2],
-        [np.empty(n), np.empty(n)],
+        2,
     )
-    run(running_statistics, [*sums[:2], np.zeros(1, np.float32)], [np.empty(n), np.empty(n)])
-    run(shift_and_scale, [mean, variance], vectors, 1e-3)
-    for spread in (True, False):
-        scale, offset, slope = (on_gpu.to_device(v) for v in (sums[0], *vectors))
-        given = on_gpu.to_device(mean), on_gpu.to_device(variance)
-        gradient_terms(*given, 7, scale, spread, offset, slope)
-        assert_equal([(on_gpu.to_host(offset), mean / 7)], np.float32)
-        expected = variance / 7 * sums[0].astype(float) ** 2 * spread
-        assert_equal([(on_gpu.to_host(slope), expected)], np.float32)
+    run(running_statistics, [*sums[:2], np.zeros(1, np.float32)], 2)
+    run(shift_and_scale, [mean, variance], 2, 1e-3)
+
+    def with_product(mean, variance, factor, shift, scale, product):
+        shift_and_scale(mean, variance, 1e-3, shift, scale, factor, product)
+
+    outputs = [np.empty(n, np.float32) for _ in range(3)]
+    assert_equal(both(on_gpu, with_product, [mean, variance, factor], outputs), np.float32)
 
 
-@pytest.mark.parametrize("left_out", [(), (2,), (3,), (4,), (2, 3), (3, 4)], ids=str)
-def test_gradients_of_bias_and_scale(left_out, on_gpu):
-    sums = [data(70, float), data(70, float, 1)]
-    arrays = [*sums, *(data(70, np.float32, seed) for seed in (2, 3, 4))]
-    here = [None if k in left_out else array.copy() for k, array in enumerate(arrays)]
-    there = [None if array is None else on_gpu.to_device(array) for array in here]
-    add_affine_gradients(*here)
-    add_affine_gradients(*there)
-    for expected, found, before in zip(here[3:], there[3:], arrays[3:]):
-        if found is not None:
-            assert (expected != before).all()
-            np.testing.assert_allclose(on_gpu.to_host(found), expected, rtol=1e-6)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("sums", [0, 2, 3])
+@pytest.mark.parametrize("has_product", [False, True])
+def test_statistics_of_a_batch(shape, sums, has_product, on_gpu):
+    n = shape[1]
+    running = [data(n, np.float32, 2), data(n, np.float32, 3) ** 2, np.array([2.5], np.float32)]
+    factor, vectors = data(n, np.float32, 4), [np.empty(n, np.float32) for _ in range(3)]
+
+    def call(x, factor, mean, variance, shift, scale, product, *sums):
+        given = (*sums, None)[:3] if sums else None
+        running = RunningSums(*given, 0.9, 0.3, 1.1) if given else None
+        products = (factor, product) if has_product else ()
+        measure(x, mean, variance, running, 1e-3, shift, scale, *products)
+
+    outputs = [np.empty(n), np.empty(n), *vectors, *running[:sums]]
+    outputs[4] = np.zeros(n, np.float32)
+    found = both(on_gpu, call, [data(shape, np.float32), factor], [each.copy() for each in outputs])
+    assert_equal(found, np.float32)
+    assert bool(found[4][1].any()) == has_product
+    assert all((new != old).any() for (new, _), old in zip(found[5:], running))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("missing", ["nothing", "factor", "bias", "scale", "terms", "affine"])
+@pytest.mark.parametrize("flag", [False, True])
+def test_what_follows_from_gradient_sums(shape, missing, flag, on_gpu):
+    n = shape[1]
+    x, dy, sign = data(shape, np.float32), data(shape, np.float32, 1), data(shape, np.float32, 2)
+    shift, inverse = data(n, np.float32, 3), data(n, np.float32, 4)
+    before = [data(n, np.float32, 5), data(n, np.float32, 6)]
+
+    def call(x, sign, shift, inverse, dy, first, second, bias, scale, offset, slope):
+        affine = {"factor": inverse, "bias": bias, "scale": scale}
+        affine.update({missing: None} if missing in affine else {})
+        given = {
+            "affine": AffineGradients(**affine, bias_adds=flag, scale_adds=not flag),
+            "terms": GradientTerms(inverse, flag, offset, slope),
+        }
+        given.update({missing: None} if missing in given else {})
+        backward_sums(x, dy, shift, first, second, **given, sign=sign, slope=0.5)
+
+    sums, zeros = [np.zeros(n), np.zeros(n)], [np.zeros(n, np.float32), np.zeros(n, np.float32)]
+    outputs = [dy, *sums, *before, *zeros]
+    found = both(on_gpu, call, [x, sign - 3, shift, inverse], [each.copy() for each in outputs])
+    count = shape[0] * shape[2]
+    assert_equal([found[0], *found[5:]], np.float32)
+    assert_equal([(one / count, other / count) for one, other in found[1:5]], np.float32)
+    given = [missing not in ("bias", "affine"), missing not in ("scale", "affine")]
+    given += [missing != "terms", missing != "terms" and flag]
+    for (_, value), old, changes in zip(found[3:], outputs[3:], given, strict=True):
+        assert (value != old).any() == changes
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 49, 255, 256, 65537, 2**31 - 1])

@@ -40,42 +40,66 @@ def _affine(x: Any, y: Any, kept: Any, shift: Any, scale: Any, bias: Any, slope:
 
 def gradient_sums(x: Any, dy: Any, shift: Any, sum_dy: Any, sum_dyx: Any) -> None:
     """See `pycaffe_dist.kernels.channel_affine.gradient_sums`."""
-    _gradient_sums(None, x, dy, shift, 1.0, sum_dy, sum_dyx)
+    join_gradient_sums(x, dy, shift, sum_dy, sum_dyx)
 
 
 def rectified_gradient_sums(
     sign: Any, x: Any, dy: Any, shift: Any, slope: float, sum_dy: Any, sum_dyx: Any
 ) -> None:
     """See `pycaffe_dist.kernels.channel_affine.rectified_gradient_sums`."""
-    if x.shape[2] == 1:
-        relu_backward(sign, dy, dy, slope)
-        gradient_sums(x, dy, shift, sum_dy, sum_dyx)
-    else:
-        _gradient_sums(sign, x, dy, shift, slope, sum_dy, sum_dyx)
-
-
-def _gradient_sums(
-    sign: Any, x: Any, dy: Any, shift: Any, slope: float, sum_dy: Any, sum_dyx: Any
-) -> None:
-    channels = x.shape[1]
-    parts, stretch = _parts(x.shape)
-    if parts == 1:
-        _sums(x, dy, sign, slope, shift, sum_dy, sum_dyx, parts, stretch)
-        return
-    first, second = _scratch(parts, channels)
-    _sums(x, dy, sign, slope, shift, first, second, parts, stretch)
-    totals = first, second, sum_dy, sum_dyx, channels, parts
-    _cu.total_sums.blocks(channels, *totals, threads=_JOINING_THREADS)
+    join_gradient_sums(x, dy, shift, sum_dy, sum_dyx, sign=sign, slope=slope)
 
 
 def statistics(x: Any, mean: Any, variance: Any) -> None:
     """See `pycaffe_dist.kernels.channel_affine.statistics`."""
+    join_statistics(x, mean, variance)
+
+
+# What the joining kernels leave out: no gradients of a bias and a scale, no terms, …
+_NO_AFFINE = None, None, None, False, False
+_NO_TERMS = None, False, None, None
+_NO_RUNNING_SUMS = None, None, None, 0.0, 0.0, 0.0
+_NO_SCALES = 0.0, None, None, None, None
+
+
+def join_gradient_sums(
+    x: Any,
+    dy: Any,
+    shift: Any,
+    sum_dy: Any,
+    sum_dyx: Any,
+    affine: tuple = _NO_AFFINE,
+    terms: tuple = _NO_TERMS,
+    sign: Any = None,
+    slope: float = 1.0,
+) -> None:
+    """Set the sums and what follows from them; ``affine`` and ``terms`` are kernel arguments."""
+    outer, channels, inner = x.shape
+    if sign is not None and inner == 1:
+        relu_backward(sign, dy, dy, slope)
+        sign = None
+    parts, stretch = _parts(x.shape)
+    first, second = device.xp().empty((2, parts, channels))
+    _sums(x, dy, sign, slope, shift, first, second, None, parts, stretch)
+    sums, sizes = (first, second, sum_dy, sum_dyx), (float(max(1, outer * inner)), channels, parts)
+    _cu.join_sums.blocks(channels, *sums, *affine, *terms, *sizes, threads=_JOINING_THREADS)
+
+
+def join_statistics(
+    x: Any,
+    mean: Any,
+    variance: Any,
+    running: tuple = _NO_RUNNING_SUMS,
+    scales: tuple = _NO_SCALES,
+) -> None:
+    """Set mean, variance and what follows; ``running`` and ``scales`` are kernel arguments."""
     outer, channels, inner = x.shape
     parts, stretch = _parts(x.shape)
-    first, second = _scratch(parts, channels)
-    _sums(x, None, None, 1.0, None, first, second, parts, stretch)
-    sizes = channels, inner, outer * inner, parts
-    _cu.moments.blocks(channels, x, first, second, mean, variance, *sizes, threads=_JOINING_THREADS)
+    scratch = device.xp().empty((2 * parts + 1, channels))
+    first, second, pivot = scratch[:parts], scratch[parts:-1], scratch[-1]
+    _sums(x, None, None, 1.0, None, first, second, pivot, parts, stretch)
+    sums, sizes = (first, second, pivot, mean, variance), (outer * inner, channels, parts)
+    _cu.join_statistics.blocks(channels, *sums, *running, *scales, *sizes, threads=_JOINING_THREADS)
 
 
 def normalize_gradient(
@@ -103,11 +127,6 @@ def _parts(shape: tuple[int, ...]) -> tuple[int, int]:
     return parts, -(-count // parts)
 
 
-def _scratch(parts: int, channels: int) -> tuple[Any, Any]:
-    first, second = device.xp().empty((2, parts, channels))
-    return first, second
-
-
 def _sums(
     x: Any,
     dy: Any,
@@ -116,6 +135,7 @@ def _sums(
     shift: Any,
     first: Any,
     second: Any,
+    pivot: Any,
     parts: int,
     stretch: int,
 ) -> None:
@@ -123,9 +143,9 @@ def _sums(
     if inner == 1:
         grid = -(-channels // 32), parts
         if channels:
-            arrays = x, dy, shift, first, second
+            arrays = x, dy, shift, first, second, pivot
             _cu.sums_of_columns.grid(grid, (32, 8), *arrays, channels, outer, stretch)
         return
-    arrays = x, dy, sign, slope, shift, first, second
+    arrays = x, dy, sign, slope, shift, first, second, pivot
     sizes = channels, inner, outer * inner, stretch, parts
     _cu.sums.blocks(channels * parts, *arrays, *division(max(1, inner)), *sizes)

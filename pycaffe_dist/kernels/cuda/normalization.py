@@ -5,23 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from pycaffe_dist.kernels.cuda import kernels
+from pycaffe_dist.kernels.cuda.channel_affine import join_gradient_sums, join_statistics
 
 _cu = kernels("normalization")
 
 
-def add_to_running_sums(
+def measure(
+    x: Any,
     mean: Any,
     variance: Any,
-    keep: float,
-    share: float,
-    unbiased: float,
-    means: Any,
-    variances: Any,
-    weight: Any,
+    running: Any,
+    eps: float,
+    shift: Any,
+    scale: Any,
+    factor: Any = None,
+    product: Any = None,
 ) -> None:
-    """See `pycaffe_dist.kernels.normalization.add_to_running_sums`."""
-    sums = means, variances, weight
-    _cu.add_to_running_sums(mean.size, mean, variance, keep, share, unbiased, *sums, mean.size)
+    """See `pycaffe_dist.kernels.normalization.measure`."""
+    scales = eps, shift, scale, factor, product
+    if running is None:
+        join_statistics(x, mean, variance, scales=scales)
+    else:
+        join_statistics(x, mean, variance, tuple(running), scales)
 
 
 def running_statistics(means: Any, variances: Any, weight: Any, mean: Any, variance: Any) -> None:
@@ -29,28 +34,35 @@ def running_statistics(means: Any, variances: Any, weight: Any, mean: Any, varia
     _cu.running_statistics(mean.size, means, variances, weight, mean, variance, mean.size)
 
 
-def shift_and_scale(mean: Any, variance: Any, eps: float, shift: Any, scale: Any) -> None:
-    """See `pycaffe_dist.kernels.normalization.shift_and_scale`."""
-    _cu.shift_and_scale(mean.size, mean, variance, eps, shift, scale, mean.size)
-
-
-def gradient_terms(
-    sum_dy: Any, sum_dyx: Any, count: int, scale: Any, spread: bool, offset: Any, slope: Any
+def shift_and_scale(
+    mean: Any,
+    variance: Any,
+    eps: float,
+    shift: Any,
+    scale: Any,
+    factor: Any = None,
+    product: Any = None,
 ) -> None:
-    """See `pycaffe_dist.kernels.normalization.gradient_terms`."""
-    terms = scale, spread, offset, slope
-    _cu.gradient_terms(scale.size, sum_dy, sum_dyx, count, *terms, scale.size)
+    """See `pycaffe_dist.kernels.normalization.shift_and_scale`."""
+    scales = shift, scale, factor, product
+    _cu.shift_and_scale(mean.size, mean, variance, eps, *scales, mean.size)
 
 
-def add_affine_gradients(
+def backward_sums(
+    x: Any,
+    dy: Any,
+    shift: Any,
     sum_dy: Any,
     sum_dyx: Any,
-    factor: Any,
-    bias: Any,
-    scale: Any,
-    adds: tuple[bool, bool] = (True, True),
+    affine: Any = None,
+    terms: Any = None,
+    sign: Any = None,
+    slope: float = 1.0,
 ) -> None:
-    """See `pycaffe_dist.kernels.normalization.add_affine_gradients`."""
-    if bias is not None or scale is not None:
-        arrays, channels = (sum_dy, sum_dyx, factor, bias, scale), sum_dy.size
-        _cu.add_affine_gradients(channels, *arrays, *adds, channels)
+    """See `pycaffe_dist.kernels.normalization.backward_sums`."""
+    given: dict[str, Any] = {"sign": sign, "slope": slope}
+    if affine is not None:
+        given["affine"] = tuple(affine)
+    if terms is not None:
+        given["terms"] = tuple(terms)
+    join_gradient_sums(x, dy, shift, sum_dy, sum_dyx, **given)
