@@ -109,11 +109,12 @@ def _passes_over(parameter: Parameter, body: str) -> int:
     names = [parameter.name]
     for name in names:  # grows: pointers into the array
         names += re.findall(rf"(?<!const )\bT\* (\w+) = {name}\b", body)
-    every = "|".join(names)
-    stores = rf"\b(?:store|set_each)\((?:{every}),|\b(?:{every})\[[^\]]*\] = |\bif \((?:{every})\)"
-    places = rf"\bT\* (?:{every}) = (?:{every})?|\b(?:{every}) (?:\?|\+= \w+\))"
-    rest = re.sub(f"{stores}|{places}", "", body)
-    return 2 if re.search(rf"\b(?:{every})\b", rest) else 1
+    every = f"(?:{'|'.join(names)})"
+    # A test for null, a store, the beginning of a pointer into the array, a step of it.
+    no_reads = rf"\bif \({every}\)", rf"\b{every} \?", rf"\b(?:store|set_each)\({every},"
+    no_reads += rf"\b{every}\[[^\]]*\] = ", rf"\bT\* {every} = {every}?", rf"\b{every} \+= \w+\)"
+    rest = re.sub("|".join(no_reads), "", body)
+    return 2 if re.search(rf"\b{every}\b", rest) else 1
 
 
 class _LazyModule(ArrayModule):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.activation import relu_backward
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.threads import parallel_for
 
@@ -64,3 +65,12 @@ def bias_gradient(dy: np.ndarray, db: np.ndarray, add: bool = True) -> None:
     planes = dy.reshape(dy.shape[0], dy.shape[1], -1)
     grain = max(1, ELEMENTS_PER_CHUNK * dy.shape[1] // max(1, dy.size))
     parallel_for(_bias_gradient, dy.shape[1], planes, db.reshape(-1), grain=grain)
+
+
+@kernel
+def rectified_bias_gradient(
+    sign: np.ndarray, dy: np.ndarray, db: np.ndarray, slope: float, add: bool = True
+) -> None:
+    """Multiply dy by ``slope`` where sign is not positive; then as `bias_gradient`."""
+    relu_backward(sign, dy, dy, slope)
+    bias_gradient(dy, db, add)

@@ -17,6 +17,23 @@ __global__ void weighted_sum(T* y, const T* a, const T* b, const T* c, const T* 
   });
 }
 
+// The gradients of a weighted sum, of which the last one that is not null may be dy; with a `sign`,
+// dy is multiplied by slope where sign is not positive.
+template <typename T>
+__global__ void sum_gradients(const T* dy, const T* sign, T* a, T* b, T* c, T* d, Wide<T> fa,
+                              Wide<T> fb, Wide<T> fc, Wide<T> fd, Wide<T> slope, int n) {
+  const auto gradient = [=](int i) {
+    const Wide<T> value = load(dy, i);
+    return sign && !(load(sign, i) > 0) ? value * slope : value;
+  };
+  each_of_four(n, gradient, [=](int i, Wide<T> value) {
+    store(a, i, value * fa);
+    if (b) store(b, i, value * fb);
+    if (c) store(c, i, value * fc);
+    if (d) store(d, i, value * fd);
+  });
+}
+
 template <typename T>
 __global__ void scaled_sum(const T* factors, const T* x, const T* b, T* y, unsigned int factor,
                            int bits, int n) {

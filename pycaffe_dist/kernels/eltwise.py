@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels.activation import relu_backward
 from pycaffe_dist.kernels.compiling import indices, jit
 from pycaffe_dist.kernels.elementwise import blockwise
 from pycaffe_dist.threads import parallel_for
@@ -68,6 +69,24 @@ def weighted_sum(
         if last:
             return
         arrays, factors = [y, *arrays[_MOST:]], [1, *factors[_MOST:]]
+
+
+@kernel
+def sum_gradients(
+    dy: np.ndarray,
+    gradients: Sequence[np.ndarray],
+    coefficients: Sequence[float],
+    sign: np.ndarray | None = None,
+    slope: float = 1.0,
+) -> None:
+    """Set each gradient of a weighted sum to dy times its coefficient; the first may be dy.
+
+    With a ``sign``, dy is first multiplied by ``slope`` where sign is not positive.
+    """
+    if sign is not None:
+        relu_backward(sign, dy, dy, slope)
+    for dx, coefficient in reversed(list(zip(gradients, coefficients))):
+        weighted_sum(dx, [dy], [coefficient])
 
 
 @jit

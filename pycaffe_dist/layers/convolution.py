@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient
+from pycaffe_dist.kernels.activation import relu_backward
+from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient, rectified_bias_gradient
 from pycaffe_dist.kernels.convolution import Convolution as ConvolutionPlan
 from pycaffe_dist.kernels.convolution import ConvolutionGeometry, LibraryConvolution
 from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
@@ -153,7 +154,7 @@ class Convolution(ConvolutionBase):
         """Join a rectifier."""
         if following[0].rectifier_slope is None:
             return None
-        return Rectified(self, following[0], self._convolve)
+        return Rectified(self, following[0], self._convolve, self._spread_back)
 
     def _convolve(self, bottom: list[Blob], top: list[Blob], slope: float | None) -> None:
         bias = self.blobs[1].data if len(self.blobs) > 1 else None
@@ -161,11 +162,27 @@ class Convolution(ConvolutionBase):
             self._plan.forward(self._images(x), self._weights(), bias, self._images(y), slope)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        self._spread_back(top, propagate_down, bottom, None)
+
+    def _spread_back(
+        self,
+        top: list[Blob],
+        propagate_down: list[bool],
+        bottom: list[Blob],
+        slope: float | None,
+    ) -> None:
+        """Run backward; with a ``slope`` rectify the tops' diffs first."""
         for number, (x, y, wanted) in enumerate(zip(bottom, top, propagate_down)):
             adds = [number > 0 or index not in self.overwritten for index in (0, 1)]
             dy = self._images(y, diff=True)
             if len(self.blobs) > 1 and self.param_propagate_down[1]:
-                bias_gradient(dy, self.blobs[1].diff, adds[1])
+                db = self.blobs[1].diff
+                if slope is None:
+                    bias_gradient(dy, db, adds[1])
+                else:
+                    rectified_bias_gradient(self._images(y), dy, db, slope, adds[1])
+            elif slope is not None:
+                relu_backward(self._images(y), dy, dy, slope)
             if self.param_propagate_down[0]:
                 dw = self._weights(diff=True)
                 self._plan.backward_weights(self._images(x), dy, dw, adds[0])

@@ -8,7 +8,13 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
-from pycaffe_dist.kernels.eltwise import maximum, maximum_gradient, product, weighted_sum
+from pycaffe_dist.kernels.eltwise import (
+    maximum,
+    maximum_gradient,
+    product,
+    sum_gradients,
+    weighted_sum,
+)
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
 from pycaffe_dist.layers.checking import require_same_shape
 from pycaffe_dist.layers.joined import Joined, Rectified
@@ -52,7 +58,7 @@ class Eltwise(Layer):
         slope = following[0].rectifier_slope
         if slope is None or self.param.eltwise_param.operation != SUM:
             return None
-        return Rectified(self, following[0], self._sum)
+        return Rectified(self, following[0], self._sum, self._sum_gradients)
 
     def _sum(self, bottom: list[Blob], top: list[Blob], slope: float | None = None) -> None:
         values = [blob.data for blob in bottom]
@@ -87,15 +93,15 @@ class Eltwise(Layer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         operation = self.param.eltwise_param.operation
+        if operation == SUM:
+            self._sum_gradients(top, propagate_down, bottom)
+            return
         dy = top[0].diff
-        # In reverse: in place, bottom[0]'s diff is the top's.
-        for index in reversed(range(len(bottom))):
+        for index in range(len(bottom)):
             if not propagate_down[index]:
                 continue
             dx = bottom[index].diff
-            if operation == SUM:
-                weighted_sum(dx, [dy], self._coefficients[index : index + 1])
-            elif operation == MAX:
+            if operation == MAX:
                 maximum_gradient(dy, self._winner, index, dx)
             elif self.param.eltwise_param.stable_prod_grad:
                 others = [blob.data for k, blob in enumerate(bottom) if k != index]
@@ -104,3 +110,17 @@ class Eltwise(Layer):
                 with np.errstate(all="ignore"):
                     np.divide(top[0].data, bottom[index].data, out=dx)
                 dx *= dy
+
+    def _sum_gradients(
+        self,
+        top: list[Blob],
+        propagate_down: list[bool],
+        bottom: list[Blob],
+        slope: float | None = None,
+    ) -> None:
+        """Set the gradients of a sum; with a ``slope`` rectify the top's diff first."""
+        wanted = [index for index, wanted in enumerate(propagate_down) if wanted]
+        gradients = [bottom[index].diff for index in wanted]
+        coefficients = [self._coefficients[index] for index in wanted]
+        sign = None if slope is None else top[0].data
+        sum_gradients(top[0].diff, gradients, coefficients, sign, 1.0 if slope is None else slope)

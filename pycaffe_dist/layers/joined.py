@@ -38,17 +38,25 @@ class Joined(abc.ABC):
 
 
 class Rectified(Joined):
-    """A layer whose ``forward`` can rectify its results, and a rectifier."""
+    """A layer whose ``forward`` and ``backward`` can rectify the top, and a rectifier."""
 
     def __init__(
         self,
         layer: Layer,
         rectifier: Layer,
         forward: Callable[[list[Blob], list[Blob], float | None], None],
+        backward: Callable[[list[Blob], list[bool], list[Blob], float | None], None],
     ):
         super().__init__(layer, rectifier)
-        self._forward = forward
+        self._forward, self._backward = forward, backward
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Multiply non-positive results by the rectifier's slope before storing them."""
         self._forward(bottom, top, self.layers[1].rectifier_slope)
+
+    def backward(
+        self, position: int, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        """Rectify the top's diff and run the layer's backward, all at the layer's turn."""
+        if position == 0:
+            self._backward(top, propagate_down, bottom, self.layers[1].rectifier_slope)

@@ -9,7 +9,7 @@ import pytest
 
 from pycaffe_dist import device
 from pycaffe_dist.device import HOST
-from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient
+from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient, rectified_bias_gradient
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry
 from pycaffe_dist.kernels.cuda import convolution as on_device
 from pycaffe_dist.kernels.inner_product import InnerProduct
@@ -116,3 +116,25 @@ def test_inner_product_equals_the_cpus(transposed, dtype, on_gpu):
         np.testing.assert_allclose(
             on_gpu.to_host(found), wanted, rtol=PRECISION[dtype], atol=PRECISION[dtype] * 10
         )
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 7, 9), (40, 3), (2, 2, 40, 33), (1, 1, 1, 1)], ids=str)
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("slope", [0.0, 0.25])
+def test_the_bias_gradient_of_a_rectified_sum(shape, slope, add, gpu):
+    rng = np.random.default_rng(3)
+    sign, dy = rng.standard_normal(shape).round(1), rng.standard_normal(shape)
+    before = rng.standard_normal(shape[1])
+    for dtype, precision in PRECISION.items():
+        wide = np.float32 if dtype == np.float16 else dtype
+        found = []
+        for here, kinds in ((HOST, (np.float64, np.float64)), (gpu, (dtype, wide))):
+            with device.use(here):
+                to = device.xp().asarray
+                arrays = [to(array.astype(kinds[0])) for array in (sign, dy)]
+                db = to(before.astype(kinds[1]))
+                rectified_bias_gradient(*arrays, db, slope, add)
+                found.append([device.to_numpy(array) for array in (arrays[1], db)])
+        for wanted, each in zip(*found):
+            bound = precision * max(1.0, np.abs(wanted).max())
+            np.testing.assert_allclose(each, wanted, rtol=precision, atol=4 * bound)

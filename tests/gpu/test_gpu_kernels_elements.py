@@ -16,6 +16,7 @@ from pycaffe_dist.kernels.eltwise import (
     maximum_gradient,
     product,
     scaled_sum,
+    sum_gradients,
     weighted_sum,
 )
 from pycaffe_dist.kernels.exponential import mish, mish_gradient, sigmoid
@@ -107,6 +108,26 @@ def test_clipped_relu(dtype, on_gpu):
     x = (normal(SIZE, dtype=dtype) * 4).round(1).astype(dtype)
     compare(on_gpu, clipped_relu_forward, [x, x], [1], dtype, (0.5, 6))
     compare(on_gpu, clipped_relu_backward, [x, x[::-1].copy(), x], [2], dtype, (0.5, 6))
+
+
+FACTORS = [1.0], [1.0, 1.0], [2.0, -1.0, 1.0], [1.0, 3.0, 1.0, 2.0, 5.0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
+@pytest.mark.parametrize("rectified", [False, True])
+@pytest.mark.parametrize("overwrites", [False, True])
+@pytest.mark.parametrize(
+    "factors", [[1.0], [1.0, 1.0], [2.0, -1.0, 1.0], [1.0, 3.0, 1.0, 2.0, 0.5]]
+)
+def test_gradients_of_a_sum(factors, overwrites, rectified, dtype, on_gpu):
+    def call(dy, sign, *others):
+        gradients = [dy, *others[1:]] if overwrites else others
+        sum_gradients(dy, gradients, factors, *((sign, 0.5) if rectified else ()))
+
+    dy, sign = normal(SIZE, dtype=dtype), normal(SIZE, dtype=dtype, seed=1).round(1)
+    empty = [np.zeros(SIZE, dtype) for _ in factors]
+    results = list(range(2 + overwrites, 2 + len(factors)))
+    compare(on_gpu, call, [dy, sign, *empty], [0, *results], dtype)
 
 
 def test_a_sum_that_overwrites_its_first_value(on_gpu):

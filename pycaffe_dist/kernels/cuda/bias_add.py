@@ -7,6 +7,7 @@ from typing import Any
 
 from pycaffe_dist import device
 from pycaffe_dist.kernels.cuda import kernels
+from pycaffe_dist.kernels.cuda.activation import relu_backward
 from pycaffe_dist.kernels.cuda.rows import row_shift, shape_of_planes, splits
 from pycaffe_dist.kernels.cuda.source import THREADS
 
@@ -27,10 +28,17 @@ def finish(y: Any, b: Any | None, slope: float) -> None:
 
 def bias_gradient(dy: Any, db: Any, add: bool = True) -> None:
     """See `pycaffe_dist.kernels.bias_add.bias_gradient`."""
+    rectified_bias_gradient(None, dy, db, 1.0, add)
+
+
+def rectified_bias_gradient(sign: Any, dy: Any, db: Any, slope: float, add: bool = True) -> None:
+    """See `pycaffe_dist.kernels.bias_add.rectified_bias_gradient`; ``sign`` may be None."""
     images, channels, pixels = shape_of_planes(dy)
     if dy.size == 0:
         return
     if pixels == 1:
+        if sign is not None:
+            relu_backward(sign, dy, dy, slope)
         # One thread for each sum: these, too, should keep all multiprocessors busy.
         parts = splits(-(-images // 32), -(-channels // THREADS) * 8)
 
@@ -41,10 +49,11 @@ def bias_gradient(dy: Any, db: Any, add: bool = True) -> None:
         parts = splits(images, channels)
 
         def sums(out: Any, add: bool) -> None:
-            shift = row_shift(pixels)
-            _cu.channel_sums.blocks(
-                parts * channels, dy, out, images, channels, pixels, parts, shift, add
-            )
+            sizes = images, channels, pixels, parts, row_shift(pixels), add
+            if sign is None:
+                _cu.channel_sums.blocks(parts * channels, dy, out, *sizes)
+            else:
+                _cu.rectified_sums.blocks(parts * channels, sign, dy, out, slope, *sizes)
 
     sum_in_parts(sums, parts, db, add)
 

@@ -31,6 +31,33 @@ def weighted_sum(
         values, factors = [y, *values[_MOST:]], [1.0, *factors[_MOST:]]
 
 
+def sum_gradients(
+    dy: Any,
+    gradients: Sequence[Any],
+    coefficients: Sequence[float],
+    sign: Any = None,
+    slope: float = 1.0,
+) -> None:
+    """See `pycaffe_dist.kernels.eltwise.sum_gradients`."""
+    # What lies in dy's place comes last, because the others are made from dy.
+    targets = sorted(zip(gradients, coefficients), key=lambda each: _is_at(each[0], dy))
+    overwrites = bool(targets) and _is_at(targets[-1][0], dy)
+    if sign is not None and not overwrites:
+        targets.append((dy, 1.0))
+    elif sign is None and overwrites and targets[-1][1] == 1:
+        targets.pop()
+    for start in range(0, len(targets), _MOST):
+        own = targets[start : start + _MOST]
+        missing = _MOST - len(own)
+        arrays = *(dx for dx, _ in own), *[None] * missing
+        factors = *(factor for _, factor in own), *[0.0] * missing
+        _cu.sum_gradients(dy.size, dy, sign, *arrays, *factors, slope, dy.size)
+
+
+def _is_at(array: Any, other: Any) -> bool:
+    return array.data.ptr == other.data.ptr
+
+
 def scaled_sum(factors: Any, x: Any, b: Any, y: Any) -> None:
     """See `pycaffe_dist.kernels.eltwise.scaled_sum`."""
     _cu.scaled_sum(y.size, factors, x, b, y, *division(max(1, x.shape[1])), y.size)
