@@ -17,8 +17,8 @@ from pycaffe_dist.gpu.base import GPU
 from pycaffe_dist.gpu.emulated import EmulatedGPU
 from pycaffe_dist.kernels.cuda.source import Parameter, Signature, Source, functions
 
-# Copies a part of one of two arrays: the bytes are those of the smaller one.
-_PARTIAL = "copy_columns"
+# Copy a part of one of two arrays: the bytes are those of the smaller one.
+_PARTIAL = "copy_columns", "copy_wide_columns"
 
 
 class Work(NamedTuple):
@@ -62,7 +62,7 @@ class Traced(_Base):
             # Behind the arguments are arrays from tables, which a kernel reads and writes.
             times = passes + (2,) * (len(args) - len(passes))
             moved = [n * arg.nbytes for n, arg in zip(times, args) if n and arg is not None]
-            total = 2 * min(moved) if signature.name == _PARTIAL else sum(moved)
+            total = 2 * min(moved) if signature.name in _PARTIAL else sum(moved)
             self.note_work("kernel", signature.name, total)
             launch(grid, block, address, shared, args)
 
@@ -110,9 +110,11 @@ def _passes_over(parameter: Parameter, body: str) -> int:
     for name in names:  # grows: pointers into the array
         names += re.findall(rf"(?<!const )\bT\* (\w+) = {name}\b", body)
     every = f"(?:{'|'.join(names)})"
-    # A test for null, a store, the beginning of a pointer into the array, a step of it.
-    no_reads = rf"\bif \({every}\)", rf"\b{every} \?", rf"\b(?:store|set_each)\({every},"
+    # A test for null, a store, the beginning of a pointer into the array, a step of it; outputs of
+    # `each_few` are only stored to.
+    no_reads = rf"\bif \({every}\)", rf"\b{every} \?", rf"\b(?:store|set_each|set)\({every},"
     no_reads += rf"\b{every}\[[^\]]*\] = ", rf"\bT\* {every} = {every}?", rf"\b{every} \+= \w+\)"
+    no_reads += r"\bare_aligned\([^)]*\)", r"\beach_few<T>\([^;]*;"
     rest = re.sub("|".join(no_reads), "", body)
     return 2 if re.search(rf"\b{every}\b", rest) else 1
 

@@ -2,35 +2,34 @@
 
 template <typename T>
 __global__ void relu_forward(const T* x, T* y, Wide<T> slope, int n) {
-  set_each(y, n, [=](int i) {
-    const Wide<T> value = load(x, i);
-    return value > 0 ? value : value * slope;
-  });
+  const auto rectified = [=](int, Wide<T> value) { return value > 0 ? value : value * slope; };
+  set_each(y, n, rectified, x);
 }
 
 template <typename T>
 __global__ void relu_backward(const T* sign, const T* dy, T* dx, Wide<T> slope, int n) {
-  set_each(dx, n, [=](int i) {
-    const Wide<T> gradient = load(dy, i);
-    return load(sign, i) > 0 ? gradient : gradient * slope;
-  });
+  const auto rectified = [=](int, Wide<T> sign_of, Wide<T> gradient) {
+    return sign_of > 0 ? gradient : gradient * slope;
+  };
+  set_each(dx, n, rectified, sign, dy);
 }
 
 template <typename T>
 __global__ void clipped_relu_forward(const T* x, T* y, Wide<T> slope, Wide<T> ceiling, int n) {
-  set_each(y, n, [=](int i) {
-    const Wide<T> value = load(x, i), result = value > 0 ? value : value * slope;
+  const auto clipped = [=](int, Wide<T> at) {
+    const Wide<T> result = at > 0 ? at : at * slope;
     return result > ceiling ? ceiling : result;
-  });
+  };
+  set_each(y, n, clipped, x);
 }
 
 template <typename T>
 __global__ void clipped_relu_backward(const T* value, const T* dy, T* dx, Wide<T> slope,
                                       Wide<T> ceiling, int n) {
-  set_each(dx, n, [=](int i) {
-    const Wide<T> at = load(value, i), gradient = load(dy, i);
+  const auto clipped = [=](int, Wide<T> at, Wide<T> gradient) {
     return at >= ceiling ? Wide<T>(0) : at > 0 ? gradient : gradient * slope;
-  });
+  };
+  set_each(dx, n, clipped, value, dy);
 }
 
 // Slopes are parameters, P: float where data is half.

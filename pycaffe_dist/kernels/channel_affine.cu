@@ -1,6 +1,16 @@
 // Per-channel shifts, scales and sums of data (outer, channels, inner).  Vectors of one value for
 // each channel are parameters, P; divisions by inner and channels are done as products.
 
+struct SetAndKeep {
+  template <typename W, typename T, typename Make>
+  __device__ __forceinline__ void operator()(W width, int i, const T* x, T* y, T* kept,
+                                             const Make& make) const {
+    const auto before = load_few(width, x, i);
+    if (kept) store_few(width, kept, i, before);
+    set_few(width, y, i, make, before);
+  }
+};
+
 // Results that are not positive are multiplied by slope; `kept`, which may be null, gets a copy of
 // x.
 template <typename T, typename P>
@@ -14,11 +24,7 @@ __global__ void affine(const T* x, T* y, T* kept, const P* shift, const P* scale
     const Wide<T> result = centred * Wide<T>(load(scale, c)) + Wide<T>(load(bias, c));
     return result > 0 ? result : result * slope;
   };
-  const auto value = [=](int i) { return load(x, i); };
-  each_of_four(n, value, [=](int i, Wide<T> before) {
-    if (kept) store(kept, i, before);
-    store(y, i, of(i, before));
-  });
+  each_few<T>(n, are_aligned(x, y, kept), SetAndKeep(), x, y, kept, of);
 }
 
 template <typename T, typename P>
@@ -26,14 +32,14 @@ __global__ void normalize_gradient(const T* x, const T* dy, T* dx, const P* shif
                                    const P* offset, const P* slope, unsigned int inner_factor,
                                    int inner_bits, unsigned int channels_factor, int channels_bits,
                                    int channels, int n) {
-  set_each(dx, n, [=](int i) {
+  const auto of = [=](int i, Wide<T> value, Wide<T> gradient) {
     const int row = divide(i, inner_factor, inner_bits);
     const int c = row - divide(row, channels_factor, channels_bits) * channels;
-    const Wide<T> centred = load(x, i) - Wide<T>(load(shift, c));
-    const Wide<T> gradient =
-        load(dy, i) - Wide<T>(load(offset, c)) - centred * Wide<T>(load(slope, c));
+    const Wide<T> centred = value - Wide<T>(load(shift, c));
+    gradient = gradient - Wide<T>(load(offset, c)) - centred * Wide<T>(load(slope, c));
     return gradient * Wide<T>(load(scale, c));
-  });
+  };
+  set_each(dx, n, of, x, dy);
 }
 
 // Two sums for each channel over each of `parts` stretches of its elements, (parts, channels): of

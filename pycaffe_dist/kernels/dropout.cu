@@ -10,8 +10,9 @@ __device__ __forceinline__ unsigned int mixed(unsigned int value, unsigned int k
 template <typename T>
 __global__ void dropout(const T* x, T* y, unsigned int low, unsigned int high,
                         unsigned int threshold, Wide<T> scale, int n) {
-  set_each(y, n, [=](int i) {
+  const auto dropped = [=](int i, Wide<T> value) {
     const bool kept = mixed(mixed(i, low), high) >= threshold;
-    return load(x, i) * (kept ? scale : Wide<T>(0));
-  });
+    return value * (kept ? scale : Wide<T>(0));
+  };
+  set_each(y, n, dropped, x);
 }

@@ -1,45 +1,56 @@
 // Sums, products and maxima of arrays of one size; a kernel takes four at a time, of which all but
 // the first may be missing.
 
-template <typename V> struct Values { V a, b, c, d; };
-
 template <typename T>
 __global__ void weighted_sum(T* y, const T* a, const T* b, const T* c, const T* d, Wide<T> fa,
                              Wide<T> fb, Wide<T> fc, Wide<T> fd, Wide<T> slope, int n) {
-  const auto values = [=](int i) {
-    const Wide<T> none = 0;
-    return Values<Wide<T>>{load(a, i), b ? load(b, i) : none, c ? load(c, i) : none,
-                           d ? load(d, i) : none};
+  const auto weighted = [=](int, Wide<T> va, Wide<T> vb, Wide<T> vc, Wide<T> vd) {
+    const Wide<T> sum = va * fa + vb * fb + vc * fc + vd * fd;
+    return sum > 0 ? sum : sum * slope;
   };
-  each_of_four(n, values, [=](int i, const Values<Wide<T>>& at) {
-    const Wide<T> sum = at.a * fa + at.b * fb + at.c * fc + at.d * fd;
-    store(y, i, sum > 0 ? sum : sum * slope);
-  });
+  set_each(y, n, weighted, a, b, c, d);
 }
+
+struct SetGradients {
+  template <typename W, typename T, typename... Targets>
+  __device__ __forceinline__ void operator()(W width, int i, const T* dy, const T* sign,
+                                             Wide<T> slope, Targets... targets) const {
+    const auto gradients = load_few(width, dy, i), signs = load_few(width, sign, i);
+    set(width, i, gradients, signs, slope, targets...);
+  }
+
+ private:
+  template <typename W, typename Values, typename V>
+  __device__ __forceinline__ void set(W, int, const Values&, const Values&, V) const {}
+
+  template <typename W, typename Values, typename V, typename T, typename... Others>
+  __device__ __forceinline__ void set(W width, int i, const Values& gradients, const Values& signs,
+                                      V slope, T* target, V factor, Others... others) const {
+    const auto own = [=](int, V gradient, V sign_of) {
+      return (sign_of > 0 ? gradient : gradient * slope) * factor;
+    };
+    if (target) set_few(width, target, i, own, gradients, signs);
+    set(width, i, gradients, signs, slope, others...);
+  }
+};
 
 // The gradients of a weighted sum, of which the last one that is not null may be dy; with a `sign`,
 // dy is multiplied by slope where sign is not positive.
 template <typename T>
 __global__ void sum_gradients(const T* dy, const T* sign, T* a, T* b, T* c, T* d, Wide<T> fa,
                               Wide<T> fb, Wide<T> fc, Wide<T> fd, Wide<T> slope, int n) {
-  const auto gradient = [=](int i) {
-    const Wide<T> value = load(dy, i);
-    return sign && !(load(sign, i) > 0) ? value * slope : value;
-  };
-  each_of_four(n, gradient, [=](int i, Wide<T> value) {
-    store(a, i, value * fa);
-    if (b) store(b, i, value * fb);
-    if (c) store(c, i, value * fc);
-    if (d) store(d, i, value * fd);
-  });
+  const Wide<T> factor = sign ? slope : Wide<T>(1);
+  const bool aligned = are_aligned(dy, sign, a, b, c, d);
+  each_few<T>(n, aligned, SetGradients(), dy, sign, factor, a, fa, b, fb, c, fc, d, fd);
 }
 
 template <typename T>
 __global__ void scaled_sum(const T* factors, const T* x, const T* b, T* y, unsigned int factor,
                            int bits, int n) {
-  set_each(y, n, [=](int i) {
-    return load(factors, divide(i, factor, bits)) * load(x, i) + load(b, i);
-  });
+  const auto sum = [=](int i, Wide<T> value, Wide<T> addend) {
+    return load(factors, divide(i, factor, bits)) * value + addend;
+  };
+  set_each(y, n, sum, x, b);
 }
 
 template <typename T>

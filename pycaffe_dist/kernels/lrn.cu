@@ -1,5 +1,19 @@
-// Local response normalisation.  A thread follows one pixel through all channels with running sums,
-// or sums up the window around its pixel; neighbouring threads have neighbouring pixels.
+// Local response normalisation.  A thread follows one pixel through a chunk of `length` channels with
+// running sums, or sums up the window around its pixel; neighbouring threads have neighbouring
+// pixels.
+
+// A thread's first element, with its chunk of channels.
+struct Chunk {
+  long long first;
+  int begin, end;
+
+  __device__ Chunk(int i, int channels, int pixels, int chunks, int length) {
+    const int rest = i / pixels, image = rest / chunks;
+    first = (long long)image * channels * pixels + (i - rest * pixels);
+    begin = (rest - image * chunks) * length;
+    end = min(channels, begin + length);
+  }
+};
 
 // scale^-beta; the usual exponent needs square roots only.
 template <typename V> __device__ __forceinline__ V power(V scale, V beta) {
@@ -11,23 +25,25 @@ template <typename V> __device__ __forceinline__ V power(V scale, V beta) {
 }
 
 template <typename T>
-__global__ void across_forward(const T* x, T* y, T* scale, int channels, int pixels, int half,
-                               Wide<T> factor, Wide<T> beta, Wide<T> k, int n) {
+__global__ void across_forward(const T* x, T* y, T* scale, int channels, int pixels, int chunks,
+                               int length, int half, Wide<T> factor, Wide<T> beta, Wide<T> k,
+                               int n) {
   for EACH(i, n) {
-    const int image = i / pixels;
-    const long long first = (long long)image * channels * pixels + (i - image * pixels);
+    const Chunk chunk(i, channels, pixels, chunks, length);
+    const long long first = chunk.first;
+    const int start = max(0, chunk.begin - half);
     Wide<T> squares = 0;
-    for (int c = -half; c < channels; c++) {
+    for (int c = start - half; c < chunk.end; c++) {
       const int newest = c + half, oldest = c - half - 1;
       if (newest < channels) {
         const Wide<T> value = load(x, first + (long long)newest * pixels);
         squares += value * value;
       }
-      if (oldest >= 0) {
+      if (oldest >= start) {
         const Wide<T> value = load(x, first + (long long)oldest * pixels);
         squares -= value * value;
       }
-      if (c < 0) continue;
+      if (c < chunk.begin) continue;
       const long long here = first + (long long)c * pixels;
       const Wide<T> total = k + factor * squares;
       store(scale, here, total);
@@ -39,23 +55,24 @@ __global__ void across_forward(const T* x, T* y, T* scale, int channels, int pix
 // dx = dy·scale^-beta - factor·x·(the sum of dy·y/scale over the window).
 template <typename T>
 __global__ void across_backward(const T* x, const T* y, const T* scale, const T* dy, T* dx,
-                                int channels, int pixels, int half, Wide<T> factor, Wide<T> beta,
-                                int n) {
+                                int channels, int pixels, int chunks, int length, int half,
+                                Wide<T> factor, Wide<T> beta, int n) {
   for EACH(i, n) {
-    const int image = i / pixels;
-    const long long first = (long long)image * channels * pixels + (i - image * pixels);
+    const Chunk chunk(i, channels, pixels, chunks, length);
+    const long long first = chunk.first;
+    const int start = max(0, chunk.begin - half);
     Wide<T> total = 0;
-    for (int c = -half; c < channels; c++) {
+    for (int c = start - half; c < chunk.end; c++) {
       const int newest = c + half, oldest = c - half - 1;
       if (newest < channels) {
         const long long place = first + (long long)newest * pixels;
         total += load(dy, place) * load(y, place) / load(scale, place);
       }
-      if (oldest >= 0) {
+      if (oldest >= start) {
         const long long place = first + (long long)oldest * pixels;
         total -= load(dy, place) * load(y, place) / load(scale, place);
       }
-      if (c < 0) continue;
+      if (c < chunk.begin) continue;
       const long long here = first + (long long)c * pixels;
       const Wide<T> direct = load(dy, here) * power(load(scale, here), beta);
       store(dx, here, direct - factor * load(x, here) * total);

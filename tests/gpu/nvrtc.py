@@ -27,6 +27,13 @@ def compile_source(
     found: tuple[str, list[str]], code: str, names: list[str], architecture: int
 ) -> str:
     """Compile ``code`` with the instantiations ``names``; return the errors, empty if it works."""
+    return to_ptx(found, code, names, architecture)[1]
+
+
+def to_ptx(
+    found: tuple[str, list[str]], code: str, names: list[str], architecture: int
+) -> tuple[str, str]:
+    """Compile like `compile_source`; return the PTX and the errors, one of them empty."""
     library, program = ctypes.CDLL(found[0]), ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"kernels.cu", 0, None, None)
     for name in names:
@@ -35,9 +42,10 @@ def compile_source(
     options += [f"-I{folder}" for folder in found[1][:1]]
     encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
     failed = library.nvrtcCompileProgram(program, len(options), encoded)
+    what = "ProgramLog" if failed else "PTX"
     size = ctypes.c_size_t()
-    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    library.nvrtcGetProgramLog(program, log)
+    getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    getattr(library, f"nvrtcGet{what}")(program, text)
     library.nvrtcDestroyProgram(ctypes.byref(program))
-    return log.value.decode() or "failed" if failed else ""
+    return ("", text.value.decode() or "failed") if failed else (text.value.decode(), "")

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from pycaffe_dist.kernels import neurons
-from pycaffe_dist.kernels.activation import clipped_relu_backward, clipped_relu_forward
+from pycaffe_dist.kernels.activation import (
+    clipped_relu_backward,
+    clipped_relu_forward,
+    relu_forward,
+)
 from pycaffe_dist.kernels.columns import put_columns, take_columns
 from pycaffe_dist.kernels.dropout import dropout
 from pycaffe_dist.kernels.eltwise import (
@@ -138,7 +142,22 @@ def test_a_sum_that_overwrites_its_first_value(on_gpu):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
-@pytest.mark.parametrize(("begin", "columns", "width"), [(3, 5, 11), (4, 8, 16), (0, 4, 4)])
+@pytest.mark.parametrize("begin", range(5))
+def test_arrays_that_begin_anywhere(begin, dtype, on_gpu):
+    """Where 16 bytes are not aligned, elements are read one by one."""
+
+    def call(x, y, z):
+        relu_forward(x[begin:], y[2 * begin :][: len(x) - begin], 0.5)
+        weighted_sum(z[begin:], [z[begin:], x[begin:]], [1.0, 2.0])
+
+    x, y = normal(SIZE, dtype=dtype), np.zeros(2 * SIZE, dtype)
+    compare(on_gpu, call, [x, y, normal(SIZE, dtype=dtype, seed=1)], [1, 2], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
+@pytest.mark.parametrize(
+    ("begin", "columns", "width"), [(3, 5, 11), (4, 8, 16), (0, 4, 4), (8, 16, 24), (8, 16, 25)]
+)
 def test_columns(begin, columns, width, dtype, on_gpu):
     part, whole = normal(7, columns, dtype=dtype), normal(7, width, dtype=dtype, seed=1)
     compare(on_gpu, lambda p, w: put_columns(p, w, begin), [part, whole], [1], dtype)

@@ -86,7 +86,8 @@ def test_maxima_of_ties_and_nans(on_gpu):
     assert found[2].tolist() == [[[[0, 2], [9, 10]]]]
 
 
-@pytest.mark.parametrize("shape", [(2, 7, 3, 5), (1, 2, 4, 33)])
+# The last one's channels are cut into chunks, the last of which is shorter.
+@pytest.mark.parametrize("shape", [(2, 7, 3, 5), (1, 2, 4, 33), (2, 85, 2, 3)])
 @pytest.mark.parametrize("size", [1, 5, 9])
 @pytest.mark.parametrize("dtype", PRECISION)
 def test_lrn_equals_the_cpus(shape, size, dtype, on_gpu):

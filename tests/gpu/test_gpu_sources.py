@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -118,3 +119,32 @@ def test_nvrtc_compiles_it(path, architecture):
     source = parse(path)
     code = f'{common()}\n#line 1 "{path.name}"\n{source.text}'
     assert not nvrtc.compile_source(found, code, instances(source), architecture)
+
+
+# Kernels that should move 16 bytes at a time: most of the bytes of elementwise layers.
+WIDE = {
+    "activation": ["relu_forward", "relu_backward"],
+    "channel_affine": ["affine", "normalize_gradient"],
+    "columns": ["copy_wide_columns"],
+    "dropout": ["dropout"],
+    "eltwise": ["weighted_sum", "sum_gradients"],
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stem", WIDE)
+def test_elementwise_kernels_move_16_bytes_at_a_time(stem):
+    found = nvrtc.find()
+    if found is None:
+        pytest.skip("there is no NVRTC")
+    source = parse(FOLDER / f"{stem}.cu")
+    text, errors = nvrtc.to_ptx(found, f"{common()}\n{source.text}", instances(source), 80)
+    assert not errors
+    kernels = {part.split("(")[0]: part for part in text.split(".entry ")[1:]}
+    for name in WIDE[stem]:
+        bodies = [body for entry, body in kernels.items() if f"{len(name)}{name}" in entry]
+        assert bodies
+        for body in bodies:
+            assert re.search(r"ld\.global(?:\.nc)?\.v(?:4\.[a-z]32|2\.[a-z]64)", body), name
+            assert re.search(r"st\.global\.v(?:4\.[a-z]32|2\.[a-z]64)", body), name
+            assert ".local" not in body, name

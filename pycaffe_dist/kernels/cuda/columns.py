@@ -10,8 +10,8 @@ from pycaffe_dist.kernels.cuda import kernels
 from pycaffe_dist.kernels.cuda.division import division
 
 _cu = kernels("columns")
-# Aligned elements are copied several at a time, as integers of this size.
-_UNIT = np.dtype(np.uint64)
+# Aligned elements are copied so many bytes at a time, as integers of half that size.
+_UNIT_BYTES = 16
 
 
 def put_columns(part: Any, whole: Any, begin: int) -> None:
@@ -28,10 +28,14 @@ def _copy(source: Any, source_begin: int, target: Any, target_begin: int, column
     if source.size == 0 or target.size == 0:
         return
     sizes = columns, source_begin, target_begin, source.shape[1], target.shape[1]
-    each = _UNIT.itemsize // source.itemsize
-    if each > 1 and not any(size % each for size in sizes):
-        source, target = source.view(_UNIT), target.view(_UNIT)
-        columns, source_begin, target_begin = (size // each for size in sizes[:3])
-    ends = source, source_begin, source.shape[1], target, target_begin, target.shape[1]
+    each = _UNIT_BYTES // source.itemsize
+    addresses = source.data.ptr, target.data.ptr
+    wide = not any(n % each for n in sizes) and not any(n % _UNIT_BYTES for n in addresses)
+    if wide:
+        source, target = source.view(np.uint64), target.view(np.uint64)
+        sizes = tuple(size // each for size in sizes)
+    columns, source_begin, target_begin, source_width, target_width = sizes
+    ends = source, source_begin, source_width, target, target_begin, target_width
     n = len(source) * columns
-    _cu.copy_columns(n, *ends, *division(max(1, columns)), columns, n)
+    kernel = _cu.copy_wide_columns if wide else _cu.copy_columns
+    kernel(n, *ends, *division(max(1, columns)), columns, n)

@@ -82,16 +82,93 @@ __device__ __forceinline__ void four_at_a_time(int i, int step, int n, const Mak
   for (; i < n; i += step) store(i, make(i));
 }
 
-// The same for all indices below n, for any grid.
-template <typename Make, typename Store>
-__device__ __forceinline__ void each_of_four(int n, const Make& make, const Store& store) {
-  four_at_a_time(blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x, n, make, store);
+// Some neighbouring elements of an array, in the type to compute in.
+template <typename T, int N> struct Few { Wide<T> at[N]; };
+
+// The number of elements that a thread handles at a time, and whether they are 16 aligned bytes.
+template <int N, bool ALIGNED> struct Width {
+  static constexpr int count = N;
+  static constexpr bool aligned = ALIGNED;
+};
+
+template <typename T, int N> struct __align__(16) Bytes16 { T at[N]; };
+
+// Elements i, i + 1, … of an array; zeros if it is null.
+template <typename T, int N, bool ALIGNED>
+__device__ __forceinline__ Few<T, N> load_few(Width<N, ALIGNED>, const T* p, int i) {
+  Few<T, N> values;
+  if (p == nullptr) {
+#pragma unroll
+    for (int k = 0; k < N; k++) values.at[k] = 0;
+  } else if (ALIGNED) {
+    const Bytes16<T, N> bytes = *reinterpret_cast<const Bytes16<T, N>*>(p + i);
+#pragma unroll
+    for (int k = 0; k < N; k++) values.at[k] = load(bytes.at, k);
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; k++) values.at[k] = load(p, i + k);
+  }
+  return values;
 }
 
-// The same with one array to store to.
-template <typename T, typename Make>
-__device__ __forceinline__ void set_each(T* y, int n, const Make& make) {
-  each_of_four(n, make, [=](int i, Wide<T> value) { store(y, i, value); });
+template <typename T, int N, bool ALIGNED>
+__device__ __forceinline__ void store_few(Width<N, ALIGNED>, T* p, int i, const Few<T, N>& values) {
+  if (ALIGNED) {
+    Bytes16<T, N> bytes;
+#pragma unroll
+    for (int k = 0; k < N; k++) store(bytes.at, k, values.at[k]);
+    *reinterpret_cast<Bytes16<T, N>*>(p + i) = bytes;
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; k++) store(p, i + k, values.at[k]);
+  }
+}
+
+// Whether all pointers are null or multiples of 16.
+__device__ __forceinline__ bool are_aligned() { return true; }
+template <typename T, typename... Others>
+__device__ __forceinline__ bool are_aligned(const T* p, const Others*... others) {
+  return reinterpret_cast<unsigned long long>(p) % 16 == 0 && are_aligned(others...);
+}
+
+// For all indices i below n, some at a time, and for any grid: body(width, i, arguments…).  It should
+// use load_few before store_few: an output may be an input.  It is an object whose operator () is a
+// template, because NVRTC takes the operator of a lambda with `auto` for a host function.
+template <typename T, typename Body, typename... Arguments>
+__device__ __forceinline__ void each_few(int n, bool aligned, const Body& body,
+                                         const Arguments&... arguments) {
+  constexpr int count = 16 / sizeof(T);
+  const int first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
+  const int whole = n / count;
+  if (aligned) {
+    for (int k = first; k < whole; k += step) body(Width<count, true>(), k * count, arguments...);
+  } else {
+    for (int k = first; k < whole; k += step) body(Width<count, false>(), k * count, arguments...);
+  }
+  for (int i = whole * count + first; i < n; i += step) body(Width<1, false>(), i, arguments...);
+}
+
+template <typename W, typename T, typename Make, typename... Values>
+__device__ __forceinline__ void set_few(W width, T* y, int i, const Make& make,
+                                        const Values&... values) {
+  Few<T, W::count> results;
+#pragma unroll
+  for (int k = 0; k < W::count; k++) results.at[k] = make(i + k, values.at[k]...);
+  store_few(width, y, i, results);
+}
+
+struct SetFew {
+  template <typename W, typename T, typename Make, typename... X>
+  __device__ __forceinline__ void operator()(W width, int i, T* y, const Make& make,
+                                             X... x) const {
+    set_few(width, y, i, make, load_few(width, x, i)...);
+  }
+};
+
+// y[i] = make(i, x[i]…) for all indices below n; arrays x are of y's type, and null is zeros.
+template <typename T, typename Make, typename... X>
+__device__ __forceinline__ void set_each(T* y, int n, const Make& make, const X*... x) {
+  each_few<T>(n, are_aligned(y, x...), SetFew(), y, make, x...);
 }
 
 // n / d for 0 <= n < 2^31, without a division: `factor` and `bits` are kernels.cuda.division's for d.
