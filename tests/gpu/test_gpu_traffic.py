@@ -1,4 +1,4 @@
-"""What one training iteration gives a GPU to do, counted in a dry run: launches, calls and bytes."""
+"""What a training iteration gives a GPU to do, counted in a dry run: launches, calls, bytes."""
 
 from __future__ import annotations
 
