@@ -170,6 +170,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     # NumPy's attributes and methods are added below the class.
     shape: tuple[int, ...]
     dtype: np.dtype
+    nbytes: int
     flags: Any
     astype: Callable[..., DeviceArray]
 

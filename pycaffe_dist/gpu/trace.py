@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pycaffe_dist.gpu.arrays import ArrayModule, DeviceArray
-from pycaffe_dist.gpu.base import GPU
 from pycaffe_dist.gpu.emulated import EmulatedGPU
 from pycaffe_dist.kernels.cuda.source import Parameter, Signature, Source, functions
 
@@ -34,7 +33,7 @@ class Work(NamedTuple):
 
 
 if TYPE_CHECKING:
-    _Base = GPU
+    _Base = EmulatedGPU  # any GPU that has what is abstract in the interface
 else:
     _Base = object
 
@@ -77,9 +76,10 @@ class Traced(_Base):
         trans_b: bool = False,
         alpha: float = 1.0,
         beta: float = 0.0,
+        tf32: bool = False,
     ) -> None:
         self.note_work("product", "gemm", a.nbytes + b.nbytes + c.nbytes * (2 if beta else 1))
-        super().gemm(a, b, c, trans_a, trans_b, alpha, beta)
+        super().gemm(a, b, c, trans_a, trans_b, alpha, beta, tf32)
 
     def copy_to_device(self, source: np.ndarray, target: Any) -> None:
         self.note_work("copy", "to the GPU", target.nbytes)
@@ -112,9 +112,16 @@ def _passes_over(parameter: Parameter, body: str) -> int:
     every = f"(?:{'|'.join(names)})"
     # A test for null, a store, the beginning of a pointer into the array, a step of it; outputs of
     # `each_few` are only stored to.
-    no_reads = rf"\bif \({every}\)", rf"\b{every} \?", rf"\b(?:store|set_each|set)\({every},"
-    no_reads += rf"\b{every}\[[^\]]*\] = ", rf"\bT\* {every} = {every}?", rf"\b{every} \+= \w+\)"
-    no_reads += r"\bare_aligned\([^)]*\)", r"\beach_few<T>\([^;]*;"
+    no_reads = [
+        rf"\bif \({every}\)",
+        rf"\b{every} \?",
+        rf"\b(?:store|set_each)\({every},",
+        rf"\b{every}\[[^\]]*\] = ",
+        rf"\bT\* {every} = {every}?",
+        rf"\b{every} \+= \w+\)",
+        r"\bare_aligned\([^)]*\)",
+        r"\beach_few<T>\([^;]*;",
+    ]
     rest = re.sub("|".join(no_reads), "", body)
     return 2 if re.search(rf"\b{every}\b", rest) else 1
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.kernels.normalization import RunningSums, running_statistics, shift_and_scale
+from pycaffe_dist.kernels.normalization import RunningSums
 from pycaffe_dist.layers.base import Layer, is_test, register
 from pycaffe_dist.layers.channel_norm import ChannelNorm, Normalization
 from pycaffe_dist.layers.checking import describe
@@ -128,17 +128,15 @@ class BatchNorm(ChannelNorm):
         product: np.ndarray | None = None,
     ) -> Normalization:
         param = self.param.batch_norm_param
-        sums = [blob.data for blob in self.statistics_blobs()]
+        means, variances, weight = (blob.data for blob in self.statistics_blobs())
         if self.fixed:
-            statistics = normalization.mean, normalization.variance
-            running_statistics(*sums, *statistics)
-            scales = normalization.shift, normalization.scale, factor, product
-            shift_and_scale(*statistics, param.eps, *scales)
+            normalization.recall(means, variances, weight, param.eps, factor, product)
             return normalization
         outer, _, inner = normalization.shape
         count = outer * inner
         unbiased = count / (count - 1) if count > 1 else 1.0
-        running = RunningSums(*sums, param.moving_average_fraction, 1.0, unbiased)
+        keep = param.moving_average_fraction
+        running = RunningSums(means, variances, weight, keep, 1.0, unbiased)
         normalization.fit(x, running, param.eps, factor, product)
         return normalization
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.blob import Blob
-from pycaffe_dist.kernels.normalization import RunningSums, running_statistics, shift_and_scale
+from pycaffe_dist.kernels.normalization import RunningSums
 from pycaffe_dist.layers.base import Arity, is_test, register
 from pycaffe_dist.layers.channel_norm import ChannelNorm, Normalization
 from pycaffe_dist.layers.parameters import constant, make_parameters
@@ -92,22 +92,21 @@ class BN(ChannelNorm):
         ``product``, if given, is set to its scale times ``factor``.
         """
         param, normalization = self.param.bn_param, self.normalization
-        sums = [blob.data.reshape(-1) for blob in self.statistics_blobs()]
-        if not self.fixed:
-            keep, running = param.momentum, None
-            if not self._segnet:
-                running = RunningSums(*sums, None, keep, 1 - keep, 1.0)
-            eps = SEGNET_EPS if self._segnet else param.eps
-            normalization.fit(bottom.data, running, eps, factor, product)
-        elif self._segnet:
+        if self._segnet and self.fixed:
             normalization.scale.fill(1)  # the shift is always 0
             if factor is not None and product is not None:
                 np.copyto(product, factor)
+            return normalization
+        if self._segnet:
+            normalization.fit(bottom.data, None, SEGNET_EPS, factor, product)
+            return normalization
+        means, variances = (blob.data.reshape(-1) for blob in self.statistics_blobs())
+        if self.fixed:
+            normalization.recall(means, variances, None, param.eps, factor, product)
         else:
-            statistics = normalization.mean, normalization.variance
-            running_statistics(*sums, None, *statistics)
-            scales = normalization.shift, normalization.scale, factor, product
-            shift_and_scale(*statistics, param.eps, *scales)
+            keep = param.momentum
+            running = RunningSums(means, variances, None, keep, 1 - keep, 1.0)
+            normalization.fit(bottom.data, running, param.eps, factor, product)
         return normalization
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -21,6 +21,8 @@ from pycaffe_dist.kernels.normalization import (
     RunningSums,
     backward_sums,
     measure,
+    running_statistics,
+    shift_and_scale,
 )
 from pycaffe_dist.layers.base import Layer
 from pycaffe_dist.layers.checking import describe
@@ -58,8 +60,22 @@ class Normalization:
         product: np.ndarray | None = None,
     ) -> None:
         """Measure x, add to the running sums, set shift and scale, and product to scale·factor."""
-        scales = eps, self.shift, self.scale, factor, product
-        measure(x.reshape(self.shape), self.mean, self.variance, running, *scales)
+        arrays = x.reshape(self.shape), self.mean, self.variance
+        measure(*arrays, running, eps, self.shift, self.scale, factor, product)
+
+    def recall(
+        self,
+        means: np.ndarray,
+        variances: np.ndarray,
+        weight: np.ndarray | None,
+        eps: float,
+        factor: np.ndarray | None = None,
+        product: np.ndarray | None = None,
+    ) -> None:
+        """Do the same with the statistics of running sums; see `running_statistics`."""
+        statistics = self.mean, self.variance
+        running_statistics(means, variances, weight, *statistics)
+        shift_and_scale(*statistics, eps, self.shift, self.scale, factor, product)
 
     def forward(self, x: np.ndarray, y: np.ndarray, kept: np.ndarray | None = None) -> None:
         """Set y to (x - shift)·scale; y may be x, and ``kept``, if given, then gets a copy of x."""
