@@ -314,12 +314,11 @@ class Net:
                 node.layer.reshape(node.bottom, node.top)
             self._seen[index] = _shapes(node.bottom)
 
-    def clear_parameter_diffs(self, but: Collection[str] = ()) -> None:
-        """Set the parameters' diffs to zero, except for the keys in ``but``."""
+    def clear_parameter_diffs(self) -> None:
+        """Set the parameters' diffs to zero."""
         with devices.use(self.device):
             for parameter in self.parameters:
-                if parameter.key not in but:
-                    parameter.clear_diff()
+                parameter.clear_diff()
 
     def share_weights_with(self, other: Net) -> None:
         """Replace parameters by the parameters of the same-named layers of ``other``."""
