@@ -178,3 +178,22 @@ def indices(begin: int, end: int) -> range:
     unsigned and a signed 64-bit number make a float64: add np.uint64(1), not 1.)
     """
     return range(np.uint64(begin), np.uint64(end))
+
+
+@jit
+def aligned(count: int) -> np.ndarray:
+    """Return float32 memory of undefined contents that begins with a cache line.
+
+    Numba's own arrays begin anywhere: then each second vector of 64 bytes lies in two lines.
+    """
+    memory = np.empty(count + 16, np.float32)
+    start = -(memory.ctypes.data // 4) % 16
+    return memory[start : start + count]
+
+
+@jit
+def aligned_zeros(count: int) -> np.ndarray:
+    """Return zeros like `aligned`."""
+    memory = aligned(count)
+    memory[:] = 0
+    return memory

@@ -13,6 +13,7 @@ from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
 from pycaffe_dist.kernels.jit.convolution.row_kernel import RowKernel
+from pycaffe_dist.storage import aligned_zeros
 from pycaffe_dist.threads import parallel_for
 
 # Kernel columns are unrolled in machine code; beyond this the code gets too large.
@@ -140,7 +141,8 @@ class RowConvolution(BiasedConvolution):
             channel += lanes
             weight += self._taps * self._inputs * self._columns * lanes
         self._tiles, self._bands = np.array(tiles, np.int64), np.array(bands, np.int64)
-        self._packed = np.zeros((self.group, weight), np.float32)
+        memory = aligned_zeros(self.group * weight, np.dtype(np.float32))
+        self._packed = memory.reshape(self.group, weight)
         return channel
 
     @property

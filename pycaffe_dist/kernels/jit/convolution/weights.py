@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pycaffe_dist.kernels.compiling import indices, jit
+from pycaffe_dist.kernels.compiling import aligned_zeros, indices, jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan, valid_range
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
@@ -272,8 +272,10 @@ def _gradient_units(
         g = index // blocks // len(bands)
         channel, vectors, rows, tiles = band[1], band[2], band[3], band[4]
         mine = (tiles * block // blocks, tiles * (block + 1) // blocks)
-        sums = np.zeros((mine[1] - mine[0], len(passes), rows, vectors * lanes), np.float32)
-        dy_t = np.zeros((piece_images, piece_rows * width_y, vectors * lanes), np.float32)
+        shape = (mine[1] - mine[0], len(passes), rows, vectors * lanes)
+        sums = aligned_zeros(shape[0] * shape[1] * shape[2] * shape[3]).reshape(shape)
+        shape_t = (piece_images, piece_rows * width_y, vectors * lanes)
+        dy_t = aligned_zeros(shape_t[0] * shape_t[1] * shape_t[2]).reshape(shape_t)
         last = images * (part + 1) // len(parts)
         for n in range(images * part // len(parts), last, piece_images):
             count, image_step = min(piece_images, last - n), group * channels * plane_x

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pycaffe_dist import storage
 from pycaffe_dist.kernels import dry_run
-from pycaffe_dist.kernels.compiling import indices, jit
+from pycaffe_dist.kernels.compiling import aligned_zeros, indices, jit
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
@@ -356,7 +357,7 @@ def _transposed_units(begin, end, packed, w, y, bias, add, bands, offsets, sizes
             last = min(outputs, first + tiles * rows)
             if first >= outputs:
                 continue
-            sums = np.zeros((tiles * rows, width), np.float32)
+            sums = aligned_zeros(tiles * rows * width).reshape((tiles * rows, width))
             for k in range(0, depth, DEPTH):
                 steps = min(DEPTH, depth - k)
                 source = packed.ctypes.data + 4 * (first_lane * depth + k * width)
@@ -400,7 +401,7 @@ class TransposedProduct:
             table += [4 * k * min(i, left - 1) for i in range(rows)]
             lane += vectors * target.lanes
         self._bands, self._offsets = np.array(bands, np.int64), np.array(table, np.int64)
-        self._packed = np.zeros(lane * k, np.float32)
+        self._packed = storage.aligned_zeros(lane * k, np.dtype(np.float32))
         self._no_bias = np.zeros(n, np.float32)
         self._transpose, self._lanes = address_of(TransposeKernel(), target), target.lanes
         fewest = int(self._bands[:, 3].min())

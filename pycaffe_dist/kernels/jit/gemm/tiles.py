@@ -12,8 +12,15 @@ def lane_tiles(count: int) -> list[int]:
 
 def rows_per_tile(count: int, vectors: int, target: Target) -> int:
     """Return the number of broadcast values, of ``count``, in a tile of sums."""
-    most = min(target.tile_rows(vectors), 10)
+    return rows_of(count, vectors, min(target.tile_rows(vectors), 10))
+
+
+def rows_of(count: int, vectors: int, most: int, start: float = 0.0) -> int:
+    """Return the rows of a tile, at most ``most``, with which ``count`` rows are done fastest.
+
+    ``start`` are the cycles to begin and end a tile, divided by its steps.
+    """
     return min(
         range(most, 0, -1),
-        key=lambda rows: -(-count // rows) * step_cycles(rows, vectors),
+        key=lambda rows: -(-count // rows) * (step_cycles(rows, vectors) + start),
     )

@@ -12,17 +12,19 @@ number of threads or the other images.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import aligned, jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.biased import BiasedConvolution
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
+from pycaffe_dist.kernels.jit.gemm.tiles import rows_of
 from pycaffe_dist.kernels.jit.winograd.grids import (
     Direction,
     cut,
@@ -55,6 +57,8 @@ FILTER_BYTES, BLOCK_BYTES = 1 << 21, 1 << 19
 UNITS_PER_THREAD = 4
 # At least the height of a product's tile of sums, whose last rows may be unused.
 SURPLUS_TILES = 16
+# Cycles to begin and end a tile of sums, for each of its steps.
+TILE_START = 1.0
 
 
 class Sizes(NamedTuple):
@@ -95,8 +99,11 @@ class WinogradConvolution(BiasedConvolution):
         size = taps + tile - 1
         inputs, outputs, inner, outer, pads = Direction.of(x_shape, w_shape, geometry, backward)
         together = max(1, UNIT_LANES // (3 * lanes))
-        unit_lanes = self._make_bands(target, -(-outputs // lanes), together)
-        units = -(-len(self._bands) // together)
+        vectors = threes(-(-outputs // lanes))
+        unit_lanes = lanes * max(
+            sum(vectors[i : i + together]) for i in range(0, len(vectors), together)
+        )
+        units = -(-len(vectors) // together)
         filter_size = odd_lines(inputs * unit_lanes)
         self._filters = size**2 * units * filter_size
         self._keeps_filters = 4 * self._filters <= FILTER_BYTES
@@ -111,6 +118,7 @@ class WinogradConvolution(BiasedConvolution):
         held = self._in.piece * self._in.tiles
         block, pitch = max(1, most // held), odd_lines(inputs)
         self._pieces = x_shape[0] * self._in.pieces
+        self._bands = self._make_bands(target, vectors, together, block * held)
         self._chunk = block
         if not self._keeps_filters:
             self._chunk = self._pieces_together(4 * size**2 * pitch * held, block)
@@ -133,23 +141,23 @@ class WinogradConvolution(BiasedConvolution):
         ]
         self._kernels = np.array([address_of(spec, target) for spec in specs], np.int64)
 
-    def _make_bands(self, target: Target, vectors: int, together: int) -> int:
-        """Fill the table of bands of output channels; return the most lanes of a unit.
+    def _make_bands(
+        self, target: Target, vectors: Sequence[int], together: int, tiles: int
+    ) -> np.ndarray:
+        """Return the table of bands of output channels, for ``tiles`` in a block.
 
         A band has the addresses of two products (one sets, one adds), the rows of their tiles, its
         first channel, its vectors, and its first lane in the unit.
         """
-        bands, channel, lane, most = [], 0, 0, 0
-        for i, count in enumerate(threes(vectors)):
+        bands, channel, lane = [], 0, 0
+        for i, count in enumerate(vectors):
             lane = lane if i % together else 0
-            rows = min(target.tile_rows(count), SURPLUS_TILES)
+            rows = rows_of(tiles, count, min(target.tile_rows(count), SURPLUS_TILES), TILE_START)
             kernels = [TileProductKernel(rows, count, add) for add in (False, True)]
             addresses = [address_of(kernel, target) for kernel in kernels]
             bands.append((*addresses, rows, channel, count, lane))
             channel, lane = channel + count * target.lanes, lane + count * target.lanes
-            most = max(most, lane)
-        self._bands = np.array(bands, np.int64)
-        return most
+        return np.array(bands, np.int64)
 
     def _pieces_together(self, piece_bytes: int, block: int) -> int:
         """Return the number of pieces transformed at a time: whole blocks, in equal chunks."""
@@ -340,7 +348,7 @@ def _write_block(products, pitch, pieces, bias, slope, y, out, g, bands, kernels
 def _transform_all_filters(begin, end, w, g, bands, filters, kernels, sizes):
     """filters[unit] = the transformed weights of a unit's bands."""
     z = sizes
-    gathered = np.empty((z.inputs * z.taps * z.taps + z.lanes) * z.lanes, np.float32)
+    gathered = aligned((z.inputs * z.taps * z.taps + z.lanes) * z.lanes)
     for unit in range(begin, end):
         mine = bands[unit * z.bands : (unit + 1) * z.bands]
         _transform_filters(w, g, mine, filters[unit], gathered, kernels, z)
@@ -352,9 +360,9 @@ def _convolve_blocks(
 ):
     """Transform the inputs of blocks, multiply with weights, and transform the products into y."""
     z = sizes
-    panels = np.empty(z.size * z.size * z.panel, np.float32)
-    products = np.empty(z.size * z.size * z.product, np.float32)
-    out = np.empty((grids.piece * grids.step * grids.pitch + z.lanes) * z.lanes, np.float32)
+    panels = aligned(z.size * z.size * z.panel)
+    products = aligned(z.size * z.size * z.product)
+    out = aligned((grids.piece * grids.step * grids.pitch + z.lanes) * z.lanes)
     for block in range(begin, end):
         place = (g, block * z.block, min(pieces, (block + 1) * z.block))
         count = (place[2] - place[1]) * ((z.inputs + z.lanes - 1) // z.lanes)
@@ -376,10 +384,10 @@ def _multiply(
     """Multiply transformed inputs with weights, and transform the products into y."""
     z, (g, first, stop) = sizes, place
     blocks = (stop - first + z.block - 1) // z.block
-    filters = np.empty(z.size * z.size * z.filter, np.float32)
-    gathered = np.empty((z.inputs * z.taps * z.taps + z.lanes) * z.lanes, np.float32)
-    products = np.empty(z.size * z.size * z.product, np.float32)
-    out = np.empty((grids.piece * grids.step * grids.pitch + z.lanes) * z.lanes, np.float32)
+    filters = aligned(z.size * z.size * z.filter)
+    gathered = aligned((z.inputs * z.taps * z.taps + z.lanes) * z.lanes)
+    products = aligned(z.size * z.size * z.product)
+    out = aligned((grids.piece * grids.step * grids.pitch + z.lanes) * z.lanes)
     done = -1
     for unit in range(begin, end):
         band, part = unit // parts * z.bands, unit % parts

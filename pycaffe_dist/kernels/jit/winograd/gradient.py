@@ -2,8 +2,10 @@
 
 Inputs and gradients of the outputs are cut into tiles and transformed.  At each position of a tile,
 their products are summed over all tiles, by a matrix product: that is the gradient of the
-transformed weights.  Transformed back, it is the gradient of the weights.  The tiles of some images
-are transformed at a time; then each unit of work multiplies some input and output channels.
+transformed weights.  Transformed back, it is the gradient of the weights.  With few channels each
+unit of work computes the gradient of a part of the images, in its core's cache, and the parts are
+added.  Otherwise the tiles of some images are transformed at a time, and each unit then multiplies
+some input and output channels.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import aligned, aligned_zeros, jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
@@ -33,6 +35,10 @@ from pycaffe_dist.threads import parallel_for
 
 # Bytes of transformed tiles at a time, and the fewest tiles.
 TILE_BYTES, FEWEST_TILES = 3 << 21, 96
+# The images are cut into parts of at least `PART_TILES` tiles if the sums of a part have at most
+# `SUMS_BYTES`; it transforms `BLOCK_BYTES` of tiles at a time.  The number of parts does not depend
+# on the threads: the order of additions shows in the result.
+PARTS, PART_TILES, SUMS_BYTES, BLOCK_BYTES = 16, 64, 1 << 20, 3 << 18
 # Tiles of a piece of a plane, and tiles whose transforms stay in the first-level cache.
 MOST_TILES, DEPTH = 64, 128
 # Input channels of a unit of work, and the wanted number of units.
@@ -84,15 +90,18 @@ class WinogradGradient:
         self._pieces = x_shape[0] * self._x.pieces
         held = self._x.piece * self._x.tiles
         bytes_per_tile = 4 * size**2 * (blocks * channels + width_y)
-        tiles = max(FEWEST_TILES, TILE_BYTES // bytes_per_tile)
-        chunks = -(-self._pieces // max(1, tiles // held))
-        self._chunk = -(-self._pieces // chunks)
-        held *= self._chunk
         most = max((-(-channels // band[3])) * band[3] * band[2] * lanes for band in self._bands)
+        panel_w, tiles = odd_lines(int(most)), self._pieces * held
+        self._parts, wanted = 1, max(FEWEST_TILES, TILE_BYTES // bytes_per_tile)
+        if 4 * size**2 * panel_w * blocks * len(self._bands) <= SUMS_BYTES:
+            self._parts = max(1, min(PARTS, tiles // PART_TILES))
+            wanted = BLOCK_BYTES // bytes_per_tile
+        largest = -(-self._pieces // self._parts)
+        self._chunk = -(-largest // -(-largest // max(1, wanted // held)))
+        held *= self._chunk
         self._sizes = Sizes(
             *(geometry.group, inputs, outputs, taps, size, lanes, channels, held),
-            *(odd_lines(blocks * channels * held + 64), odd_lines(width_y * held)),
-            odd_lines(int(most)),
+            *(odd_lines(blocks * channels * held + 64), odd_lines(width_y * held), panel_w),
         )
         specs = [
             GatherKernel(x_shape[3] < lanes),
@@ -125,7 +134,15 @@ class WinogradGradient:
     def run(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
         """Add the gradient to dw."""
         z, bands, tables = self._sizes, self._bands, (self._kernels, self._x, self._y)
-        x, dy, dw = x.reshape(-1), dy.reshape(-1), dw.reshape(-1)
+        x, dy, flat = x.reshape(-1), dy.reshape(-1), dw.reshape(-1)
+        if self._parts > 1:
+            with workspace.shared.lend(self._parts * dw.size) as memory:
+                memory[:] = 0
+                parts, limits = memory.reshape(self._parts, -1), (self._pieces, self._chunk)
+                args = parts, x, dy, limits, bands, self._offsets, *tables, z
+                parallel_for(_gradient_of_parts, z.group * self._parts, *args)
+                flat += parts.sum(axis=0)
+            return
         vectors = -(-z.inputs // z.lanes) + -(-z.outputs // z.lanes)
         units = len(bands) * -(-z.inputs // z.channels)
         with workspace.shared.lend(z.size**2 * (z.panel_x + z.panel_y)) as memory:
@@ -137,7 +154,7 @@ class WinogradGradient:
                     read = vectors * (stop - first)
                     parallel_for(_transform, read, x, dy, *panels, place, bands, *tables, z)
                     parallel_for(
-                        _multiply, units, dw, *panels, place, bands, self._offsets, *tables, z
+                        _multiply, units, flat, *panels, place, bands, self._offsets, *tables, z
                     )
 
 
@@ -190,10 +207,9 @@ def _transform(begin, end, x, dy, panels_x, panels_y, place, bands, kernels, gri
 
 @jit
 def _sum_products(sums, panels_x, panels_y, block, valid, tiles, band, offsets, z):
-    """sums[position, channel, lane] = Σ over tiles of inputs times gradients."""
+    """sums[position, channel, lane] += Σ over tiles of inputs times gradients."""
     kernel, start, vectors, rows = band
     width = vectors * z.lanes
-    sums[:] = 0
     for position in range(z.size * z.size):
         for tile in range(0, tiles, DEPTH):
             b = panels_x.ctypes.data + 4 * (
@@ -229,42 +245,83 @@ def _add_gradient(dw, at, stride, turned, pitch, lanes, count):
 
 
 @jit
+def _add_transformed(dw, sums, g, band, block, kernels, scratch, z):
+    """Add the transform of a unit's sums to dw; ``scratch`` has room for two transforms."""
+    vector, taps = 4 * z.lanes, z.taps * z.taps
+    valid = min(z.channels, z.inputs - block * z.channels)
+    weights, turned = scratch[0], scratch[1]
+    for j in range(band[2]):
+        output = band[1] + j * z.lanes
+        lanes = min(z.lanes, z.outputs - output)
+        if lanes <= 0:
+            continue
+        call(
+            kernels[4],
+            sums.ctypes.data + j * vector,
+            4 * z.size * z.panel_w,
+            4 * z.panel_w,
+            band[2] * vector,
+            0,
+            weights.ctypes.data,
+            z.taps * vector,
+            vector,
+            taps * vector,
+            0,
+            valid,
+            1,
+        )
+        width = z.channels * taps
+        source, to = weights.ctypes.data, turned.ctypes.data
+        call(kernels[5], source, 0, 1, width, z.lanes, to, 4 * width, 0)
+        at = ((g * z.outputs + output) * z.inputs + block * z.channels) * taps
+        _add_gradient(dw, at, z.inputs * taps, turned, width, lanes, valid * taps)
+
+
+@jit
 def _multiply(
     begin, end, dw, panels_x, panels_y, place, bands, offsets, kernels, grids_x, grids_y, z
 ):
     """Multiply transformed inputs with gradients, and add the products' transform to dw."""
-    vector, taps, (g, first, stop) = 4 * z.lanes, z.taps * z.taps, place
+    g, first, stop = place
     blocks = (z.inputs + z.channels - 1) // z.channels
     tiles = tiles_before(stop, grids_x) - tiles_before(first, grids_x)
-    sums = np.empty(z.size * z.size * z.panel_w, np.float32)
-    weights = np.zeros(z.channels * taps * z.lanes, np.float32)
-    turned = np.empty(z.channels * taps * z.lanes, np.float32)
+    sums = aligned(z.size * z.size * z.panel_w)
+    scratch = aligned_zeros(2 * z.channels * z.taps * z.taps * z.lanes).reshape((2, -1))
     for unit in range(begin, end):
         band, block = bands[unit // blocks], unit % blocks
         valid = min(z.channels, z.inputs - block * z.channels)
+        sums[:] = 0
         _sum_products(sums, panels_x, panels_y, block, valid, tiles, band, offsets, z)
-        for j in range(band[2]):
-            output = band[1] + j * z.lanes
-            lanes = min(z.lanes, z.outputs - output)
-            if lanes <= 0:
-                continue
-            call(
-                kernels[4],
-                sums.ctypes.data + j * vector,
-                4 * z.size * z.panel_w,
-                4 * z.panel_w,
-                band[2] * vector,
-                0,
-                weights.ctypes.data,
-                z.taps * vector,
-                vector,
-                taps * vector,
-                0,
-                valid,
-                1,
+        _add_transformed(dw, sums, g, band, block, kernels, scratch, z)
+
+
+@jit
+def _gradient_of_parts(
+    begin, end, parts, x, dy, limits, bands, offsets, kernels, grids_x, grids_y, z
+):
+    """Add the gradient from a part of the pieces, and of a group, to the part's row."""
+    pieces, chunk = limits
+    vectors = (z.inputs + z.lanes - 1) // z.lanes + (z.outputs + z.lanes - 1) // z.lanes
+    blocks = (z.inputs + z.channels - 1) // z.channels
+    panels_x = aligned(z.size * z.size * z.panel_x)
+    panels_y = aligned(z.size * z.size * z.panel_y)
+    sums = aligned(len(bands) * blocks * z.size * z.size * z.panel_w)
+    sums = sums.reshape((len(bands) * blocks, -1))
+    scratch = aligned_zeros(2 * z.channels * z.taps * z.taps * z.lanes).reshape((2, -1))
+    for unit in range(begin, end):
+        g, part = unit // len(parts), unit % len(parts)
+        last = pieces * (part + 1) // len(parts)
+        sums[:] = 0
+        for first in range(pieces * part // len(parts), last, chunk):
+            place = (g, first, min(last, first + chunk))
+            tiles = tiles_before(place[2], grids_x) - tiles_before(first, grids_x)
+            count = vectors * (place[2] - first)
+            _transform(
+                0, count, x, dy, panels_x, panels_y, place, bands, kernels, grids_x, grids_y, z
             )
-            width = z.channels * taps
-            source, to = weights.ctypes.data, turned.ctypes.data
-            call(kernels[5], source, 0, 1, width, z.lanes, to, 4 * width, 0)
-            at = ((g * z.outputs + output) * z.inputs + block * z.channels) * taps
-            _add_gradient(dw, at, z.inputs * taps, turned, width, lanes, valid * taps)
+            for i in range(len(sums)):
+                band, block = bands[i // blocks], i % blocks
+                valid = min(z.channels, z.inputs - block * z.channels)
+                _sum_products(sums[i], panels_x, panels_y, block, valid, tiles, band, offsets, z)
+        for i in range(len(sums)):
+            _add_transformed(parts[part], sums[i], g, bands[i // blocks], i % blocks, kernels, scratch, z)

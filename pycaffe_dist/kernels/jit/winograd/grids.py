@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import aligned_zeros, jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit.codegen.calling import call
 
@@ -62,7 +62,7 @@ def cut(
 def padded_rows(grids: Grids) -> np.ndarray:
     """Return zeros for a piece's padded rows, and for the last vector, which ends beyond them."""
     rows = (grids.piece - 1) * grids.step + grids.reach
-    return np.zeros((rows * grids.pitch + grids.lanes) * grids.lanes, np.float32)
+    return aligned_zeros((rows * grids.pitch + grids.lanes) * grids.lanes)
 
 
 @jit
