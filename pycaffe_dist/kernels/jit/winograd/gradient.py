@@ -90,7 +90,8 @@ class WinogradGradient:
         self._pieces = x_shape[0] * self._x.pieces
         held = self._x.piece * self._x.tiles
         bytes_per_tile = 4 * size**2 * (blocks * channels + width_y)
-        most = max((-(-channels // band[3])) * band[3] * band[2] * lanes for band in self._bands)
+        used = min(channels, inputs)
+        most = max(-(-used // band[3]) * band[3] * band[2] * lanes for band in self._bands)
         panel_w, tiles = odd_lines(int(most)), self._pieces * held
         self._parts, wanted = 1, max(FEWEST_TILES, TILE_BYTES // bytes_per_tile)
         if 4 * size**2 * panel_w * blocks * len(self._bands) <= SUMS_BYTES:
@@ -270,7 +271,7 @@ def _add_transformed(dw, sums, g, band, block, kernels, scratch, z):
             valid,
             1,
         )
-        width = z.channels * taps
+        width = max(z.lanes, valid * taps)
         source, to = weights.ctypes.data, turned.ctypes.data
         call(kernels[5], source, 0, 1, width, z.lanes, to, 4 * width, 0)
         at = ((g * z.outputs + output) * z.inputs + block * z.channels) * taps

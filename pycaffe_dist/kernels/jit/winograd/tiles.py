@@ -141,8 +141,8 @@ class GatherKernel:
 
         to[y·to_row + x·vector bytes][c] = from[min(c, channels - 1)·plane + y·row + 4·x]
 
-    ``narrow`` rows are shorter than a vector, and are filled with zeros to a vector.  Arguments:
-    from, plane, row, rows, width, channels, to, to_row.
+    ``narrow`` rows are shorter than a vector, and are filled with zeros to a vector.  The same rows
+    of the next vector of planes are fetched into the cache.  Arguments: from, plane, row, rows, width, channels, to, to_row.
     """
 
     narrow: bool
@@ -153,12 +153,15 @@ class GatherKernel:
         source, plane, row, rows, width, channels, to, to_row = e.arguments
         planes = _planes(e, channels, plane)
         mask = e.mask_below(width) if self.narrow else None
+        ahead = e.builder.mul(plane, e.int(e.lanes))
 
         def piece(addresses: list[ir.Value], pixel: ir.Value) -> None:
             at = e.add(addresses[0], e.builder.mul(pixel, e.int(4)))
             out = e.add(addresses[1], e.builder.mul(pixel, e.int(4 * e.lanes)))
             for i, value in enumerate(e.transpose([e.load(at, step, mask) for step in planes])):
                 e.store(value, out, 4 * e.lanes * i)
+            for step in planes:
+                e.prefetch(e.add(at, ahead), step)
 
         steps = [(source, row), (to, to_row)]
         _over_pieces(e, rows, None if self.narrow else width, steps, piece)
