@@ -156,6 +156,26 @@ def test_many_tiles_are_transformed_some_at_a_time(unit, monkeypatch):
     is_close(dw, convolution_backward(x, w, dy, geometry)[1], dy[:, 0].size, 4)
 
 
+@pytest.mark.parametrize("name", ["3x3", "3x3 groups", "3x3 many outputs", "5x5"])
+def test_gradients_are_sums_over_parts_of_the_images(unit, name, monkeypatch):
+    x, w, _, dy = arrays(CASES[name])
+    geometry, before, found = CASES[name][2], thread_count(), []
+    for constant in ("PART_TILES", "BLOCK_BYTES"):
+        monkeypatch.setattr(f"pycaffe_dist.kernels.jit.winograd.gradient.{constant}", 1)
+    for threads, parts in ((1, 16), (2, 16), (3, 16), (3, 2)):
+        set_threads(threads)
+        monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd.gradient.PARTS", parts)
+        dw, around = guarded(w.shape)
+        dw[...] = 3
+        WinogradGradient(unit, x.shape, w.shape, geometry, 4).run(x, dy, dw)
+        is_close(dw - 3, convolution_backward(x, w, dy, geometry)[1], dy[:, 0].size, 4)
+        assert all((part == 7).all() for part in around)
+        found.append(dw)
+    set_threads(before)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
 def test_new_weights_are_used_at_the_next_run(unit):
     x, w, b, dy = arrays(CASES["3x3"])
     plan = WinogradConvolution(unit, x.shape, w.shape, CASES["3x3"][2], False, 2)

@@ -38,7 +38,7 @@ TILE_BYTES, FEWEST_TILES = 3 << 21, 96
 # The images are cut into parts of at least `PART_TILES` tiles if the sums of a part have at most
 # `SUMS_BYTES`; it transforms `BLOCK_BYTES` of tiles at a time.  The number of parts does not depend
 # on the threads: the order of additions shows in the result.
-PARTS, PART_TILES, SUMS_BYTES, BLOCK_BYTES = 16, 64, 1 << 20, 3 << 18
+PARTS, PART_TILES, SUMS_BYTES, BLOCK_BYTES = 16, 128, 1 << 20, 3 << 18
 # Tiles of a piece of a plane, and tiles whose transforms stay in the first-level cache.
 MOST_TILES, DEPTH = 64, 128
 # Input channels of a unit of work, and the wanted number of units.
@@ -93,9 +93,10 @@ class WinogradGradient:
         used = min(channels, inputs)
         most = max(-(-used // band[3]) * band[3] * band[2] * lanes for band in self._bands)
         panel_w, tiles = odd_lines(int(most)), self._pieces * held
-        self._parts, wanted = 1, max(FEWEST_TILES, TILE_BYTES // bytes_per_tile)
-        if 4 * size**2 * panel_w * blocks * len(self._bands) <= SUMS_BYTES:
-            self._parts = max(1, min(PARTS, tiles // PART_TILES))
+        fits = 4 * size**2 * panel_w * blocks * len(self._bands) <= SUMS_BYTES
+        self._parts = max(1, min(PARTS, tiles // PART_TILES)) if fits else 1
+        wanted = max(FEWEST_TILES, TILE_BYTES // bytes_per_tile)
+        if self._parts > 1:
             wanted = BLOCK_BYTES // bytes_per_tile
         largest = -(-self._pieces // self._parts)
         self._chunk = -(-largest // -(-largest // max(1, wanted // held)))
@@ -140,8 +141,8 @@ class WinogradGradient:
             with workspace.shared.lend(self._parts * dw.size) as memory:
                 memory[:] = 0
                 parts, limits = memory.reshape(self._parts, -1), (self._pieces, self._chunk)
-                args = parts, x, dy, limits, bands, self._offsets, *tables, z
-                parallel_for(_gradient_of_parts, z.group * self._parts, *args)
+                units, args = z.group * self._parts, (limits, bands, self._offsets, *tables, z)
+                parallel_for(_gradient_of_parts, units, parts, x, dy, *args)
                 flat += parts.sum(axis=0)
             return
         vectors = -(-z.inputs // z.lanes) + -(-z.outputs // z.lanes)
@@ -325,4 +326,6 @@ def _gradient_of_parts(
                 valid = min(z.channels, z.inputs - block * z.channels)
                 _sum_products(sums[i], panels_x, panels_y, block, valid, tiles, band, offsets, z)
         for i in range(len(sums)):
-            _add_transformed(parts[part], sums[i], g, bands[i // blocks], i % blocks, kernels, scratch, z)
+            _add_transformed(
+                parts[part], sums[i], g, bands[i // blocks], i % blocks, kernels, scratch, z
+            )

@@ -141,8 +141,9 @@ class GatherKernel:
 
         to[y·to_row + x·vector bytes][c] = from[min(c, channels - 1)·plane + y·row + 4·x]
 
-    ``narrow`` rows are shorter than a vector, and are filled with zeros to a vector.  The same rows
-    of the next vector of planes are fetched into the cache.  Arguments: from, plane, row, rows, width, channels, to, to_row.
+    ``narrow`` rows are shorter than a vector, and are filled with zeros to a vector.  The same
+    rows of the next planes, as many as a vector has lanes, are fetched into the second-level cache.
+    Arguments: from, plane, row, rows, width, channels, to, to_row.
     """
 
     narrow: bool
