@@ -12,6 +12,8 @@ from pycaffe_dist.threads import parallel_for
 
 # Three arrays and a temporary of this many doubles stay in a core's level-two cache.
 BLOCK = 8192
+# The fewest elements that one thread sets to 0.
+CLEARED = 1 << 17
 
 
 def _blocks(begin: int, end: int, size: int, function: Callable[..., Any], arrays: list) -> None:
@@ -31,3 +33,13 @@ def blockwise(function: Callable[..., Any], *arrays: np.ndarray) -> None:
     size = arrays[0].size
     flat = [array.reshape(-1) for array in arrays]
     parallel_for(_blocks, -(-size // BLOCK), size, function, flat, grain=2)
+
+
+def _clear(begin: int, end: int, flat: np.ndarray) -> None:
+    flat[begin:end].fill(0)
+
+
+@kernel
+def clear(x: np.ndarray) -> None:
+    """Set x to 0."""
+    parallel_for(_clear, x.size, x.reshape(-1), grain=CLEARED)

@@ -6,6 +6,7 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import NetError
+from pycaffe_dist.kernels.elementwise import clear
 from pycaffe_dist.layers import Layer
 from pycaffe_dist.schema import caffe_pb2
 
@@ -84,7 +85,7 @@ class Parameter:
 
     def clear_diff(self) -> None:
         """Set the diff to zero."""
-        self.blob.diff.fill(0)
+        clear(self.blob.diff)
 
     @property
     def factor_rows(self) -> int:

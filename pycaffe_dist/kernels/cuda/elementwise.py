@@ -9,3 +9,8 @@ from typing import Any
 def blockwise(function: Callable[..., Any], *arrays: Any) -> None:
     """See `pycaffe_dist.kernels.elementwise.blockwise`; here the whole array is one block."""
     function(*[array.reshape(-1) for array in arrays])
+
+
+def clear(x: Any) -> None:
+    """Set x to 0."""
+    x.fill(0)

@@ -38,7 +38,7 @@ TILE_BYTES, FEWEST_TILES = 3 << 21, 96
 # The images are cut into parts of at least `PART_TILES` tiles if the sums of a part have at most
 # `SUMS_BYTES`; it transforms `BLOCK_BYTES` of tiles at a time.  The number of parts does not depend
 # on the threads: the order of additions shows in the result.
-PARTS, PART_TILES, SUMS_BYTES, BLOCK_BYTES = 16, 128, 1 << 20, 3 << 18
+PARTS, PART_TILES, SUMS_BYTES, BLOCK_BYTES = 16, 128, 5 << 17, 3 << 18
 # Tiles of a piece of a plane, and tiles whose transforms stay in the first-level cache.
 MOST_TILES, DEPTH = 64, 128
 # Input channels of a unit of work, and the wanted number of units.
