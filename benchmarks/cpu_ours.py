@@ -63,15 +63,25 @@ def traffic_of(node: Node) -> float:
 def layer_times(solver: Solver, rounds: int) -> list[dict[str, Any]]:
     """Return, for each layer and pass, the median seconds, operations and bytes.
 
-    A layer that runs as one with the layer before it has no forward time.
+    A layer that runs as one with the layer before it has no forward time.  The last rows are the
+    update, and what an iteration takes in addition: Python between the layers.
     """
     net = solver.net
     spans: dict[tuple[Kind, str], list[float]] = defaultdict(list)
-    net.record = lambda kind, name, start, end: spans[kind, name].append(end - start)
+    lasted: dict[tuple[Kind, str], float] = {}  # in one iteration
+    updates, others = [], []
+    net.record = lambda kind, name, start, end: lasted.update({(kind, name): end - start})
     for _ in range(rounds):
+        lasted.clear()
+        began = time.perf_counter()
         net.forward()
         net.backward(accumulate=False)
+        updating = time.perf_counter()
         solver.apply_update()
+        updates.append(time.perf_counter() - updating)
+        others.append(updating - began - sum(lasted.values()))
+        for key, value in lasted.items():
+            spans[key].append(value)
     net.record = None
     rows = []
     for node in net.nodes:
@@ -80,16 +90,25 @@ def layer_times(solver: Solver, rounds: int) -> list[dict[str, Any]]:
             seconds = spans[kind, node.name]
             if seconds and node.layer.type != "Input":
                 rows.append(
-                    {
-                        "layer": node.name,
-                        "type": node.layer.type,
-                        "pass": kind.value,
-                        "seconds": median(seconds),
-                        "flops": flops,
-                        "bytes": traffic_of(node),
-                    }
+                    _row(node.name, node.layer.type, kind.value, seconds, flops, traffic_of(node))
                 )
+    weights = float(sum(parameter.gradient.nbytes for parameter in net.parameters))
+    rows.append(_row("update", "Update", "", updates, 0.0, 6 * weights))
+    rows.append(_row("between layers", "Python", "", others, 0.0, weights))
     return rows
+
+
+def _row(
+    layer: str, kind: str, direction: str, seconds: list[float], flops: float, traffic: float
+) -> dict[str, Any]:
+    return {
+        "layer": layer,
+        "type": kind,
+        "pass": direction,
+        "seconds": median(seconds),
+        "flops": flops,
+        "bytes": traffic,
+    }
 
 
 def scratch_bytes(net: Net) -> int:
