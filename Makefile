@@ -53,7 +53,7 @@ test-torch: install ## run the tests of exports with PyTorch, which it installs 
 sweep: install ## compile all microkernels for many processors, to see that LLVM survives
 	$(BIN)/python -m pytest -n 0 $(PYTEST_FLAGS) tests/kernels/test_compile_sweep.py
 
-test-gpu: install ## run the GPU tests on a real GPU: layers, solvers, accuracies, races; STEPS=…: some
+test-gpu: install ## run the GPU tests and timings on a real GPU, in three parts; STEPS=…: some
 	@$(BIN)/python tests/gpu/on_device.py $(STEPS)
 
 bench: install ## time training iterations beside PyTorch's (TORCH_PYTHON=…) and Caffe's (CAFFE_BIN=…)

@@ -82,6 +82,7 @@ class Result:
     memory: dict[str, int] = field(default_factory=dict)
     scratch: int = 0  # of our memory, what layers' plans keep beyond blobs
     layers: list[dict[str, Any]] = field(default_factory=list)
+    fallbacks: dict[str, int] = field(default_factory=dict)  # from cuDNN to our own kernels
 
     def add(self, who: str, answer: dict[str, float], iterations: int) -> None:
         """Take one round of one side."""

@@ -46,6 +46,7 @@ def measure(name: str, mode: str, args: argparse.Namespace, torch: str | None) -
     """Measure one net in a mode; raises SystemExit when our side ends early."""
     result = Result(name)
     command = [sys.executable, str(HERE / "gpu_ours.py"), name, str(args.models)]
+    command += [str(args.batch or GPU_NETS[name].batch)]
     ours = Worker(command, {TF32: MODES[mode]})
     workers = {"pcaffe": ours}
     try:
@@ -63,6 +64,8 @@ def measure(name: str, mode: str, args: argparse.Namespace, torch: str | None) -
         for _ in range(args.rounds):
             for who, worker in workers.items():
                 result.add(who, worker.run(str(counts[who])), counts[who])
+        report = ours.run("layers 5" if args.layers else "fallbacks")
+        result.layers, result.fallbacks = report.get("layers", []), report["fallbacks"]
     finally:
         for worker in workers.values():
             worker.close()
@@ -71,19 +74,23 @@ def measure(name: str, mode: str, args: argparse.Namespace, torch: str | None) -
 
 def iterations(worker: Worker) -> int:
     """Warm a side up; return its number of iterations in one round."""
-    worker.run("3")  # compiles, allocates, and lets cuDNN choose
-    return max(1, round(ROUND_SECONDS * 5 / worker.run("5")["wall"]))
+    worker.run("2")  # compiles, allocates, and lets cuDNN choose
+    return max(1, round(ROUND_SECONDS * 2 / worker.run("2")["wall"]))
 
 
-def print_result(result: Result, mode: str) -> None:
-    """Print the lines of a net and mode in the table."""
-    batch = GPU_NETS[result.name].batch
+def print_result(result: Result, mode: str, batch: int) -> None:
+    """Print the lines of a net and mode in the table, and what did not run on cuDNN."""
     for who, wall in result.wall.items():
         seconds = median(wall)
         line = f"{result.name:18}{batch:6}   {mode:9}{who:10}"
         line += f"{1e3 * seconds:9.3f}{batch / seconds:10.0f}{result.memory[who] / 1e6:8.0f}"
         line += f"{result.ratio(who, result.wall):8.2f}" if who != "pcaffe" else ""
         print(line, flush=True)
+    for layer in sorted(result.layers, key=lambda layer: -layer["forward"] - layer["backward"]):
+        names = f"{layer['name']} ({layer['type']})"
+        print(f"    {names:42}{layer['forward']:10.3f}{layer['backward']:10.3f} ms")
+    for refused, calls in result.fallbacks.items():
+        print(f"    NOT on cuDNN, {calls} times: {refused}")
 
 
 def torch_on_gpu() -> str | None:
@@ -109,6 +116,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--net", choices=GPU_NETS, action="append", help="only this one")
     parser.add_argument("--models", type=Path, default=HERE.parent / "models")
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--batch", type=int, help="images in a batch, for all nets")
+    parser.add_argument("--layers", action="store_true", help="print the times of layers, too")
     parser.add_argument("--mode", choices=MODES, action="append", help="only this one")
     parser.add_argument("--json", type=Path, help="write all measurements to this file")
     return parser.parse_args()
@@ -134,15 +143,17 @@ def main() -> None:
     )
     nets: list[dict[str, Any]] = []
     for name, mode in itertools.product(args.net or GPU_NETS, args.mode or MODES):
-        row: dict[str, Any] = {"net": name, "batch": GPU_NETS[name].batch, "mode": mode}
+        batch = args.batch or GPU_NETS[name].batch
+        row: dict[str, Any] = {"net": name, "batch": batch, "mode": mode}
         try:
             result = measure(name, mode, args, torch)
         except (SystemExit, OSError) as error:
             print(f"{name}, {mode}: FAILED: {error}", flush=True)
             row["error"] = str(error)
         else:
-            print_result(result, mode)
-            row["wall_seconds"] = result.wall
+            print_result(result, mode, batch)
+            row |= {"wall_seconds": result.wall, "layers": result.layers}
+            row["fallbacks"] = result.fallbacks
         nets.append(row)
         if args.json:
             of_all = {"device": gpu.name, "libraries": libraries}

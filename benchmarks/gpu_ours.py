@@ -1,7 +1,8 @@
 """pcaffe's side of gpu.py: trains one net of the benchmark, in its own process.
 
 Writes the net's layers as one line of JSON, then reads numbers of iterations and answers each with
-one line of JSON.
+one line of JSON.  "fallbacks" asks for the calls that cuDNN refused, "layers" and a number of
+iterations for the times of each layer, too.
 """
 
 from __future__ import annotations
@@ -9,22 +10,38 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from cpu_nets import describe
 from cpu_ours import make_solver
 from gpu import GPU_NETS
 
+from pycaffe_dist.cli.time import measure
+from pycaffe_dist.gpu.base import GPU
 from pycaffe_dist.gpu.finding import open_gpu
+from pycaffe_dist.net import Net
+
+
+def details(net: Net, words: list[str], gpu: GPU) -> dict[str, Any]:
+    """Answer "fallbacks" and "layers N"; times are in milliseconds."""
+    found: dict[str, Any] = {"fallbacks": dict(gpu.fallbacks)}
+    if words[0] == "layers":
+        found["layers"] = [asdict(layer) for layer in measure(net, int(words[1])).layers]
+    return found
 
 
 def main() -> None:
     """Serve the commands for the net and the model folder of the command line."""
-    name, models = sys.argv[1:]
+    name, models, batch = sys.argv[1:]
     gpu = open_gpu(0)
-    solver = make_solver(GPU_NETS[name], Path(models), gpu)
+    solver = make_solver(replace(GPU_NETS[name], batch=int(batch)), Path(models), gpu)
     print(json.dumps(describe(solver.net, GPU_NETS[name].classes)), flush=True)
     for line in sys.stdin:
+        if not line.strip().isdecimal():
+            print(json.dumps(details(solver.net, line.split(), gpu)), flush=True)
+            continue
         wall, cpu = time.perf_counter(), time.process_time()
         solver.step(int(line))
         gpu.synchronize()

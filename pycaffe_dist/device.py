@@ -37,6 +37,9 @@ class Device:
     def synchronize(self) -> None:
         """Let the calling thread wait until the device has done all that it was given."""
 
+    def warn_of_fallbacks(self) -> None:
+        """Log how often our own kernels did what a library refused, if they did."""
+
 
 HOST = Device()
 

@@ -52,15 +52,17 @@ def run(options: argparse.Namespace) -> int:
     net = open_net(options, phase, device=chosen)
     try:
         compile_kernels([net])
-        result = _measure(net, options.iterations)
+        result = measure(net, options.iterations)
     finally:
         net.close()
     _log(result)
+    chosen.warn_of_fallbacks()
     show(result, options.json)
     return 0
 
 
-def _measure(net: Net, iterations: int) -> NetTimes:
+def measure(net: Net, iterations: int) -> NetTimes:
+    """Run forward and backward layer by layer; wait for the device after each layer."""
     from pycaffe_dist.reports.layer_times import LayerTime, NetTimes
 
     logger.info("Performing Forward")

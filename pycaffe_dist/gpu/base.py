@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from pycaffe_dist.device import Device
 from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.mirror import MirroredStorage
+from pycaffe_dist.log import logger
 
 Shape = tuple[int, ...]
 
@@ -32,6 +34,8 @@ class GPU(Device, abc.ABC):
     ``index`` counts the GPUs that this process sees; ``capability`` is the compute capability
     (``"90"``); ``most_blocks`` is the largest grid for a loop over elements.  Float32 factors of
     convolutions, and of other matrix products, may round to TF32 only if the switch is on.
+    ``fallbacks`` counts the calls of our own kernels for operations that cuDNN refused, by the
+    operation and the reason.
     """
 
     is_gpu = True
@@ -44,6 +48,7 @@ class GPU(Device, abc.ABC):
 
     def __init__(self) -> None:
         self._checks: list[tuple[Any, np.ndarray, Callable[[np.ndarray], None]]] = []
+        self.fallbacks: Counter[str] = Counter()
 
     def check_later(self, array: Any, check: Callable[[np.ndarray], None]) -> None:
         """Call ``check`` with the values of a small array when the host waits for the next time.
@@ -63,6 +68,16 @@ class GPU(Device, abc.ABC):
 
     def note_work(self, kind: str, name: str, nbytes: int) -> None:
         """Called for work that this interface does not see; for `pycaffe_dist.gpu.trace`."""
+
+    def warn_of_fallbacks(self) -> None:
+        for refused, calls in self.fallbacks.items():
+            logger.debug("%d calls of our own kernels for %s", calls, refused)
+        if self.fallbacks:
+            logger.warning(
+                "cuDNN refused %d operations: our own kernels ran %d times in its place; the "
+                "first is %s",
+                *(len(self.fallbacks), self.fallbacks.total(), next(iter(self.fallbacks))),
+            )
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         """Return an array with undefined contents."""

@@ -179,6 +179,7 @@ def _run(
     cluster.commit()  # a rank that ended before the others could not help them go on
     # Caffe's command logs this even if its solver has.
     logger.info("Optimization Done.")
+    solver.device.warn_of_fallbacks()
     if timeline is not None:
         timeline.write()
 

@@ -1,193 +1,240 @@
-"""Runs the GPU tests on a real GPU: layers, solvers, the accuracy of two nets, memory, races.
+"""Runs the GPU tests and timings on a real GPU, in three parts of at most nine minutes.
 
-    python tests/gpu/on_device.py [WORD...]
+    python3 tests/gpu/on_device.py [--part N] [--out FOLDER] [WORD...]
 
-With words, only steps with one of them in their names run: kernels, layers, lenet, racecheck.  Each
-step is a separate process with a time limit, so that it cannot harm or delay the others, and prints
-its result at its end; the last lines are a summary.  Without a GPU the program says so in one line
-and exits with 1.  The databases of MNIST and CIFAR-10 are in data/; steps whose data or tool is
-missing are named and left out.
+Part 1 shows what works: versions, a convolution by cuDNN, all kernels compiled and tested, Caffe's
+golden files, three nets timed beside PyTorch's, and LeNet's accuracy.  Part 2 times six nets in
+three modes.  Part 3 looks for wrong accesses and races, and profiles the slowest kernels.  Without
+``--part`` all run.  With words, only steps with one of them in their names run.
+
+Each step is a separate process with a time limit, so that it cannot harm or delay the others.  What
+it prints goes to FOLDER/part1.log at once, its result to FOLDER/part1.jsonl; the last lines are a
+summary.  Nothing need be installed beside CuPy, Numba, and what `.device/`, which
+scripts/fill_device_folder.sh fills, has: wheels, and MNIST.  Without a GPU the program says so in
+one line and exits with 1.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
+import json
 import os
-import re
-import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import zipfile
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-
-from pycaffe_dist.errors import DeviceError
-from pycaffe_dist.gpu.finding import EMULATE, open_gpu
+from typing import TextIO
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "gpu"
-# A solver, its database, the script that makes the database, and the accuracy on the CPU.
-NETS = (
-    (
-        "models/lenet/lenet_quick_solver.prototxt",
-        "data/mnist/mnist_train_lmdb",
-        "data/mnist/get_mnist.sh && data/mnist/create_mnist.sh",
-        0.985,
-    ),
-    (
-        "models/cifar10_quick/cifar10_quick_solver.prototxt",
-        "data/cifar10/cifar10_train_lmdb",
-        "data/cifar10/get_cifar10.sh && data/cifar10/create_cifar10.sh",
-        0.70,
-    ),
-)
-# The time limits of steps in seconds; compute-sanitizer is many times slower.  The first run
-# compiles all kernels for both devices.
-LIMIT, LIMIT_WATCHED = 600, 420
-# compute-sanitizer's tools, with what they find.
-TOOLS = {"memcheck": "reads and writes beside arrays", "racecheck": "races in shared memory"}
+CARRIED = ROOT / ".device"
+EMULATE = "PCAFFE_EMULATE_GPU"
+PART_SECONDS = 540.0
+# A step is left out if less time than this is left for its part.
+LEAST_SECONDS = 5.0
 
 OK, FAILED, LEFT_OUT = "ok", "FAILED", "left out"
+# The exit status of a step that lacks a tool or data; its last line says which.
+LACKS = 77
+
+PYTEST = ["-m", "pytest", "-q", "-m", "not long", "--tb=short", "-rfE", "--maxfail=25"]
+PYTEST += ["-p", "no:cacheprovider"]
+SIX_NETS = "LeNet", "CIFAR-10 quick", "CaffeNet", "GoogLeNet", "VGG-16", "ResNet-50"
 
 
-@dataclass
+@dataclass(frozen=True)
+class Step:
+    """A process to run: Python's arguments, and the seconds that it may take."""
+
+    name: str
+    limit: float
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def tests(name: str, limit: float, files: str, *options: str, **environment: str) -> Step:
+    """Return a step of the tests in some files of this folder."""
+    paths = sorted(str(path.relative_to(ROOT)) for path in FOLDER.glob(files))
+    return Step(name, limit, [*PYTEST, *options, *paths], {"PCAFFE_TEST_GPU": "1", **environment})
+
+
+def body(name: str, limit: float, *arguments: str) -> Step:
+    """Return a step that device_steps.py has."""
+    return Step(
+        " ".join([name, *arguments]), limit, [str(FOLDER / "device_steps.py"), name, *arguments]
+    )
+
+
+def timing(net: str, limit: float, out: Path, *options: str) -> Step:
+    """Return a step that times a net beside PyTorch's."""
+    result = out / f"times-{net.replace(' ', '_')}-{len(options)}.json"
+    command = [str(ROOT / "benchmarks" / "gpu.py"), f"--net={net}", f"--json={result}", *options]
+    if os.environ.get(EMULATE):
+        command += ["--batch=1", "--rounds=1"]
+    return Step(f"times {net}", limit, command)
+
+
+def parts(out: Path) -> dict[int, list[Step]]:
+    """Return the steps of each part, the most valuable ones first."""
+    spread = ["-n", str(min(8, os.cpu_count() or 1))] if _has("xdist") else []
+    layered = "--mode=default", "--layers", "--rounds=5"
+    return {
+        1: [
+            body("versions", 60),
+            body("convolution", 60),
+            body("compile", 150),
+            tests("kernels", 150, "test_gpu_kernels_*.py", *spread),
+            tests("cudnn", 60, "test_gpu_cudnn.py", "-rs"),
+            tests("golden layers", 90, "test_gpu_layers.py", "-k", "same_as_caffe"),
+            tests("golden solvers", 60, "test_gpu_solvers.py", "-k", "losses or resume"),
+            *(timing(net, 60, out, *layered) for net in ("LeNet", "VGG-16", "ResNet-50")),
+            body("accuracy", 120),
+        ],
+        2: [
+            body("ceilings", 40),
+            *(timing(net, 120, out, "--rounds=5") for net in SIX_NETS),
+        ],
+        3: [
+            body("watch", 200, "memcheck"),
+            body("profile", 120),
+            tests("16 bits", 100, "test_gpu_float16.py"),
+            tests("16 bits layers", 100, "test_gpu_layers.py", "-k", "float16"),
+            body("watch", 150, "racecheck"),
+            tests(
+                "the rest", 150, "test_*.py", *spread, "--deselect", "tests/gpu/test_gpu_layers.py"
+            ),
+        ],
+    }
+
+
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
 class Report:
-    """The steps so far, each with its result and a comment.
+    """Runs the steps of a part and keeps their results, in files of ``out`` as they come."""
 
-    ``words``: only steps with one of them in their names run; without words all do.
-    """
+    def __init__(self, out: Path, part: int, seconds: float = PART_SECONDS):
+        out.mkdir(parents=True, exist_ok=True)
+        self.lines: list[tuple[str, str, str]] = []
+        self._log, self._results = out / f"part{part}.log", out / f"part{part}.jsonl"
+        self._log.write_text("")
+        self._results.write_text("")
+        self._started = time.monotonic()
+        self._seconds = seconds
 
-    words: tuple[str, ...] = ()
-    lines: list[tuple[str, str, str]] = field(default_factory=list)
-
-    def add(self, name: str, result: str, words: str) -> None:
-        """Print a step's result and keep it."""
-        self.lines.append((name, result, words))
-        print(_line(name, result, words), flush=True)
-
-    def wants(self, name: str) -> bool:
-        """Tell whether to run a step."""
-        return not self.words or any(word in name for word in self.words)
-
-    def step(self, name: str, run: Callable[[], tuple[str, str]]) -> None:
-        """Run a step, if it is wanted; it returns its result and a comment."""
-        if not self.wants(name):
+    def run(self, step: Step) -> None:
+        """Run a step; it ends by its limit or by the end of the part's time."""
+        now = time.monotonic()
+        left = self._started + self._seconds - now
+        if left < LEAST_SECONDS:
+            self._add(step, LEFT_OUT, "no time is left", 0.0)
             return
-        started = time.monotonic()
-        try:
-            result, words = run()
-        except subprocess.TimeoutExpired as error:
-            result, words = FAILED, f"not done after {error.timeout:.0f} s"
-        self.add(name, result, f"{words} ({time.monotonic() - started:.0f} s)")
+        limit = min(step.limit, left)
+        with self._log.open("a") as log:
+            log.write(f"\n===== {step.name} ({now - self._started:.0f} s)\n")
+            log.flush()
+            at = log.tell()
+            status = _run(step, limit, log)
+        lines = [line for line in self._log.read_text()[at:].splitlines() if line.strip()]
+        words = lines[-1].strip("= ") if lines else ""
+        result = {0: OK, LACKS: LEFT_OUT}.get(-1 if status is None else status, FAILED)
+        if status is None:
+            words = f"not done after {limit:.0f} s; {words}"
+        if result == FAILED:
+            print("\n".join(lines[-40:]), flush=True)
+        self._add(step, result, words, time.monotonic() - now)
+
+    def _add(self, step: Step, result: str, words: str, seconds: float) -> None:
+        self.lines.append((step.name, result, words))
+        print(f"{_line(step.name, result, words)} ({seconds:.0f} s)", flush=True)
+        row = {"step": step.name, "result": result, "words": words, "seconds": round(seconds, 1)}
+        with self._results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
 
     def sum_up(self) -> int:
-        """Print the failures and the number of successes; return the exit status."""
+        """Print what did not succeed and the numbers of results; return the exit status."""
         print("\n" + "\n".join(_line(*line) for line in self.lines if line[1] != OK))
         counts = [
             f"{sum(line[1] == result for line in self.lines)} {result}"
             for result in (OK, FAILED, LEFT_OUT)
         ]
-        print(f"steps: {', '.join(counts)}", flush=True)
+        seconds = time.monotonic() - self._started
+        print(f"steps: {', '.join(counts)}; {seconds:.0f} s", flush=True)
         return 1 if any(line[1] == FAILED for line in self.lines) else 0
 
 
 def _line(name: str, result: str, words: str) -> str:
-    return f"{name:42} {result:9} {words}"
+    return f"{name:24} {result:9} {words}"
 
 
-def run(command: list[str], limit: float, **environment: str) -> tuple[int, str]:
-    """Run a command on the real GPU; return its status and its output.
-
-    After ``limit`` seconds it is killed, and TimeoutExpired is raised.
-    """
-    everything = {**os.environ, "PCAFFE_TEST_GPU": "1", **environment}
-    done = subprocess.run(
-        command,
+def _run(step: Step, limit: float, log: TextIO) -> int | None:
+    """Run a step's process and all that it starts; return its status, None if it was killed."""
+    process = subprocess.Popen(
+        [sys.executable, *step.command],
         cwd=ROOT,
-        env=everything,
-        timeout=limit,
-        stdout=subprocess.PIPE,
+        env={**os.environ, **step.environment},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
         stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
+        start_new_session=True,
     )
-    return done.returncode, done.stdout
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
-def tests(path: Path, tool: tuple[str, ...] = (), **environment: str) -> tuple[str, str]:
-    """Run the tests of a file, maybe under a tool; print what failed."""
-    options = ["-q", "-m", "not long", "--tb=short", "-rfE", "--maxfail=25"]
-    options += ["-p", "no:cacheprovider"]
-    command = [*tool, sys.executable, "-m", "pytest", *options, str(path.relative_to(ROOT))]
-    status, output = run(command, LIMIT_WATCHED if tool else LIMIT, **environment)
-    counts = [line for line in output.splitlines() if re.search(r" in [\d.]+s", line)]
-    if status:
-        print(output[-6000:], flush=True)
-    return OK if status == 0 else FAILED, counts[-1].strip("= ") if counts else f"status {status}"
-
-
-def accuracy(solver: str, database: str, how: str, least: float) -> tuple[str, str]:
-    """Train a net on the GPU; it should be as accurate as on the CPU."""
-    if not (ROOT / database).exists():
-        return LEFT_OUT, f"there is no {database}; {how} make it"
-    command = [sys.executable, "-m", "pycaffe_dist", "train", f"--solver={solver}", "--gpu=0"]
-    status, output = run(command, LIMIT)
-    found = re.findall(r"Test net output #\d+: accuracy = ([\d.]+)", output)
-    if status or not found:
-        print(output[-3000:], flush=True)
-        return FAILED, f"status {status}"
-    words = f"accuracy {found[-1]}, at least {least} is expected"
-    return OK if float(found[-1]) >= least else FAILED, words
-
-
-def compute_sanitizer() -> str | None:
-    """Return CUDA's compute-sanitizer: on the path, in CUDA's folder, or in NVIDIA's package."""
-    found = shutil.which("compute-sanitizer")
-    if found:
-        return found
-    roots = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME")]
-    folders = [Path(root) / "bin" for root in (*roots, "/usr/local/cuda") if root]
-    folders += [Path(entry) / "nvidia/cuda_sanitizer_api/bin" for entry in sys.path if entry]
-    programs = [folder / "compute-sanitizer" for folder in folders]
-    return next((str(path) for path in programs if os.access(path, os.X_OK)), None)
-
-
-def watched(report: Report) -> None:
-    """Run the kernels' own tests under compute-sanitizer, where it is installed."""
-    program = compute_sanitizer()
-    for tool, finds in TOOLS.items():
-        if program is None:
-            words = f"{finds} are NOT looked for: there is no compute-sanitizer"
-            if report.wants(tool):
-                report.add(tool, LEFT_OUT, words)
-            continue
-        command = (program, f"--tool={tool}", "--error-exitcode=9", "--target-processes=all")
-        for path in sorted(FOLDER.glob("test_gpu_kernels_*.py")):
-            # A memory pool would hide accesses beside an array from memcheck.
-            pool = {"PCAFFE_TEST_NO_POOL": "1"} if tool == "memcheck" else {}
-            name = f"{tool} {path.stem.removeprefix('test_gpu_')}"
-            report.step(name, partial(tests, path, command, **pool))
+def prepare(carried: Path) -> None:
+    """Let the steps' processes find pcaffe and the carried wheels of this Python's version."""
+    site = carried / f"site-{sys.version_info[0]}{sys.version_info[1]}"
+    tag = f"-cp{sys.version_info[0]}{sys.version_info[1]}-"
+    for wheel in sorted((carried / "wheels").glob("*.whl")):
+        if (tag in wheel.name or "-py3-none-" in wheel.name) and not (site / wheel.name).exists():
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(site)
+            (site / wheel.name).touch()  # it is unpacked
+    paths = [str(ROOT), str(site), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    os.environ["PYTHONUNBUFFERED"] = "1"
+    os.environ["PYTHON"] = sys.executable  # for the scripts in data/
+    if (carried / "mnist").exists():
+        os.environ["MNIST_MIRROR"] = str(carried / "mnist")
 
 
 def main() -> int:
-    """Run everything; return the exit status."""
-    os.environ.pop(EMULATE, None)
-    try:
-        gpu = open_gpu(0)
-    except DeviceError as error:
-        print(f"no test on a GPU was run: {error}", file=sys.stderr)
+    """Run what the command line asks for; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*", help="parts of the names of steps")
+    parser.add_argument("--part", type=int, choices=(1, 2, 3), help="only this part")
+    parser.add_argument("--out", type=Path, default=ROOT / "gpu_results", help="for the results")
+    args = parser.parse_args()
+    prepare(CARRIED)
+    found = subprocess.run(
+        [sys.executable, FOLDER / "device_steps.py", "gpu"], capture_output=True, text=True
+    )
+    if found.returncode:
+        reason = (found.stderr.strip().splitlines() or ["no reason given"])[-1]
+        print(f"no test on a GPU was run: {reason}", file=sys.stderr)
         return 1
-    print(f"GPU 0: {gpu.name}; {', '.join(gpu.libraries())}", flush=True)
-    report = Report(tuple(sys.argv[1:]))
-    # The kernels' own tests first: if these fail, the others cannot succeed.
-    files = sorted(FOLDER.glob("test_*.py"), key=lambda path: ("kernels" not in path.name, path))
-    for path in files:
-        report.step(path.stem.removeprefix("test_"), partial(tests, path))
-    for net in NETS:
-        report.step(net[0].split("/")[1], partial(accuracy, *net))
-    watched(report)
-    return report.sum_up()
+    print(found.stdout.strip(), flush=True)
+    status = 0
+    for part, steps in parts(args.out).items():
+        if args.part in (None, part):
+            report = Report(args.out, part)
+            for step in steps:
+                if not args.words or any(word in step.name for word in args.words):
+                    report.run(step)
+            status = report.sum_up() or status
+    return status
 
 
 if __name__ == "__main__":

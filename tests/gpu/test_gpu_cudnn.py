@@ -53,6 +53,10 @@ class Tensor:
         return np.frombuffer(memory, dtype).reshape(self.dim)
 
 
+class NotSupported(Exception):
+    """The front end's own error, which is no RuntimeError."""
+
+
 class Graph:
     """A fake of the front end's graph that computes on the host."""
 
@@ -90,7 +94,7 @@ class Graph:
     def check_support(self):
         self.steps.append("check_support")
         if self.what == self.unsupported:
-            raise RuntimeError("no plan can do this")
+            raise NotSupported("no plan can do this\nof all plans")
 
     def __getattr__(self, name):
         if name not in ("validate", "build_operation_graph", "build_plans"):
@@ -143,6 +147,7 @@ def front_end(graph=Graph):
         numerical_note=SimpleNamespace(
             **{name: name for name in ("NONDETERMINISTIC", "TENSOR_CORE", "DOWN_CONVERT_INPUTS")}
         ),
+        cudnnGraphNotSupportedError=NotSupported,
         create_handle=lambda: 7,
         backend_version=lambda: 91002,
         set_stream=lambda handle, stream: streams.append((handle, stream)),
@@ -201,10 +206,28 @@ def test_what_cudnn_cannot_do_runs_on_our_own_kernels(streaming, monkeypatch, ca
     for values, wanted in zip(found, compute(streaming, Convolution, SHAPES["plain"])):
         np.testing.assert_allclose(values, wanted, rtol=1e-5, atol=1e-5)
     assert len(module.streams) == 2
+    refused = "conv_dgrad of (2, 3, 8, 9) by (4, 3, 3, 3) in float32: no plan can do this"
     assert caplog.messages == [
         "Convolutions run on cuDNN 9.10.2, unless their engine is CAFFE",
-        "conv_dgrad of (2, 3, 8, 9) by (4, 3, 3, 3) runs on our own kernels: no plan can do this",
+        f"Our own kernels run {refused}",
     ]
+    assert streaming.fallbacks == {refused: 1}
+    caplog.clear()
+    streaming.warn_of_fallbacks()
+    assert caplog.messages == [
+        "cuDNN refused 1 operations: our own kernels ran 1 times in its place; the first is "
+        + refused
+    ]
+
+
+def test_other_errors_of_the_front_end_end_the_run(streaming, monkeypatch):
+    def fail(self):
+        raise AssertionError("a bug of the front end")
+
+    module = front_end(type("Broken", (Graph,), {"check_support": fail}))
+    monkeypatch.setitem(sys.modules, "cudnn", module)
+    with pytest.raises(AssertionError, match="a bug of the front end"):
+        compute(streaming, LibraryConvolution, SHAPES["plain"])
 
 
 def test_without_cudnn_the_log_says_so_once(streaming, monkeypatch, caplog):

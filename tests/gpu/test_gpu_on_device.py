@@ -1,47 +1,103 @@
-"""How `make test-gpu` treats its steps' results, and missing tools and data."""
+"""How on_device.py treats its steps' results and time, missing tools, and carried wheels."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
+import zipfile
 
+import device_steps
 import on_device
 import pytest
 
 
-def test_a_failing_and_a_slow_step_leave_the_others_to_run(capsys):
-    report = on_device.Report()
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    report.step("slow", lambda: on_device.run(command, 0.2))
-    report.step("bad", lambda: (on_device.FAILED, "2 failed"))
-    report.step("good", lambda: (on_device.OK, "5 passed"))
-    report.add("tool", on_device.LEFT_OUT, "there is none")
+def python(name, code, limit=20.0):
+    return on_device.Step(name, limit, ["-c", code])
+
+
+def test_a_slow_step_and_its_children_are_ended_and_the_others_run(tmp_path, capsys):
+    report = on_device.Report(tmp_path, 1)
+    child = "import subprocess, sys; print('began', flush=True); "
+    child += "subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    report.run(python("slow", child, 1.0))
+    report.run(python("bad", "raise SystemExit('2 failed')"))
+    report.run(python("good", "print('5 passed')"))
+    report.run(python("tool", f"print('there is none'); raise SystemExit({on_device.LACKS})"))
     assert report.sum_up() == 1
-    summary = capsys.readouterr().out.split("\n\n")[1]
-    assert [line.split()[0] for line in summary.splitlines()] == ["slow", "bad", "tool", "steps:"]
-    assert "not done after" in summary
-    assert summary.endswith("steps: 1 ok, 2 FAILED, 1 left out\n")
+    rows = [json.loads(line) for line in (tmp_path / "part1.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["result"]) for row in rows] == [
+        ("slow", "FAILED"),
+        ("bad", "FAILED"),
+        ("good", "ok"),
+        ("tool", "left out"),
+    ]
+    words = [row["words"] for row in rows]
+    assert words == ["not done after 1 s; began", "2 failed", "5 passed", "there is none"]
+    assert rows[0]["seconds"] < 20
+    assert "===== good" in (tmp_path / "part1.log").read_text()
+    assert "steps: 1 ok, 2 FAILED, 1 left out" in capsys.readouterr().out
 
 
-def test_words_choose_steps(monkeypatch, capsys):
-    monkeypatch.setattr(on_device, "compute_sanitizer", lambda: None)
-    report = on_device.Report(("kernels", "race"))
-    for name in ("gpu_kernels_update", "gpu_layers"):
-        report.step(name, lambda: (on_device.OK, ""))
-    on_device.watched(report)
-    assert [line[0] for line in report.lines] == ["gpu_kernels_update", "racecheck"]
+def test_steps_end_with_their_parts_time(tmp_path):
+    report = on_device.Report(tmp_path, 2, seconds=on_device.LEAST_SECONDS + 1)
+    report.run(python("long", "import time; time.sleep(60)"))
+    report.run(python("late", "print('it ran')"))
+    assert [(line[0], line[1]) for line in report.lines] == [
+        ("long", "FAILED"),
+        ("late", "left out"),
+    ]
+    assert report.lines[1][2] == "no time is left"
 
 
-def test_a_step_that_is_left_out_is_no_failure(capsys):
-    report = on_device.Report()
-    report.step("net", lambda: on_device.accuracy("s.prototxt", "data/none_lmdb", "get.sh", 0.9))
-    assert report.sum_up() == 0
-    assert "there is no data/none_lmdb; get.sh make it" in capsys.readouterr().out
+def test_every_step_names_files_that_exist(tmp_path):
+    parts = on_device.parts(tmp_path)
+    assert list(parts) == [1, 2, 3]
+    for step in (step for steps in parts.values() for step in steps):
+        paths = [word for word in step.command if word.endswith(".py")]
+        assert paths, step
+        for path in paths:
+            assert (on_device.ROOT / path).exists(), step
+        if str(on_device.FOLDER / "device_steps.py") in step.command:
+            assert step.command[1] in device_steps.STEPS
 
 
-def test_without_compute_sanitizer_it_says_which_errors_are_not_checked(monkeypatch, capsys):
-    monkeypatch.setattr(on_device, "compute_sanitizer", lambda: None)
-    on_device.watched(on_device.Report())
-    assert capsys.readouterr().out.count("NOT looked for") == len(on_device.TOOLS)
+def test_carried_wheels_of_this_python_are_unpacked_once(tmp_path, monkeypatch):
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    (tmp_path / "wheels").mkdir()
+    for name, kind in (("mine", f"{tag}-{tag}-any"), ("other", "cp39-cp39-any")):
+        with zipfile.ZipFile(tmp_path / "wheels" / f"{name}-1-{kind}.whl", "w") as archive:
+            archive.writestr(f"{name}_of_pcaffe.py", "value = 7")
+    (tmp_path / "mnist").mkdir()
+    for name in ("PYTHONPATH", "MNIST_MIRROR", "PYTHON", "PYTHONUNBUFFERED"):
+        monkeypatch.setenv(name, "")
+    on_device.prepare(tmp_path)
+    on_device.prepare(tmp_path)
+    code = "import mine_of_pcaffe, pycaffe_dist; print(mine_of_pcaffe.value)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
+    assert done.stdout == "7\n", done.stderr
+    assert os.environ["MNIST_MIRROR"] == str(tmp_path / "mnist")
+    assert not list(tmp_path.glob("site-*/other*"))
+
+
+def test_without_a_gpu_it_says_so_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("PCAFFE_EMULATE_GPU", "x")
+    done = subprocess.run(
+        [sys.executable, on_device.__file__, f"--out={tmp_path}"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "no test on a GPU was run: PCAFFE_EMULATE_GPU must be a number" in done.stderr
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_without_compute_sanitizer_it_says_which_errors_are_not_checked(tool, monkeypatch, capsys):
+    monkeypatch.setattr(device_steps, "find_tool", lambda *names: None)
+    with pytest.raises(SystemExit) as end:
+        device_steps.watch(tool)
+    assert end.value.code == on_device.LACKS
+    assert f"{tool} was NOT run" in capsys.readouterr().out
 
 
 def test_compute_sanitizer_is_found_beside_cuda(tmp_path, monkeypatch):
@@ -51,14 +107,4 @@ def test_compute_sanitizer_is_found_beside_cuda(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_PATH", str(tmp_path))
     program.chmod(0o755)
-    assert on_device.compute_sanitizer() == str(program)
-
-
-@pytest.mark.parametrize(("code", "result"), [("assert True", "ok"), ("assert False", "FAILED")])
-def test_a_file_of_tests_is_a_step(tmp_path, monkeypatch, code, result, capsys):
-    monkeypatch.setattr(on_device, "ROOT", tmp_path)
-    path = tmp_path / "test_it.py"
-    path.write_text(f"def test_it():\n    {code}\n")
-    found, words = on_device.tests(path)
-    assert found == result
-    assert words.startswith("1 passed" if result == "ok" else "1 failed")
+    assert device_steps.find_tool("compute-sanitizer") == str(program)

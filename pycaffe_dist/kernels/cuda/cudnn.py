@@ -25,6 +25,8 @@ class Library:
     def __init__(self, module: Any, gpu: Any):
         self.module, self.gpu = module, gpu
         self.handle = module.create_handle()
+        # What the front end raises for a graph that no plan can run, or that it does not accept.
+        self.refusals = module.cudnnGraphNotSupportedError, RuntimeError, ValueError
 
     def data_type(self, dtype: np.dtype) -> Any:
         """Return cuDNN's name of float16, bfloat16 or float32."""
@@ -142,6 +144,7 @@ class LibraryWays:
             "dilation": [*one, *geometry.dilation],
         }
         self._operations: dict[tuple[str, np.dtype], Operation | None] = {}
+        self._refused: dict[tuple[str, np.dtype], str] = {}
 
     @property
     def scratch_bytes(self) -> int:
@@ -161,11 +164,13 @@ class LibraryWays:
                 self._operations[key] = Operation(
                     self._library, make, inputs, output, dtype, **self._options
                 )
-            except Exception as error:  # the front end has several types for it
+            except self._library.refusals as error:
                 self._operations[key] = None
-                logger.info(
-                    "%s of %s by %s runs on our own kernels: %s", make, self._x, self._w, error
-                )
+                reason = str(error).strip().partition("\n")[0]
+                self._refused[key] = f"{make} of {self._x} by {self._w} in {dtype}: {reason}"
+                logger.info("Our own kernels run %s", self._refused[key])
+        if self._operations[key] is None:
+            self._library.gpu.fallbacks[self._refused[key]] += 1
         return self._operations[key]
 
     def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
