@@ -79,18 +79,18 @@ def iterations(worker: Worker) -> int:
 
 
 def print_result(result: Result, mode: str, batch: int) -> None:
-    """Print the lines of a net and mode in the table, and what did not run on cuDNN."""
+    """Print what the layers take, what did not run on cuDNN, and the lines of the table."""
+    for layer in sorted(result.layers, key=lambda layer: -layer["forward"] - layer["backward"]):
+        names = f"{layer['name']} ({layer['type']})"
+        print(f"    {names:42}{layer['forward']:10.3f}{layer['backward']:10.3f} ms")
+    for refused, calls in result.fallbacks.items():
+        print(f"    NOT on cuDNN, {calls} times: {refused}")
     for who, wall in result.wall.items():
         seconds = median(wall)
         line = f"{result.name:18}{batch:6}   {mode:9}{who:10}"
         line += f"{1e3 * seconds:9.3f}{batch / seconds:10.0f}{result.memory[who] / 1e6:8.0f}"
         line += f"{result.ratio(who, result.wall):8.2f}" if who != "pcaffe" else ""
         print(line, flush=True)
-    for layer in sorted(result.layers, key=lambda layer: -layer["forward"] - layer["backward"]):
-        names = f"{layer['name']} ({layer['type']})"
-        print(f"    {names:42}{layer['forward']:10.3f}{layer['backward']:10.3f} ms")
-    for refused, calls in result.fallbacks.items():
-        print(f"    NOT on cuDNN, {calls} times: {refused}")
 
 
 def torch_on_gpu() -> str | None:

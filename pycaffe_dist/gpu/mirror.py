@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycaffe_dist import device
+from pycaffe_dist.kernels.cuda.casting import cast
 from pycaffe_dist.precision import wide
 from pycaffe_dist.storage import Storage
 
@@ -149,7 +150,7 @@ class MirroredStorage(Storage):
         copy = target if exact else self._gpu.empty(self._capacity, self._host_dtype)
         self._gpu.copy_to_device(source, copy)
         if not exact:
-            target[...] = copy
+            cast(copy, target)
         self._copied = self._gpu.record()
 
     def _move_to_host(self) -> None:
@@ -171,7 +172,11 @@ class MirroredStorage(Storage):
         """Begin to copy the device's side to the host's, on the current stream."""
         if self._buffer is None:
             self._buffer = self._gpu.host_zeros(self._capacity, self._host_dtype)
-        self._gpu.copy_to_host(self._array.astype(self._host_dtype, copy=False), self._buffer)
+        copy = self._array
+        if self._host_dtype != self.dtype:
+            copy = self._gpu.empty(self._capacity, self._host_dtype)
+            cast(self._array, copy)
+        self._gpu.copy_to_host(copy, self._buffer)
 
     def _finish_copy(self) -> None:
         if self._copied is not None:

@@ -214,8 +214,10 @@ def accuracy() -> str:
     solver = ROOT / SOLVER
     if os.environ.get(EMULATE):
         solver = Path(tempfile.mkdtemp()) / "short.prototxt"
-        text = (ROOT / SOLVER).read_text().replace("max_iter: 1000", "max_iter: 3")
-        solver.write_text(text.replace("test_iter: 100", "test_iter: 1") + "snapshot: 0\n")
+        text = (ROOT / SOLVER).read_text()
+        for field, value in (("max_iter", 3), ("test_iter", 1), ("snapshot", 0)):
+            text = re.sub(rf"(?m)^{field}: \d+", f"{field}: {value}", text)
+        solver.write_text(text)
     command = [sys.executable, "-m", "pycaffe_dist", "train", f"--solver={solver}", "--gpu=0"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     output = done.stdout.decode()

@@ -10,6 +10,8 @@ import pytest
 
 from pycaffe_dist.device import HOST
 from pycaffe_dist.errors import UsageError
+from pycaffe_dist.kernels.cuda import casting
+from pycaffe_dist.precision import bfloat16
 from pycaffe_dist.schema import text
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.loss_scale import LossScale
@@ -43,6 +45,35 @@ def test_it_learns_as_well_as_float32(gpu, fields):
     for parameter in solver.net.parameters:
         assert parameter.blob.dtype == np.float32
     assert {blob.dtype.name for blob in solver.net.blobs.values()} == {"float16", "float32"}
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_casts_round_as_on_the_host(name, on_gpu):
+    dtype = bfloat16() if name == "bfloat16" else np.dtype(name)
+    special = [0.0, -0.0, 1.0, -1.5, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 65519.0, 1e30, np.inf, np.nan]
+    values = np.float32([*special, *np.random.default_rng(0).normal(0, 100, 1001)])
+    values = np.append(values, np.float32(2.0**-14) * values)
+    wide = on_gpu.to_device(values)
+    narrow, back = (on_gpu.empty(values.shape, each) for each in (dtype, np.float32))
+    casting.cast(wide, narrow)
+    casting.cast(narrow, back)
+    with np.errstate(over="ignore"):
+        expected = values.astype(dtype).astype(np.float32)
+    np.testing.assert_array_equal(on_gpu.to_host(back), expected)
+    casting.add_to(narrow, wide)
+    np.testing.assert_array_equal(on_gpu.to_host(wide), values + expected)
+
+
+def test_cupy_casts_bfloat16_as_our_kernels_do(on_gpu):
+    """Layers without kernels of their own for it use these."""
+    values = np.float32([0.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8, -65519.0, 1e30, np.inf])
+    narrow = on_gpu.to_device(values).astype(bfloat16())
+    expected = values.astype(bfloat16()).astype(np.float32)
+    np.testing.assert_array_equal(on_gpu.to_host(narrow.astype(np.float32)), expected)
+    filled = on_gpu.empty(values.shape, np.float32)
+    filled[...] = narrow
+    filled += narrow
+    np.testing.assert_array_equal(on_gpu.to_host(filled), 2 * expected)
 
 
 def test_bfloat16_learns_without_a_loss_scale(gpu):

@@ -27,10 +27,11 @@ FLOAT, DOUBLE, HALF = (np.dtype(name) for name in ("float32", "float64", "float1
 STORED = ((FLOAT, FLOAT), (DOUBLE, DOUBLE), (HALF, FLOAT), (bfloat16(), FLOAT))
 
 
-# Messages between ranks, and layers that choose boxes, mark cells or warp maps, are on the host.
+# Messages between ranks, records of norms, and layers that choose boxes, mark cells or warp maps
+# are on the host.
 HOST_FAMILIES = {
     f"pycaffe_dist.kernels.{name}"
-    for name in ("checksum", "coverage", "detection", "half", "proposals", "warping")
+    for name in ("checksum", "coverage", "detection", "half", "norms", "proposals", "warping")
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.kernels.cuda.bias_add import finish
+from pycaffe_dist.kernels.cuda.casting import add_to, cast
 from pycaffe_dist.kernels.cuda.inner_product import like
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.log import logger
@@ -201,9 +202,9 @@ class LibraryWays:
         gradient = dw if direct else self._library.gpu.empty(dw.shape, x.dtype)
         operation.run(gradient, image=x, loss=dy)
         if add:
-            dw += gradient
+            add_to(gradient, dw)
         elif not direct:
-            dw[...] = gradient
+            cast(gradient, dw)
 
 
 def can_do(x_shape: Shape, dtype: Any) -> bool:

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from pycaffe_dist import device
 from pycaffe_dist.kernels.cuda.bias_add import add_bias
+from pycaffe_dist.kernels.cuda.casting import cast
 from pycaffe_dist.kernels.cuda.gemm import gemm
 
 
@@ -40,4 +42,8 @@ class InnerProduct:
 
 def like(w: Any, x: Any) -> Any:
     """Return parameters with the dtype of x: a copy if data has 16 bits."""
-    return w if w.dtype == x.dtype else w.astype(x.dtype)
+    if w.dtype == x.dtype:
+        return w
+    copy = device.xp().empty(w.shape, x.dtype)
+    cast(w, copy)
+    return copy
