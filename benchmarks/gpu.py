@@ -29,7 +29,7 @@ from typing import Any
 from cpu import Result, Worker, torch_python
 from cpu_nets import NETS, BenchmarkNet
 
-from pycaffe_dist.gpu.finding import TF32
+from pycaffe_dist.gpu.finding import PLANS, TF32
 
 HERE = Path(__file__).parent
 ROUND_SECONDS = 1.0
@@ -38,8 +38,12 @@ GPU_NETS = {name: replace(NETS[name], batch=batch) for name, batch in BATCHES.it
 GPU_NETS["ResNet-50"] = BenchmarkNet("resnet50/train_val.prototxt", 128, (3, 224, 224), 1000)
 
 
-# What rounds to TF32, as PCAFFE_TF32 says it.
-MODES = {"default": "convolutions", "tf32": "all", "float32": "none"}
+# What rounds to TF32, and which plans of cuDNN run, by the variables of the environment.
+MODES = {
+    "default": {TF32: "convolutions", PLANS: "first"},
+    "tf32": {TF32: "all", PLANS: "timed"},
+    "float32": {TF32: "none", PLANS: "first"},
+}
 
 
 def measure(name: str, mode: str, args: argparse.Namespace, torch: str | None) -> Result:
@@ -47,7 +51,7 @@ def measure(name: str, mode: str, args: argparse.Namespace, torch: str | None) -
     result = Result(name)
     command = [sys.executable, str(HERE / "gpu_ours.py"), name, str(args.models)]
     command += [str(args.batch or GPU_NETS[name].batch)]
-    ours = Worker(command, {TF32: MODES[mode]})
+    ours = Worker(command, MODES[mode])
     workers = {"pcaffe": ours}
     try:
         layers = ours.read()

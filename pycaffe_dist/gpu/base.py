@@ -34,6 +34,7 @@ class GPU(Device, abc.ABC):
     ``index`` counts the GPUs that this process sees; ``capability`` is the compute capability
     (``"90"``); ``most_blocks`` is the largest grid for a loop over elements.  Float32 factors of
     convolutions, and of other matrix products, may round to TF32 only if the switch is on.
+    With ``times_plans``, the fastest of cuDNN's plans and our own kernels runs each convolution.
     ``fallbacks`` counts the calls of our own kernels for operations that cuDNN refused, by the
     operation and the reason.
     """
@@ -45,6 +46,7 @@ class GPU(Device, abc.ABC):
     most_blocks: int
     tf32_convolutions: bool = False
     tf32_products: bool = False
+    times_plans: bool = False
 
     def __init__(self) -> None:
         self._checks: list[tuple[Any, np.ndarray, Callable[[np.ndarray], None]]] = []

@@ -13,6 +13,9 @@ EMULATE = "PCAFFE_EMULATE_GPU"
 # Which float32 products may round to TF32.
 TF32 = "PCAFFE_TF32"
 _TF32_CHOICES = ("none", "convolutions", "all")
+# Which of cuDNN's plans run: the fastest ones by measurement, or those that cuDNN ranks first.
+PLANS = "PCAFFE_CUDNN_PLANS"
+_PLANS_CHOICES = ("timed", "first")
 
 
 def emulated_gpus() -> int:
@@ -49,12 +52,19 @@ def count() -> int:
 @functools.cache
 def open_gpu(index: int) -> GPU:
     """Return GPU ``index``, always the same object; raises DeviceError when there is none."""
-    choice = os.environ.get(TF32) or "none"
-    if choice not in _TF32_CHOICES:
-        raise DeviceError(f"{TF32} must be one of {', '.join(_TF32_CHOICES)}, found '{choice}'")
+    tf32, plans = _choice(TF32, _TF32_CHOICES), _choice(PLANS, _PLANS_CHOICES)
     gpu = _open(index)
-    gpu.tf32_convolutions, gpu.tf32_products = choice != "none", choice == "all"
+    gpu.tf32_convolutions, gpu.tf32_products = tf32 != "none", tf32 == "all"
+    gpu.times_plans = plans == "timed"
     return gpu
+
+
+def _choice(variable: str, choices: tuple[str, ...]) -> str:
+    """Return a choice from the environment, by default the first one."""
+    choice = os.environ.get(variable) or choices[0]
+    if choice not in choices:
+        raise DeviceError(f"{variable} must be one of {', '.join(choices)}, found '{choice}'")
+    return choice
 
 
 def _open(index: int) -> GPU:

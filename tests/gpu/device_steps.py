@@ -10,6 +10,7 @@ from __future__ import annotations
 import configparser
 import glob
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -219,11 +220,15 @@ def accuracy() -> str:
             text = re.sub(rf"(?m)^{field}: \d+", f"{field}: {value}", text)
         solver.write_text(text)
     command = [sys.executable, "-m", "pycaffe_dist", "train", f"--solver={solver}", "--gpu=0"]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    output = done.stdout.decode()
-    print(output)
+    output = ""
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout or ():
+            print(line, end="")
+            output += line
     found = re.findall(r"accuracy = ([\d.]+)", output)
-    assert done.returncode == 0, f"status {done.returncode}"
+    assert process.returncode == 0, f"status {process.returncode}"
     assert found, "no accuracy was printed"
     if os.environ.get(EMULATE):
         return f"accuracy {found[-1]} after 3 iterations"
@@ -257,6 +262,21 @@ def ceilings() -> str:
             rate = 2 * size**3 / _seconds(product, gpu) / 1e12
             rows.append(f"{'TF32' if tf32 else name} {rate:.1f} TFLOP/s")
     return ", ".join(rows)
+
+
+def plans() -> str:
+    """Show the choices among cuDNN's plans and our own kernels that are kept on this machine."""
+    from pycaffe_dist.kernels.cuda.plans import OURS, folder
+
+    kept = [json.loads(path.read_text()) for path in sorted(folder().glob("*.json"))]
+    if not kept:
+        lack("no plans of cuDNN were timed")
+    for choice in sorted(kept, key=lambda choice: choice["operation"]):
+        times = sorted(choice["seconds"].items(), key=lambda item: item[1])
+        print(choice["operation"])
+        print("    " + ", ".join(f"{name} {1e3 * seconds:.3f} ms" for name, seconds in times))
+    own = sum(choice["plan"] == OURS for choice in kept)
+    return f"{len(kept)} operations, of which {own} run on our own kernels"
 
 
 def watch(tool: str) -> str:
@@ -350,6 +370,7 @@ STEPS: dict[str, Callable[..., str]] = {
     "compile": compile_all,
     "accuracy": accuracy,
     "ceilings": ceilings,
+    "plans": plans,
     "watch": watch,
     "profile": profile,
     "iterate": iterate,

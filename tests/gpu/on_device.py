@@ -97,6 +97,7 @@ def parts(out: Path) -> dict[int, list[Step]]:
         2: [
             body("ceilings", 40),
             *(timing(net, 120, out, "--rounds=5") for net in SIX_NETS),
+            body("plans", 20),
         ],
         3: [
             body("watch", 200, "memcheck"),

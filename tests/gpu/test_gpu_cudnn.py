@@ -6,10 +6,12 @@ On a real GPU cuDNN itself does, if it is installed.
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import math
 import os
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +20,7 @@ import pytest
 from pycaffe_dist import device
 from pycaffe_dist.gpu.emulated import EmulatedGPU, compiler
 from pycaffe_dist.kernels.convolution import Convolution, ConvolutionGeometry, LibraryConvolution
+from pycaffe_dist.kernels.cuda import convolution, cudnn, plans
 
 # x, w, stride, pad, dilation, groups.
 SHAPES = {
@@ -26,6 +29,9 @@ SHAPES = {
     "one axis": ((2, 3, 11), (4, 3, 4), (2,), (1,), (1,), 1),
     "three axes": ((1, 2, 4, 5, 6), (3, 2, 2, 3, 2), (1, 2, 1), (0, 1, 1), (1, 1, 2), 1),
 }
+
+POINTWISE = (2, 3, 8, 9), (4, 3, 1, 1), (1, 1), (0, 0), (1, 1), 1
+ONE_CHANNEL = (2, 3, 8, 9), (3, 1, 3, 3), (1, 1), (1, 1), (1, 1), 3
 
 
 class Tensor:
@@ -53,6 +59,9 @@ class Tensor:
         return np.frombuffer(memory, dtype).reshape(self.dim)
 
 
+executed: list[tuple[str, str]] = []  # the operations and plans that ran
+
+
 class NotSupported(Exception):
     """The front end's own error, which is no RuntimeError."""
 
@@ -61,6 +70,8 @@ class Graph:
     """A fake of the front end's graph that computes on the host."""
 
     unsupported = ""
+    # Seconds that each plan takes; one that takes for ever cannot be built.
+    plans: dict[str, float] = {}
 
     def __init__(self, io_data_type, intermediate_data_type, compute_data_type, handle):
         assert (intermediate_data_type, compute_data_type, handle) == ("float32", "float32", 7)
@@ -84,7 +95,10 @@ class Graph:
         return self._make("weights", (image, loss), **options)
 
     def deselect_numeric_notes(self, notes):
-        assert notes == ["NONDETERMINISTIC", "TENSOR_CORE", "DOWN_CONVERT_INPUTS"]
+        self.note(notes, ["NONDETERMINISTIC", "TENSOR_CORE", "DOWN_CONVERT_INPUTS"])
+
+    def note(self, notes, expected):
+        assert notes == expected
         self.steps.append("deselect_numeric_notes")
 
     def create_execution_plans(self, modes):
@@ -103,6 +117,28 @@ class Graph:
 
     def get_workspace_size(self):
         return 100
+
+    def get_execution_plan_count(self):
+        return len(self.plans)
+
+    def get_plan_name_at_index(self, index):
+        return list(self.plans)[index]
+
+    def build_plan_at_index(self, index):
+        if self.plans[self.get_plan_name_at_index(index)] == math.inf:
+            raise NotSupported("this plan needs another device")
+        self.built = index
+
+    def get_workspace_size_plan_at_index(self, index):
+        assert index == self.built
+        return 100
+
+    def execute_plan_at_index(self, pointers, workspace, index, handle):
+        assert index == self.built
+        name = self.get_plan_name_at_index(index)
+        executed.append((self.what, name))
+        time.sleep(self.plans[name])
+        self.execute(pointers, workspace, handle)
 
     def execute(self, pointers, workspace, handle):
         assert self.output.is_output
@@ -237,6 +273,92 @@ def test_without_cudnn_the_log_says_so_once(streaming, monkeypatch, caplog):
         compute(streaming, LibraryConvolution, SHAPES["groups"])
     (message,) = caplog.messages
     assert message.startswith("Convolutions run on our own kernels: no cuDNN (")
+
+
+@pytest.fixture
+def timing(streaming, monkeypatch, tmp_path):
+    """A function that installs plans, and the GPU that times them."""
+    monkeypatch.setenv("PCAFFE_CACHE_DIR", str(tmp_path))
+    streaming.times_plans = True
+
+    def install(plans):
+        executed.clear()
+        monkeypatch.setitem(sys.modules, "cudnn", front_end(type("G", (Graph,), {"plans": plans})))
+        cudnn.library.cache_clear()
+        return streaming
+
+    yield install
+    cudnn.library.cache_clear()
+
+
+def ours_takes(monkeypatch, seconds):
+    """Let our own kernels of the convolution by columns take so long."""
+    for name in ("forward", "backward_data", "backward_weights"):
+        method = getattr(convolution._ByColumns, name)
+
+        def slow(*args, method=method):
+            time.sleep(seconds)
+            method(*args)
+
+        monkeypatch.setattr(convolution._ByColumns, name, slow)
+
+
+def test_the_fastest_plan_is_kept_for_later_runs(timing, monkeypatch):
+    ours_takes(monkeypatch, 0.2)
+    gpu = timing({"refused": math.inf, "slow": 0.1, "fast": 0.0})
+    found = compute(gpu, LibraryConvolution, SHAPES["plain"])
+    for values, wanted in zip(found, compute(gpu, Convolution, SHAPES["plain"])):
+        np.testing.assert_allclose(values, wanted, rtol=1e-5, atol=1e-5)
+    # One call for a warm-up, three that are timed, and after all of them the real one.
+    per_operation = [*["slow"] * 4, *["fast"] * 5]
+    assert [name for what, name in executed if what == "weights"] == per_operation
+    gpu = timing({"slow": 0.1, "refused": math.inf, "fast": 0.0})
+    compute(gpu, LibraryConvolution, SHAPES["plain"])
+    assert executed == [(what, "fast") for what in ("forward", "data", "weights")]
+    kept = [json.loads(path.read_text()) for path in plans.folder().iterdir()]
+    assert [each["plan"] for each in kept] == ["fast"] * 3
+    assert {*kept[0]["seconds"]} == {"ours", "slow", "fast"}
+
+
+def test_our_own_kernels_run_where_they_are_faster(timing):
+    gpu = timing({"slow": 0.05})
+    for name, shape in {**SHAPES, "one tap": POINTWISE, "one channel": ONE_CHANNEL}.items():
+        executed.clear()
+        found = compute(gpu, LibraryConvolution, shape)
+        assert len(executed) == 12, name  # the timed calls
+        for values, wanted in zip(found, compute(gpu, Convolution, shape)):
+            np.testing.assert_array_equal(values, wanted)
+    assert not gpu.fallbacks
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"plan": "of another version"}'])
+def test_a_kept_plan_that_cannot_be_used_is_timed_anew(timing, monkeypatch, damage):
+    ours_takes(monkeypatch, 0.05)
+    gpu = timing({"fast": 0.0})
+    compute(gpu, LibraryConvolution, SHAPES["plain"])
+    for path in plans.folder().iterdir():
+        path.write_text(damage)
+    timing({"fast": 0.0})
+    compute(gpu, LibraryConvolution, SHAPES["plain"])
+    assert len(executed) == 15
+    assert {json.loads(path.read_text())["plan"] for path in plans.folder().iterdir()} == {"fast"}
+
+
+def test_each_precision_has_its_own_choice(timing, monkeypatch):
+    ours_takes(monkeypatch, 0.05)
+    gpu = timing({"fast": 0.0})
+    notes = [], ["NONDETERMINISTIC", "TENSOR_CORE", "DOWN_CONVERT_INPUTS"]
+    for wanted in notes:
+        gpu.tf32_convolutions = not wanted
+        module = sys.modules["cudnn"]
+        expected = wanted or ["NONDETERMINISTIC"]
+        monkeypatch.setattr(
+            module.pygraph,
+            "deselect_numeric_notes",
+            lambda self, found, e=expected: self.note(found, e),
+        )
+        compute(gpu, LibraryConvolution, SHAPES["plain"])
+    assert len(list(plans.folder().iterdir())) == 6
 
 
 @pytest.mark.skipif("PCAFFE_TEST_GPU" not in os.environ, reason="cuDNN needs a real GPU")

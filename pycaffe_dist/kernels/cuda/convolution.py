@@ -78,7 +78,8 @@ class Convolution:
 class LibraryConvolution(Convolution):
     """See `pycaffe_dist.kernels.convolution.LibraryConvolution`: cuDNN replaces columns.
 
-    Without cuDNN, or where it cannot do an operation, our kernels run.
+    Without cuDNN, or where it cannot do an operation, our kernels run. On a GPU that times plans,
+    the faster of both runs, also without columns.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class LibraryConvolution(Convolution):
         dtype: Any = np.float32,
     ):
         super().__init__(x_shape, w_shape, geometry, dtype)
-        if type(self._ways) is _ByColumns and cudnn.can_do(x_shape, dtype):
-            library = cudnn.library(device.current_gpu())
+        gpu = device.current_gpu()
+        replaced = (_ByColumns, _Pointwise, _Direct) if gpu.times_plans else (_ByColumns,)
+        if type(self._ways) in replaced and cudnn.can_do(x_shape, dtype):
+            library = cudnn.library(gpu)
             if library is not None:
                 self._ways = cudnn.LibraryWays(library, self._ways, x_shape, w_shape, geometry)
 

@@ -1,12 +1,13 @@
 """Convolutions through cuDNN's Python front end, if it is installed.
 
 This is all that pcaffe uses of cuDNN: graphs of one convolution each, on plain NCHW arrays. Our own
-kernels do what a graph cannot do, and run on every GPU without cuDNN; the log says so.
+kernels do what a graph cannot do, or is slower at, and run on every GPU without cuDNN.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from pycaffe_dist.kernels.cuda.bias_add import finish
 from pycaffe_dist.kernels.cuda.casting import add_to, cast
 from pycaffe_dist.kernels.cuda.inner_product import like
+from pycaffe_dist.kernels.cuda.plans import choose
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.log import logger
 
@@ -61,8 +63,9 @@ class Operation:
     """A graph of one operation, built for some shapes.
 
     ``make`` is the name of the front end's function; ``inputs`` are its arguments' names with the
-    shapes, ``output`` is the shape of the result; all arrays are contiguous.  Raises the front
-    end's exceptions when cuDNN cannot do it.
+    shapes, ``output`` is the shape of the result; all arrays are contiguous.  Raises one of
+    ``refusals`` when cuDNN cannot do it.  ``key`` names everything that a choice of a plan depends
+    on.
     """
 
     def __init__(
@@ -75,6 +78,10 @@ class Operation:
         **options: Any,
     ):
         self._library, self._make, module = library, make, library.module
+        self.gpu, self.refusals = library.gpu, library.refusals
+        precision = "TF32" if self.gpu.tf32_convolutions and dtype == np.float32 else dtype.name
+        self.key = f"{self.gpu.name}, cuDNN {version(module)}: {make} {inputs} {output} {options} {precision}"
+        self._plan: int | None = None  # cuDNN's choice
         kind, float32 = library.data_type(dtype), module.data_type.FLOAT
         graph = module.pygraph(
             io_data_type=kind,
@@ -107,16 +114,35 @@ class Operation:
             unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
         return unwanted
 
+    def plans(self, most: int) -> list[str]:
+        """Return the names of the plans that cuDNN ranks first."""
+        count = min(most, self._graph.get_execution_plan_count())
+        return [self._graph.get_plan_name_at_index(index) for index in range(count)]
+
+    def select(self, plan: str) -> None:
+        """Use a plan from now on; raises one of ``refusals`` if that is impossible."""
+        index = self.plans(self._graph.get_execution_plan_count()).index(plan)
+        self._graph.build_plan_at_index(index)
+        self._plan = index
+
     def run(self, output: Any, **inputs: Any) -> None:
         """Enqueue the operation on the current stream."""
-        gpu, module = self._library.gpu, self._library.module
-        workspace = gpu.empty(max(1, self._graph.get_workspace_size()), np.uint8)
-        module.set_stream(handle=self._library.handle, stream=gpu.cuda_stream())
+        module, handle = self._library.module, self._library.handle
+        module.set_stream(handle=handle, stream=self.gpu.cuda_stream())
         moved = output.nbytes + sum(array.nbytes for array in inputs.values())
-        gpu.note_work("library", self._make, moved)
+        self.gpu.note_work("library", self._make, moved)
         pointers = {self._inputs[name]: array.data.ptr for name, array in inputs.items()}
         pointers[self._output] = output.data.ptr
-        self._graph.execute(pointers, workspace.data.ptr, handle=self._library.handle)
+        if self._plan is None:
+            workspace = self._workspace(self._graph.get_workspace_size())
+            self._graph.execute(pointers, workspace.data.ptr, handle=handle)
+        else:
+            size = self._graph.get_workspace_size_plan_at_index(self._plan)
+            workspace = self._workspace(size).data.ptr
+            self._graph.execute_plan_at_index(pointers, workspace, self._plan, handle=handle)
+
+    def _workspace(self, size: int) -> Any:
+        return self.gpu.empty(max(1, size), np.uint8)
 
 
 class LibraryWays:
@@ -154,52 +180,77 @@ class LibraryWays:
     def _operation(
         self,
         make: str,
-        inputs: dict[str, Shape],
-        output: Shape,
-        dtype: np.dtype,
+        inputs: dict[str, tuple[Shape, Any]],
+        output: tuple[Shape, Any],
+        ours: Callable[[], None],
     ) -> Operation | None:
-        """Return an operation, or None if cuDNN cannot do it."""
+        """Return an operation, or None if cuDNN cannot do it, or our own kernels are faster.
+
+        ``inputs`` and ``output`` are shapes with arrays; ``ours`` runs our own kernels on them.
+        """
+        gpu, dtype = self._library.gpu, output[1].dtype
         key = make, dtype
         if key not in self._operations:
+            shapes = {name: shape for name, (shape, _) in inputs.items()}
             try:
-                self._operations[key] = Operation(
-                    self._library, make, inputs, output, dtype, **self._options
-                )
+                found = Operation(self._library, make, shapes, output[0], dtype, **self._options)
             except self._library.refusals as error:
                 self._operations[key] = None
                 reason = str(error).strip().partition("\n")[0]
                 self._refused[key] = f"{make} of {self._x} by {self._w} in {dtype}: {reason}"
                 logger.info("Our own kernels run %s", self._refused[key])
-        if self._operations[key] is None:
-            self._library.gpu.fallbacks[self._refused[key]] += 1
+            else:
+                arrays = {name: array for name, (_, array) in inputs.items()}
+
+                def run() -> None:
+                    found.run(output[1], **arrays)
+
+                is_best = not gpu.times_plans or choose(found, run, ours)
+                self._operations[key] = found if is_best else None
+        if key in self._refused:
+            gpu.fallbacks[self._refused[key]] += 1
         return self._operations[key]
 
     def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
-        shapes = {"image": self._x, "weight": self._w}
-        operation = self._operation("conv_fprop", shapes, self._y, x.dtype)
+        factor = like(w, x)
+        operation = self._operation(
+            "conv_fprop",
+            {"image": (self._x, x), "weight": (self._w, factor)},
+            (self._y, y),
+            lambda: self._ours.forward(x, w, None, y, 1.0),
+        )
         if operation is None:
             self._ours.forward(x, w, b, y, slope)
             return
-        operation.run(y, image=x, weight=like(w, x))
+        operation.run(y, image=x, weight=factor)
         if b is not None or slope != 1:
             finish(y, b, slope)
 
     def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
-        shapes = {"loss": self._y, "filter": self._w}
-        operation = self._operation("conv_dgrad", shapes, self._x, dy.dtype)
+        factor = like(w, dy)
+        operation = self._operation(
+            "conv_dgrad",
+            {"loss": (self._y, dy), "filter": (self._w, factor)},
+            (self._x, dx),
+            lambda: self._ours.backward_data(dy, w, dx),
+        )
         if operation is None:
             self._ours.backward_data(dy, w, dx)
             return
-        operation.run(dx, loss=dy, filter=like(w, dy))
+        operation.run(dx, loss=dy, filter=factor)
 
     def backward_weights(self, x: Any, dy: Any, dw: Any, add: bool) -> None:
-        shapes = {"image": self._x, "loss": self._y}
-        operation = self._operation("conv_wgrad", shapes, self._w, x.dtype)
+        gpu, direct = self._library.gpu, not add and dw.dtype == x.dtype
+        gradient = dw if direct else gpu.empty(dw.shape, x.dtype)
+        operation = self._operation(
+            "conv_wgrad",
+            {"image": (self._x, x), "loss": (self._y, dy)},
+            (self._w, gradient),
+            lambda: self._ours.backward_weights(x, dy, gpu.empty(dw.shape, dw.dtype), False),
+        )
         if operation is None:
             self._ours.backward_weights(x, dy, dw, add)
             return
-        direct = not add and dw.dtype == x.dtype
-        gradient = dw if direct else self._library.gpu.empty(dw.shape, x.dtype)
         operation.run(gradient, image=x, loss=dy)
         if add:
             add_to(gradient, dw)
