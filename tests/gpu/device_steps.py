@@ -220,9 +220,14 @@ def accuracy() -> str:
             text = re.sub(rf"(?m)^{field}: \d+", f"{field}: {value}", text)
         solver.write_text(text)
     command = [sys.executable, "-m", "pycaffe_dist", "train", f"--solver={solver}", "--gpu=0"]
-    output = ""
+    output, environment = "", {**os.environ, "PCAFFE_CUDNN_PLANS": "timed"}
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         for line in process.stdout or ():
             print(line, end="")

@@ -23,11 +23,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "gpu"
@@ -41,19 +42,24 @@ OK, FAILED, LEFT_OUT = "ok", "FAILED", "left out"
 # The exit status of a step that lacks a tool or data; its last line says which.
 LACKS = 77
 
-PYTEST = ["-m", "pytest", "-q", "-m", "not long", "--tb=short", "-rfE", "--maxfail=25"]
+PYTEST = ["-m", "pytest", "-v", "-m", "not long", "--tb=short", "-rfE", "--maxfail=25"]
 PYTEST += ["-p", "no:cacheprovider"]
+MODES = "default", "tf32", "float32"
 SIX_NETS = "LeNet", "CIFAR-10 quick", "CaffeNet", "GoogLeNet", "VGG-16", "ResNet-50"
 
 
 @dataclass(frozen=True)
 class Step:
-    """A process to run: Python's arguments, and the seconds that it may take."""
+    """A process to run: Python's arguments, and the seconds that it may take.
+
+    ``writes`` is a file of JSON that it writes, for the results.
+    """
 
     name: str
     limit: float
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
+    writes: Path | None = None
 
 
 def tests(name: str, limit: float, files: str, *options: str, **environment: str) -> Step:
@@ -69,45 +75,51 @@ def body(name: str, limit: float, *arguments: str) -> Step:
     )
 
 
-def timing(net: str, limit: float, out: Path, *options: str) -> Step:
+def timing(net: str, limit: float, mode: str, *options: str) -> Step:
     """Return a step that times a net beside PyTorch's."""
-    result = out / f"times-{net.replace(' ', '_')}-{len(options)}.json"
-    command = [str(ROOT / "benchmarks" / "gpu.py"), f"--net={net}", f"--json={result}", *options]
+    name = f"times {net} {mode}"
+    result = Path(tempfile.gettempdir()) / f"{name.replace(' ', '_')}.json"
+    command = [str(ROOT / "benchmarks" / "gpu.py"), f"--net={net}", f"--mode={mode}"]
+    command += [f"--json={result}", "--rounds=5", *options]
     if os.environ.get(EMULATE):
         command += ["--batch=1", "--rounds=1"]
-    return Step(f"times {net}", limit, command)
+    return Step(name, limit, command, writes=result)
 
 
-def parts(out: Path) -> dict[int, list[Step]]:
-    """Return the steps of each part, the most valuable ones first."""
+def parts() -> dict[int, list[Step]]:
+    """Return the steps of each part, the most valuable ones first.
+
+    Each part compiles the kernels first, because it may run on a new machine.
+    """
     spread = ["-n", str(min(8, os.cpu_count() or 1))] if _has("xdist") else []
-    layered = "--mode=default", "--layers", "--rounds=5"
+    kernels = tests("kernels", 150, "test_gpu_kernels_*.py", *spread)
     return {
         1: [
             body("versions", 60),
             body("convolution", 60),
             body("compile", 150),
-            tests("kernels", 150, "test_gpu_kernels_*.py", *spread),
+            kernels,
             tests("cudnn", 60, "test_gpu_cudnn.py", "-rs"),
             tests("golden layers", 90, "test_gpu_layers.py", "-k", "same_as_caffe"),
             tests("golden solvers", 60, "test_gpu_solvers.py", "-k", "losses or resume"),
-            *(timing(net, 60, out, *layered) for net in ("LeNet", "VGG-16", "ResNet-50")),
+            *(timing(net, 60, "default", "--layers") for net in ("LeNet", "VGG-16", "ResNet-50")),
             body("accuracy", 120),
         ],
         2: [
+            body("compile", 100),
             body("ceilings", 40),
-            *(timing(net, 120, out, "--rounds=5") for net in SIX_NETS),
+            *(timing(net, 100, mode) for mode in MODES for net in SIX_NETS),
             body("plans", 20),
         ],
         3: [
+            body("compile", 100),
+            kernels,
             body("watch", 200, "memcheck"),
             body("profile", 120),
             tests("16 bits", 100, "test_gpu_float16.py"),
             tests("16 bits layers", 100, "test_gpu_layers.py", "-k", "float16"),
             body("watch", 150, "racecheck"),
-            tests(
-                "the rest", 150, "test_*.py", *spread, "--deselect", "tests/gpu/test_gpu_layers.py"
-            ),
+            tests("other tests", 150, "test_gpu_[djmtw]*.py", *spread),
         ],
     }
 
@@ -153,7 +165,11 @@ class Report:
     def _add(self, step: Step, result: str, words: str, seconds: float) -> None:
         self.lines.append((step.name, result, words))
         print(f"{_line(step.name, result, words)} ({seconds:.0f} s)", flush=True)
-        row = {"step": step.name, "result": result, "words": words, "seconds": round(seconds, 1)}
+        row: dict[str, Any] = {"step": step.name, "result": result, "words": words}
+        row["seconds"] = round(seconds, 1)
+        if step.writes and step.writes.exists():
+            row["measured"] = json.loads(step.writes.read_text())
+            step.writes.unlink()
         with self._results.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -207,6 +223,7 @@ def prepare(carried: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ["PYTHONUNBUFFERED"] = "1"
     os.environ["PYTHON"] = sys.executable  # for the scripts in data/
+    os.environ["PCAFFE_CUDNN_PLANS"] = "first"  # hundreds of small convolutions need no timing
     if (carried / "mnist").exists():
         os.environ["MNIST_MIRROR"] = str(carried / "mnist")
 
@@ -228,7 +245,7 @@ def main() -> int:
         return 1
     print(found.stdout.strip(), flush=True)
     status = 0
-    for part, steps in parts(args.out).items():
+    for part, steps in parts().items():
         if args.part in (None, part):
             report = Report(args.out, part)
             for step in steps:

@@ -362,9 +362,14 @@ def test_each_precision_has_its_own_choice(timing, monkeypatch):
 
 
 @pytest.mark.skipif("PCAFFE_TEST_GPU" not in os.environ, reason="cuDNN needs a real GPU")
+@pytest.mark.parametrize("times_plans", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
-def test_cudnn_computes_the_same_as_our_own_kernels(name, on_gpu):
+def test_cudnn_computes_the_same_as_our_own_kernels(
+    name, times_plans, on_gpu, monkeypatch, tmp_path
+):
     pytest.importorskip("cudnn")
+    monkeypatch.setenv("PCAFFE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(on_gpu, "times_plans", times_plans)
     found = compute(on_gpu, LibraryConvolution, SHAPES[name])
     for values, wanted in zip(found, compute(on_gpu, Convolution, SHAPES[name])):
         np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-4)

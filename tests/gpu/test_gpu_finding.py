@@ -54,10 +54,19 @@ def test_float32_rounds_to_tf32_only_on_request(monkeypatch, choice, convolution
     assert asked == [convolutions, products]
 
 
-def test_an_unknown_choice_of_tf32(monkeypatch):
+@pytest.mark.parametrize(("choice", "times"), [("", True), ("timed", True), ("first", False)])
+def test_plans_are_timed_unless_the_first_is_asked_for(monkeypatch, choice, times):
     monkeypatch.setenv(finding.EMULATE, "1")
-    monkeypatch.setenv(finding.TF32, "1")
-    with pytest.raises(
-        DeviceError, match=r"PCAFFE_TF32 must be one of none, conv.*, all, found '1'"
-    ):
+    monkeypatch.setenv(finding.PLANS, choice)
+    assert finding.open_gpu.__wrapped__(0).times_plans == times
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [(finding.TF32, "none, convolutions, all"), (finding.PLANS, "timed, first")],
+)
+def test_an_unknown_choice(monkeypatch, variable, words):
+    monkeypatch.setenv(finding.EMULATE, "1")
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(DeviceError, match=f"{variable} must be one of {words}, found '1'"):
         finding.open_gpu.__wrapped__(0)

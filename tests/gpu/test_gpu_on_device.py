@@ -51,8 +51,15 @@ def test_steps_end_with_their_parts_time(tmp_path):
     assert report.lines[1][2] == "no time is left"
 
 
-def test_every_step_names_files_that_exist(tmp_path):
-    parts = on_device.parts(tmp_path)
+def test_what_a_step_writes_is_in_its_result(tmp_path):
+    file = tmp_path / "times.json"
+    code = f"open({str(file)!r}, 'w').write('[1.5]')"
+    on_device.Report(tmp_path, 1).run(on_device.Step("times", 20.0, ["-c", code], writes=file))
+    assert json.loads((tmp_path / "part1.jsonl").read_text())["measured"] == [1.5]
+
+
+def test_every_step_names_files_that_exist():
+    parts = on_device.parts()
     assert list(parts) == [1, 2, 3]
     for step in (step for steps in parts.values() for step in steps):
         paths = [word for word in step.command if word.endswith(".py")]
@@ -70,7 +77,7 @@ def test_carried_wheels_of_this_python_are_unpacked_once(tmp_path, monkeypatch):
         with zipfile.ZipFile(tmp_path / "wheels" / f"{name}-1-{kind}.whl", "w") as archive:
             archive.writestr(f"{name}_of_pcaffe.py", "value = 7")
     (tmp_path / "mnist").mkdir()
-    for name in ("PYTHONPATH", "MNIST_MIRROR", "PYTHON", "PYTHONUNBUFFERED"):
+    for name in ("PYTHONPATH", "MNIST_MIRROR", "PYTHON", "PYTHONUNBUFFERED", "PCAFFE_CUDNN_PLANS"):
         monkeypatch.setenv(name, "")
     on_device.prepare(tmp_path)
     on_device.prepare(tmp_path)
