@@ -80,7 +80,8 @@ class Operation:
         self._library, self._make, module = library, make, library.module
         self.gpu, self.refusals = library.gpu, library.refusals
         precision = "TF32" if self.gpu.tf32_convolutions and dtype == np.float32 else dtype.name
-        self.key = f"{self.gpu.name}, cuDNN {version(module)}: {make} {inputs} {output} {options} {precision}"
+        what = f"{make} {inputs} {output} {options} {precision}"
+        self.key = f"{self.gpu.name}, cuDNN {version(module)}: {what}"
         self._plan: int | None = None  # cuDNN's choice
         kind, float32 = library.data_type(dtype), module.data_type.FLOAT
         graph = module.pygraph(
