@@ -25,6 +25,7 @@ from pycaffe_dist.kernels.jit.convolution.depthwise import DepthwiseConvolution,
 from pycaffe_dist.kernels.jit.convolution.rows import WIDEST_KERNEL, RowConvolution
 from pycaffe_dist.kernels.jit.convolution.sampling import sample, spread
 from pycaffe_dist.kernels.jit.convolution.weights import WeightGradient
+from pycaffe_dist.kernels.jit.gemm.pixels import PixelGradient
 from pycaffe_dist.kernels.jit.gemm.products import FlatProduct
 from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
 from pycaffe_dist.kernels.jit.winograd.costs import best_phase_tile, best_tile
@@ -184,6 +185,10 @@ class _Pointwise(_ByRows):
     def _data(self) -> FlatProduct:
         outputs, inputs, pixels, images, group = self._sizes
         return FlatProduct(self._plan[0], inputs, pixels, outputs, images, group)
+
+    @functools.cached_property
+    def _weights(self) -> PixelGradient:
+        return PixelGradient(self._plan[0], *self._sizes)
 
     def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
         self._forward.run(w, x, y, bias=b, slope=slope)

@@ -67,6 +67,49 @@ class OuterKernel:
 
 
 @dataclass(frozen=True)
+class PixelKernel:
+    """Sums over pixels of ``rows`` channels, in place, times ``vectors`` of transposed channels::
+
+        for n < images: for p < pixels: for i < rows:
+            sums[i] += b[n·b_image + i·row_step + 4·p] · a[(n·pixels + p)·vector bytes·vectors …]
+
+    The bytes between rows are known here, so that they take no registers.  Arguments: b, b_image,
+    a, images, pixels, sums.
+    """
+
+    rows: int
+    vectors: int
+    row_step: int
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR of the loop nest."""
+        e = Emitter(target, ENTRY, 6)
+        b, b_image, a, images, pixels, sums = e.arguments
+        vector_bytes = 4 * e.lanes
+
+        def one_pixel(state: list[ir.Value]) -> list[ir.Value]:
+            at_b, at_a, *tile = state
+            lanes = [e.load(at_a, vector_bytes * j) for j in range(self.vectors)]
+            for i in range(self.rows):
+                value = e.broadcast(at_b, self.row_step * i)
+                for j, lane in enumerate(lanes):
+                    at = i * self.vectors + j
+                    tile[at] = e.multiply_add(value, lane, tile[at])
+            return [e.add(at_b, 4), e.add(at_a, vector_bytes * self.vectors), *tile]
+
+        def one_image(state: list[ir.Value]) -> list[ir.Value]:
+            at_b, *_ = state
+            return [e.add(at_b, b_image), *e.repeat(pixels, state, one_pixel)[1:]]
+
+        count = self.rows * self.vectors
+        start = [e.load(sums, vector_bytes * at) for at in range(count)]
+        for at, value in enumerate(e.repeat(images, [b, a, *start], one_image)[2:]):
+            e.store(value, sums, vector_bytes * at)
+        e.builder.ret_void()
+        return e.module
+
+
+@dataclass(frozen=True)
 class FlatKernel:
     """A tile of a matrix product: ``rows`` of packed A times ``vectors`` of columns of B::
 
