@@ -25,6 +25,7 @@ from pycaffe_dist.kernels.jit.convolution.depthwise import DepthwiseConvolution,
 from pycaffe_dist.kernels.jit.convolution.rows import WIDEST_KERNEL, RowConvolution
 from pycaffe_dist.kernels.jit.convolution.sampling import sample, spread
 from pycaffe_dist.kernels.jit.convolution.weights import WeightGradient
+from pycaffe_dist.kernels.jit.gemm.joined import JoinedProduct, is_narrow
 from pycaffe_dist.kernels.jit.gemm.pixels import PixelGradient
 from pycaffe_dist.kernels.jit.gemm.products import FlatProduct
 from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
@@ -177,14 +178,20 @@ class _Pointwise(_ByRows):
         self._sizes = w_shape[0] // group, w_shape[1], pixels, x_shape[0], group
 
     @functools.cached_property
-    def _forward(self) -> FlatProduct:
-        outputs, inputs, pixels, images, group = self._sizes
-        return FlatProduct(self._plan[0], outputs, pixels, inputs, images, group)
+    def _forward(self) -> FlatProduct | JoinedProduct:
+        outputs, inputs, *_ = self._sizes
+        return self._product(outputs, inputs)
 
     @functools.cached_property
-    def _data(self) -> FlatProduct:
-        outputs, inputs, pixels, images, group = self._sizes
-        return FlatProduct(self._plan[0], inputs, pixels, outputs, images, group)
+    def _data(self) -> FlatProduct | JoinedProduct:
+        outputs, inputs, *_ = self._sizes
+        return self._product(inputs, outputs)
+
+    def _product(self, rows: int, depth: int) -> FlatProduct | JoinedProduct:
+        unit, (pixels, images, group) = self._plan[0], self._sizes[2:]
+        if group == 1 and is_narrow(unit, pixels, images):
+            return JoinedProduct(unit, rows, pixels, depth, images)
+        return FlatProduct(unit, rows, pixels, depth, images, group)
 
     @functools.cached_property
     def _weights(self) -> PixelGradient:

@@ -49,17 +49,22 @@ class Worker:
         raises, and WorkerDied.  If no process can be started, the function runs in this one.
         """
         with self._lock:
-            try:
-                process = self._started()
-            except OSError:
-                return function(*args)
-            try:
-                assert process.stdin is not None and process.stdout is not None
-                pickle.dump((function, args), process.stdin)
-                process.stdin.flush()
-                succeeded, result = pickle.load(process.stdout)
-            except (EOFError, OSError, pickle.UnpicklingError):
-                raise WorkerDied(self._last_line()) from None
+            while True:
+                before = self._process
+                try:
+                    process = self._started()
+                except OSError:
+                    return function(*args)
+                try:
+                    assert process.stdin is not None and process.stdout is not None
+                    pickle.dump((function, args), process.stdin)
+                    process.stdin.flush()
+                    succeeded, result = pickle.load(process.stdout)
+                    break
+                except (EOFError, OSError, pickle.UnpicklingError):
+                    # A worker that had no work may end in the moment that it gets some.
+                    if process is not before or process.wait() != 0:
+                        raise WorkerDied(self._last_line()) from None
         if not succeeded:
             raise result
         return result

@@ -27,6 +27,7 @@ from pycaffe_dist.kernels.jit.gemm.kernels import (
     FlatKernel,
     OuterKernel,
     PanelKernel,
+    PixelKernel,
     TransposeKernel,
 )
 from pycaffe_dist.kernels.jit.pooling_windows import AverageKernel, MaximumKernel
@@ -107,6 +108,8 @@ def specifications(pixels, rows):
         OuterKernel(rows, 2),
         FlatKernel(rows, 2, True),
         TransposeKernel(),
+        TransposeKernel(3),
+        PixelKernel(rows, 2, 4 * 49),
         PanelKernel(3, True),
         MaximumKernel(3, 2, 1, 3),
         AverageKernel(3, 1, 1),

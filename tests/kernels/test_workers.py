@@ -45,6 +45,22 @@ def test_a_worker_without_work_ends(worker, monkeypatch):
     assert worker.run(os.getpid) != first
 
 
+def test_a_worker_that_ends_when_work_comes_starts_again(worker, monkeypatch):
+    first = worker.run(os.getpid)
+    started, process = Worker._started, worker._process
+
+    def end_first(self):
+        found = started(self)
+        if found is process:  # as after a long time without work
+            found.stdin.close()
+            found.wait(5)
+            found.stdin = open(os.devnull, "wb")  # noqa: SIM115
+        return found
+
+    monkeypatch.setattr(Worker, "_started", end_first)
+    assert worker.run(os.getpid) != first
+
+
 def test_without_processes_the_function_runs_here(worker, monkeypatch):
     def refuse(*args, **options):
         raise BlockingIOError("no more processes")

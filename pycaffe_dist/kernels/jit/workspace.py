@@ -12,32 +12,39 @@ ALIGNMENT = 64
 
 
 class Workspace:
-    """Lends memory; keeps the largest block that came back for the next request."""
+    """Lends memory; keeps the blocks that came back, as many as were lent at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free = np.empty(0, np.uint8)
+        self._free: list[np.ndarray] = []
 
     @property
     def kept_bytes(self) -> int:
         """The bytes that are kept while nobody uses them."""
-        return self._free.nbytes
+        return sum(block.nbytes for block in self._free)
 
     @contextmanager
     def lend(self, floats: int) -> Iterator[np.ndarray]:
         """Return a context with an aligned float32 array of undefined contents."""
         wanted = 4 * floats + ALIGNMENT
         with self._lock:
-            memory, self._free = self._free, np.empty(0, np.uint8)
-        if memory.size < wanted:
+            memory = self._take(wanted)
+        if memory is None or memory.size < wanted:
             memory = np.empty(wanted, np.uint8)
         start = -memory.ctypes.data % ALIGNMENT
         try:
             yield memory[start : start + 4 * floats].view(np.float32)
         finally:
             with self._lock:
-                if memory.size > self._free.size:
-                    self._free = memory
+                self._free.append(memory)
+
+    def _take(self, wanted: int) -> np.ndarray | None:
+        """Return the smallest free block that is large enough, else the largest one."""
+        self._free.sort(key=lambda block: block.size)
+        for index, block in enumerate(self._free):
+            if block.size >= wanted:
+                return self._free.pop(index)
+        return self._free.pop() if self._free else None
 
 
 shared = Workspace()

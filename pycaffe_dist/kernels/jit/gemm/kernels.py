@@ -181,27 +181,30 @@ class FlatKernel:
 
 @dataclass(frozen=True)
 class TransposeKernel:
-    """Transposes one square of vectors: to[l·to_row + 4·r] = from[r·from_row + 4·l].
+    """Transposes some rows of a vector each: to[l·to_row + 4·r] = from[r·from_row + 4·l].
 
-    Only ``rows`` rows and ``columns`` columns are read; missing rows become zeros and missing
-    columns are not written.  Arguments: from, from_row, to, to_row, rows, columns.
+    There are ``height`` rows, at most a vector's lanes, by default as many.  Only ``rows`` rows and
+    ``columns`` columns are read; missing rows become zeros and missing columns are not written.
+    Arguments: from, from_row, to, to_row, rows, columns.
     """
+
+    height: int = 0
 
     def build(self, target: Target) -> ir.Module:
         """Return the IR."""
         e = Emitter(target, ENTRY, 6)
         source, source_row, to, to_row, rows, columns = e.arguments
-        build = e.builder
+        build, height = e.builder, self.height or e.lanes
         whole, partial, go = (e.function.append_basic_block() for _ in range(3))
-        full = build.icmp_signed("==", build.add(rows, columns), e.int(2 * e.lanes))
+        full = build.icmp_signed("==", build.add(rows, columns), e.int(height + e.lanes))
         build.cbranch(full, whole, partial)
         build.position_at_end(whole)
-        plain = [e.load(source, build.mul(source_row, e.int(r))) for r in range(e.lanes)]
+        plain = [e.load(source, build.mul(source_row, e.int(r))) for r in range(height)]
         build.branch(go)
         build.position_at_end(partial)
         mask, last_row = e.mask_below(columns), build.sub(rows, e.int(1))
         masked = []
-        for r in range(e.lanes):
+        for r in range(height):
             value = e.load(source, build.mul(source_row, e.minimum(r, last_row)), mask)
             exists = build.icmp_signed("<", e.int(r), rows)
             masked.append(build.select(exists, value, e.zero))
@@ -215,18 +218,18 @@ class TransposeKernel:
             square.append(phi)
         last = build.sub(columns, e.int(1))
         for lane, row in reversed(list(enumerate(e.transpose(square)))):
-            e.store(row, to, build.mul(e.minimum(lane, last), to_row))
+            e.store_first(row, height, to, build.mul(e.minimum(lane, last), to_row))
         build.ret_void()
         return e.module
 
 
 @dataclass(frozen=True)
 class PanelKernel:
-    """Copies neighbouring column blocks of a matrix, ``vectors`` wide, into panels in a row.
+    """Copies neighbouring column blocks of a matrix, ``vectors`` wide.
 
-    panel[p][r] = from[r·from_row + p·vector bytes·vectors …] for p < panels, r < rows.  With
-    ``masked`` the last vector has only ``lanes`` valid lanes, the others become zeros.  Arguments:
-    from, from_row, rows, panels, to, panel_step, lanes.
+    panel[p][r·to_row …] = from[r·from_row + p·vector bytes·vectors …] for p < panels, r < rows.
+    With ``masked`` the last vector has only ``lanes`` valid lanes, and nothing beyond them is read
+    or written.  Arguments: from, from_row, rows, panels, to, to_row, panel_step, lanes.
     """
 
     vectors: int
@@ -234,8 +237,8 @@ class PanelKernel:
 
     def build(self, target: Target) -> ir.Module:
         """Return the IR of the loop nest."""
-        e = Emitter(target, ENTRY, 7)
-        source, source_row, rows, panels, to, panel_step, lanes = e.arguments
+        e = Emitter(target, ENTRY, 8)
+        source, source_row, rows, panels, to, to_row, panel_step, lanes = e.arguments
         mask = e.mask_below(lanes) if self.masked else None
         width = 4 * e.lanes * self.vectors
 
@@ -243,13 +246,13 @@ class PanelKernel:
             at, out = state
             for j in range(self.vectors):
                 last = mask if j == self.vectors - 1 else None
-                e.store(e.load(at, 4 * e.lanes * j, last), out, 4 * e.lanes * j)
+                e.store(e.load(at, 4 * e.lanes * j, last), out, 4 * e.lanes * j, last)
             return [e.add(at, width), e.add(out, panel_step)]
 
         def one_row(state: list[ir.Value]) -> list[ir.Value]:
             at, out = state
             e.repeat(panels, [at, out], one_panel)
-            return [e.add(at, source_row), e.add(out, width)]
+            return [e.add(at, source_row), e.add(out, to_row)]
 
         e.repeat(rows, [source, to], one_row)
         e.builder.ret_void()

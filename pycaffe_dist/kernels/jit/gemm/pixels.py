@@ -35,7 +35,8 @@ class PixelSizes(NamedTuple):
     """The numbers of a gradient over pixels: channels are those of one group.
 
     A unit has at most `bands` bands of lanes, and one of `blocks` blocks of rows; a piece has at
-    most `piece` pixels of `together` images.  `by_rows`: the weights of a row, not of a lane, are next to each other.
+    most `piece` pixels of `together` images.  `by_rows`: the weights of a row, not of a lane, are
+    next to each other.
     """
 
     images: int
@@ -55,9 +56,7 @@ class PixelSizes(NamedTuple):
 def _tile_rows(count: int, vectors: int, target: Target) -> int:
     """Return the rows of a tile, of ``count``, for the least time."""
     most = min(count, target.tile_rows(vectors), 16)
-    return min(
-        range(most, 0, -1), key=lambda rows: -(-count // rows) * step_cycles(rows, vectors)
-    )
+    return min(range(most, 0, -1), key=lambda rows: -(-count // rows) * step_cycles(rows, vectors))
 
 
 class PixelGradient:
@@ -103,8 +102,8 @@ class PixelGradient:
             dw += parts.sum(axis=0).reshape(dw.shape)
 
     def _units(self, threads: int, times: int) -> tuple[int, int]:
-        """Return a unit's bands, and the blocks of rows: as much as allowed, but enough units for the threads."""
-        _, _, _, _, rows, lanes = self._shape
+        """Return a unit's bands, and the blocks of rows: enough units for the threads."""
+        *_, rows, lanes = self._shape
         bands = max(1, min(len(self._bands), MOST_LANES // (2 * lanes)))
         blocks = -(-rows // MOST_ROWS)
         wanted = UNITS_PER_THREAD * threads if threads > 1 else 1
@@ -117,8 +116,6 @@ class PixelGradient:
             else:
                 break
         return bands, blocks
-
-
 
 
 @jit

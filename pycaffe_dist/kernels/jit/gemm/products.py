@@ -12,7 +12,8 @@ import numpy as np
 
 from pycaffe_dist import storage
 from pycaffe_dist.kernels import dry_run
-from pycaffe_dist.kernels.compiling import aligned_zeros, indices, jit
+from pycaffe_dist.kernels.compiling import aligned_zeros, jit
+from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
@@ -22,6 +23,7 @@ from pycaffe_dist.kernels.jit.gemm.kernels import (
     PanelKernel,
     TransposeKernel,
 )
+from pycaffe_dist.kernels.jit.gemm.packing import RowPacking
 from pycaffe_dist.kernels.jit.gemm.tiles import lane_tiles, rows_per_tile
 from pycaffe_dist.threads import parallel_for
 
@@ -29,11 +31,13 @@ from pycaffe_dist.threads import parallel_for
 VECTORS = 3
 # Steps of k whose operands stay in the first- and second-level cache.
 DEPTH = 256
+# The same for a flat product, by level: a panel of so many steps fills half of a first-level cache.
+BLOCK = {"avx512": 128, "avx2": 256, "sse": 256}
 # A unit of work of a flat product has `ROW_TILES` row tiles, or fewer (down to `FEWEST_ROW_TILES`)
-# until there are `ENOUGH_UNITS`.  Its column tiles have panels of at most `PANEL_BYTES` (half a
-# second-level cache).
+# until there are `ENOUGH_UNITS`.  Its column tiles have panels of at most `PANEL_BYTES`, by level:
+# a part of the second-level cache of such processors.
 ROW_TILES, FEWEST_ROW_TILES, ENOUGH_UNITS = 64, 16, 32
-PANEL_BYTES = 1 << 17
+PANEL_BYTES = {"avx512": 1 << 18, "avx2": 1 << 17, "sse": 1 << 17}
 # How B is read: in place, from copies that each unit of work makes, or from one rearranged copy.
 DIRECT, PANELLED, LAID_OUT = 0, 1, 2
 # Up to this depth a flat product is bound by the memory traffic of y.
@@ -46,7 +50,7 @@ class FlatSizes(NamedTuple):
     """The numbers of a flat product, whose matrices are (count, depth) · (depth, columns).
 
     A tile has `rows` rows and `vectors` vectors of `lanes` columns; a unit of work has at most
-    `high` by `wide` tiles.  `reading` says how B is read.
+    `high` by `wide` tiles, and takes `block` steps of k at a time.  `reading` says how B is read.
     """
 
     count: int
@@ -59,6 +63,7 @@ class FlatSizes(NamedTuple):
     wide: int
     high: int
     reading: int
+    block: int
 
 
 class TransposedSizes(NamedTuple):
@@ -90,48 +95,14 @@ def _flat_rows(target: Target, rows: int, vectors: int) -> int:
 
 
 @jit
-def _pack_four(a, first, row_step, k_step, depth, scale, target):
-    """target[k, i] = scale · a[first + i·row_step + k·k_step] for four rows i."""
-    one, two, three, four = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-    row, step, at = np.uint64(row_step), np.uint64(k_step), np.uint64(first)
-    # Unrolled, and with unsigned indices, this becomes vector code.
-    for k in indices(0, depth):
-        source, to = at + k * step, four * k
-        target[to] = scale * a[source]
-        target[to + one] = scale * a[source + row]
-        target[to + two] = scale * a[source + two * row]
-        target[to + three] = scale * a[source + three * row]
-
-
-@jit
-def _pack_rows(begin, end, a, steps, rows, count, depth, scale, packed):
-    """packed[tile, k, i] = scale · a[tile·rows + i, k]; a is flat, steps are (row, k, start)."""
-    row_step, k_step, start = steps
-    for tile in range(begin, end):
-        target = packed[tile * rows * depth : (tile + 1) * rows * depth]
-        used = min(rows, count - tile * rows)
-        first = start + tile * rows * row_step
-        if used == 4 and rows == 4:
-            if row_step == 1:
-                _pack_four(a, first, 1, k_step, depth, scale, target)
-            else:
-                _pack_four(a, first, row_step, 1, depth, scale, target)
-            continue
-        if used < rows:
-            target[:] = 0
-        for i in range(used):
-            for k in range(depth):
-                target[k * rows + i] = scale * a[first + i * row_step + k * k_step]
-
-
-@jit
 def _fill_panels(panels, b, columns, k, steps, first, count, width, lanes, kernels):
     """Copy b[k:k+steps] of ``count`` column tiles from ``first`` on, as (tile, k, width)."""
     source = b + 4 * (k * columns + first * width)
     whole = min(count, (columns - first * width) // width)
     if whole > 0:
         kernel = kernels[1, 0, width // lanes - 1]
-        call(kernel, source, 4 * columns, steps, whole, panels, 4 * steps * width, lanes)
+        step = 4 * steps * width
+        call(kernel, source, 4 * columns, steps, whole, panels, 4 * width, step, lanes)
     if whole < count:
         left = columns - (first + whole) * width
         used = (left + lanes - 1) // lanes
@@ -139,7 +110,8 @@ def _fill_panels(panels, b, columns, k, steps, first, count, width, lanes, kerne
         kernel = kernels[1, int(last < lanes), used - 1]
         base = panels + 4 * whole * steps * width
         # A narrower panel has narrower rows; the product reads it with the same width.
-        call(kernel, source + 4 * whole * width, 4 * columns, steps, 1, base, 0, last)
+        row = 4 * used * lanes
+        call(kernel, source + 4 * whole * width, 4 * columns, steps, 1, base, row, 0, last)
 
 
 @jit
@@ -152,13 +124,14 @@ def _lay_out_tiles(begin, end, panels, b, kernels, sizes):
 
 @jit
 def _flat_units(begin, end, packed, b, y, bias, slopes, add, kernels, sizes):
-    count, depth, columns, rows, vectors, lanes, group, most_wide, most_high, reading = sizes
+    count, depth, columns, rows, vectors, lanes, group, most_wide, most_high = sizes[:9]
+    reading, block = sizes[9:]
     row_tiles, width = (count + rows - 1) // rows, vectors * lanes
     column_tiles = (columns + width - 1) // width
     row_units = (row_tiles + most_high - 1) // most_high
     column_units = (column_tiles + most_wide - 1) // most_wide
     filled = reading == PANELLED
-    scratch = np.empty((most_wide + 1) * min(DEPTH, depth) * width if filled else 1, np.float32)
+    scratch = np.empty((most_wide + 1) * min(block, depth) * width if filled else 1, np.float32)
     panels = (scratch.ctypes.data + 63) // 64 * 64
     for unit in range(begin, end):
         image, rest = unit // (row_units * column_units), unit % (row_units * column_units)
@@ -169,8 +142,8 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, add, kernels, sizes):
         a = packed.ctypes.data + 4 * g * row_tiles * rows * depth
         source = b.ctypes.data + 4 * image * depth * columns
         out = y.ctypes.data + 4 * image * count * columns
-        for k in range(0, depth, DEPTH):
-            steps = min(DEPTH, depth - k)
+        for k in range(0, depth, block):
+            steps = min(block, depth - k)
             slope = slopes.ctypes.data + (4 if k + steps == depth else 0)
             if filled:
                 _fill_panels(
@@ -209,26 +182,41 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, add, kernels, sizes):
 
 
 class FlatProduct:
-    """y[i] (M, N) = A[i mod group] (M, K) · b[i] (K, N) for ``images`` times ``group`` products."""
+    """y[i] (M, N) = A[i mod group] (M, K) · b[i] (K, N) for ``images`` times ``group`` products.
 
-    def __init__(self, target: Target, m: int, n: int, k: int, images: int = 1, group: int = 1):
+    ``laid_out``: b comes in the arrangement of `lay_out`, (tile, K, columns of the tile).
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        m: int,
+        n: int,
+        k: int,
+        images: int = 1,
+        group: int = 1,
+        laid_out: bool = False,
+    ):
         self._m, self._n, self._k = m, n, k
         self._group = group
         self._rows = _flat_rows(target, m, VECTORS)
         self._kernels = _flat_kernels(target, self._rows, VECTORS)
         self._tiles = -(-m // self._rows)
-        self._packed = np.empty(group * self._tiles * self._rows * k, np.float32)
+        self._packing = RowPacking(target, self._rows, m, k)
+        self._packed_size = self._tiles * self._rows * k
         self._bias = np.zeros((group, self._tiles * self._rows), np.float32)
         self._slopes = np.ones(2, np.float32)
         width = VECTORS * target.lanes
         column_tiles = -(-n // width)
-        wide = min(column_tiles, max(2, PANEL_BYTES // (4 * width * min(k, DEPTH))))
+        block = min(k, BLOCK[target.level])
+        wide = min(column_tiles, max(2, PANEL_BYTES[target.level] // (4 * width * block)))
         # Panels cost a copy, which pays if several row tiles share it.
-        reading = PANELLED if self._tiles >= 4 else DIRECT
+        reading = LAID_OUT if laid_out else PANELLED if self._tiles >= 4 else DIRECT
         column_units, high = images * group * -(-column_tiles // wide), ROW_TILES
         while high > FEWEST_ROW_TILES and column_units * -(-self._tiles // high) < ENOUGH_UNITS:
             high //= 2
-        sizes = FlatSizes(*(m, k, n), self._rows, VECTORS, target.lanes, group, wide, high, reading)
+        tiles = self._rows, VECTORS, target.lanes, group, wide, high
+        sizes = FlatSizes(m, k, n, *tiles, reading, block)
         self._sizes = np.array(sizes, np.int64)  # a named tuple costs a microsecond in each call
         self._units = column_units * -(-self._tiles // high)
         self._target = target
@@ -237,7 +225,7 @@ class FlatProduct:
     @property
     def scratch_bytes(self) -> int:
         """The bytes of memory kept between calls."""
-        return self._packed.nbytes + self._bias.nbytes + self._laid_out.nbytes
+        return self._bias.nbytes + self._laid_out.nbytes
 
     def lay_out(self, b: np.ndarray, transposed: bool = False) -> None:
         """Copy b (K, N), or (N, K) if ``transposed``, for every later `run` without a b.
@@ -287,35 +275,24 @@ class FlatProduct:
         a holds (group, M, K), or (group, K, M) if ``transposed``; b is (images·group, K, N), or
         None for the copy of `lay_out`.
         """
-        row_step, k_step = (1, self._m) if transposed else (self._k, 1)
-        flat, part = a.reshape(-1), self._packed.size // self._group
-        for g in range(self._group):
-            parallel_for(
-                _pack_rows,
-                self._tiles,
-                flat,
-                np.array([row_step, k_step, g * self._m * self._k], np.int64),
-                self._rows,
-                self._m,
-                self._k,
-                np.float32(scale),
-                self._packed[g * part : (g + 1) * part],
-                grain=max(1, 16384 // (self._rows * self._k)),
-            )
         self._bias[:, : self._m] = 0 if bias is None else bias.reshape(self._group, -1)
         self._slopes[1] = slope
-        parallel_for(
-            _flat_units,
-            self._units,
-            self._packed,
-            self._laid_out if b is None else b.reshape(-1),
-            y.reshape(-1),
-            self._bias,
-            self._slopes,
-            int(add),
-            self._kernels,
-            self._sizes,
-        )
+        with workspace.shared.lend(self._group * self._packed_size) as packed:
+            parts = packed.reshape(self._group, -1)
+            for matrix, part in zip(a.reshape(self._group, -1), parts):
+                self._packing.run(matrix, part, transposed, scale)
+            parallel_for(
+                _flat_units,
+                self._units,
+                packed,
+                self._laid_out if b is None else b.reshape(-1),
+                y.reshape(-1),
+                self._bias,
+                self._slopes,
+                int(add),
+                self._kernels,
+                self._sizes,
+            )
 
 
 @jit
