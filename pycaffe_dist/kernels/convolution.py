@@ -10,19 +10,24 @@ import functools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pycaffe_dist.kernels import plan
 from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient
-from pycaffe_dist.kernels.convolution_generic import GenericConvolution, apply_relu
+from pycaffe_dist.kernels.convolution_generic import GenericConvolution
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.inner_product import InnerProduct
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.target import Target, target
 from pycaffe_dist.kernels.jit.convolution.depthwise import DepthwiseConvolution, has_microkernels
-from pycaffe_dist.kernels.jit.convolution.rows import WIDEST_KERNEL, RowConvolution
+from pycaffe_dist.kernels.jit.convolution.rows import (
+    WIDEST_KERNEL,
+    RowConvolution,
+    rows_are_faster,
+)
 from pycaffe_dist.kernels.jit.convolution.sampling import sample, spread
 from pycaffe_dist.kernels.jit.convolution.weights import WeightGradient
 from pycaffe_dist.kernels.jit.gemm.joined import JoinedProduct, is_narrow
@@ -48,8 +53,10 @@ class Convolution:
 
     ``x_shape`` is (N, C, *spatial), ``w_shape`` is (M, C/group, *kernel); y is (N, M, *output).
     All arrays are C-contiguous and of ``dtype``.  A deconvolution uses the plan of the convolution
-    that it transposes, with the roles of forward and backward_data swapped.  ``generic_reason``
-    says why there is no specialised machine code for this convolution, or is None.
+    that it transposes, with the roles of forward and backward_data swapped.  ``alone`` allows
+    forward the fastest way for these images and for weights that are held, whatever is best for
+    larger batches.  With ``adds``, where `can_add`, forward adds to y.  ``generic_reason`` says why
+    there is no specialised machine code for this convolution, or is None.
     """
 
     def __init__(
@@ -58,8 +65,11 @@ class Convolution:
         w_shape: tuple[int, ...],
         geometry: ConvolutionGeometry,
         dtype: Any = np.float32,
+        alone: bool = False,
+        adds: bool = False,
     ):
         self.geometry = geometry
+        self._held: np.ndarray | None = None
         self.y_shape = (x_shape[0], w_shape[0], *geometry.output_shape(x_shape[2:]))
         self._target = target() if np.dtype(dtype) == np.float32 else None
         self.generic_reason = self._why_generic(w_shape)
@@ -68,13 +78,13 @@ class Convolution:
         elif _is_depthwise(w_shape, geometry):
             self._ways = DepthwiseConvolution(self._target, x_shape, w_shape, geometry)
         elif geometry.group == 1 and geometry.kernel == x_shape[2:] and not any(geometry.pad):
-            self._ways = _AsInnerProduct(x_shape, w_shape)
+            self._ways = _AsInnerProduct(x_shape, w_shape, alone)
         elif math.prod((*geometry.kernel, *geometry.stride)) == 1 and not any(geometry.pad):
-            self._ways = _Pointwise(self._target, x_shape, w_shape, geometry)
+            self._ways = _Pointwise(self._target, x_shape, w_shape, geometry, alone, adds)
         elif geometry.kernel == (1, 1) and not any(geometry.pad):
-            self._ways = _SampledPointwise(self._target, x_shape, w_shape, geometry)
+            self._ways = _SampledPointwise(self._target, x_shape, w_shape, geometry, alone, adds)
         else:
-            self._ways = _ByRows(self._target, x_shape, w_shape, geometry)
+            self._ways = _ByRows(self._target, x_shape, w_shape, geometry, alone=alone)
 
     def _why_generic(self, w_shape: tuple[int, ...]) -> str | None:
         if self._target is None:
@@ -87,20 +97,40 @@ class Convolution:
         return None
 
     @property
+    def can_add(self) -> bool:
+        """Whether there is a plan like this whose forward ``adds``."""
+        return isinstance(self._ways, _Pointwise)
+
+    @property
     def scratch_bytes(self) -> int:
         """The memory that this plan keeps beyond its arguments, so far."""
         return self._ways.scratch_bytes
 
+    def hold(self, w: np.ndarray) -> None:
+        """Take the weights for every later `forward` without them; a copy is rearranged once.
+
+        The plan may keep ``w`` itself.
+        """
+        hold = getattr(self._ways, "hold", None)
+        if hold is None:
+            self._held = w
+        else:
+            hold(w)
+
     def forward(
         self,
         x: np.ndarray,
-        w: np.ndarray,
+        w: np.ndarray | None,
         b: np.ndarray | None,
         y: np.ndarray,
         relu_slope: float | None = None,
     ) -> None:
-        """Set y to x * w + b (b of M elements), then to y·relu_slope where y < 0, if given."""
-        self._ways.forward(x, w, b, y, 1.0 if relu_slope is None else relu_slope)
+        """Set y to x * w + b (b of M elements), then to y·relu_slope where y < 0, if given.
+
+        Without w the weights are those of `hold`.  A plan that ``adds`` adds y before the slope.
+        """
+        slope = 1.0 if relu_slope is None else relu_slope
+        self._ways.forward(x, self._held if w is None else w, b, y, slope)
 
     def backward_data(self, dy: np.ndarray, w: np.ndarray, dx: np.ndarray) -> None:
         """Set dx to the gradient with respect to x."""
@@ -126,15 +156,15 @@ class _ByRows:
     Each direction is planned at its first use: a net's first layer needs no data gradient.
     """
 
-    def __init__(self, *plan: Any):
-        self._plan = plan
+    def __init__(self, *plan: Any, alone: bool = False):
+        self._plan, self._alone = plan, alone
 
     @functools.cached_property
     def _forward(self) -> Any:
-        tile = best_tile(*self._plan, "forward")
+        tile = best_tile(*self._plan, "forward", self._alone)
         if tile:
             return WinogradConvolution(*self._plan, backward=False, tile=tile)
-        tile = best_phase_tile(*self._plan, "forward")
+        tile = best_phase_tile(*self._plan, "forward", self._alone)
         if tile:
             return PhasedConvolution(*self._plan, tile=tile)
         return RowConvolution(*self._plan, backward=False)
@@ -158,6 +188,9 @@ class _ByRows:
     def scratch_bytes(self) -> int:
         return sum(getattr(plan, "scratch_bytes", 0) for plan in vars(self).values())
 
+    def hold(self, w: Any) -> None:
+        self._forward.hold(w)
+
     def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
         self._forward.run(x, w, b, y, slope)
 
@@ -169,16 +202,35 @@ class _ByRows:
 
 
 class _Pointwise(_ByRows):
-    """1×1 kernels: each image is a matrix product, with the image as its large operand."""
+    """1×1 kernels: each image is a matrix product, with the image as its large operand.
 
-    def __init__(self, target: Target, x_shape: Any, w_shape: Any, geometry: ConvolutionGeometry):
+    Forward of small images alone may use the row kernel.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        x_shape: Any,
+        w_shape: Any,
+        geometry: ConvolutionGeometry,
+        alone: bool,
+        adds: bool,
+    ):
         pixels, group = math.prod(x_shape[2:]), geometry.group
         flat = ConvolutionGeometry((1,), (1,), (0,), (1,), group)
-        super().__init__(target, (*x_shape[:2], pixels), (*w_shape[:2], 1), flat)
+        super().__init__(target, (*x_shape[:2], pixels), (*w_shape[:2], 1), flat, alone=alone)
         self._sizes = w_shape[0] // group, w_shape[1], pixels, x_shape[0], group
+        self._adds = adds
+        self._image = target, x_shape, w_shape, geometry
 
     @functools.cached_property
-    def _forward(self) -> FlatProduct | JoinedProduct:
+    def _rows(self) -> RowConvolution | None:
+        if self._alone and rows_are_faster(*self._image):
+            return RowConvolution(*self._image, backward=False, adds=self._adds)
+        return None
+
+    @functools.cached_property
+    def _forward(self) -> Any:
         outputs, inputs, *_ = self._sizes
         return self._product(outputs, inputs)
 
@@ -189,7 +241,7 @@ class _Pointwise(_ByRows):
 
     def _product(self, rows: int, depth: int) -> FlatProduct | JoinedProduct:
         unit, (pixels, images, group) = self._plan[0], self._sizes[2:]
-        if group == 1 and is_narrow(unit, pixels, images):
+        if group == 1 and not self._adds and is_narrow(unit, pixels, images):
             return JoinedProduct(unit, rows, pixels, depth, images)
         return FlatProduct(unit, rows, pixels, depth, images, group)
 
@@ -197,8 +249,18 @@ class _Pointwise(_ByRows):
     def _weights(self) -> PixelGradient:
         return PixelGradient(self._plan[0], *self._sizes)
 
+    def hold(self, w: Any) -> None:
+        if self._rows is not None:
+            self._rows.hold(w)
+        else:
+            self._forward.pack(w)
+
     def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
-        self._forward.run(w, x, y, bias=b, slope=slope)
+        if self._rows is not None:
+            self._rows.run(x, w, b, y, slope)
+        else:
+            add = {"add": True} if self._adds else {}
+            self._forward.run(w, x, y, bias=b, slope=slope, **add)
 
     def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
         self._data.run(w, dy, dx, transposed=True)
@@ -207,10 +269,19 @@ class _Pointwise(_ByRows):
 class _SampledPointwise(_Pointwise):
     """1×1 kernels with a stride: the pixels that they read are first copied side by side."""
 
-    def __init__(self, target: Target, x_shape: Any, w_shape: Any, geometry: ConvolutionGeometry):
+    def __init__(
+        self,
+        target: Target,
+        x_shape: Any,
+        w_shape: Any,
+        geometry: ConvolutionGeometry,
+        alone: bool,
+        adds: bool,
+    ):
         self._sampled = (*x_shape[:2], *geometry.output_shape(x_shape[2:]))
-        self._stride = geometry.stride
-        super().__init__(target, self._sampled, w_shape, geometry)
+        self._stride, axes = geometry.stride, len(geometry.stride)
+        once = replace(geometry, stride=(1,) * axes)
+        super().__init__(target, self._sampled, w_shape, once, alone, adds)
 
     @contextmanager
     def _lend(self) -> Iterator[np.ndarray]:
@@ -236,17 +307,17 @@ class _SampledPointwise(_Pointwise):
 class _AsInnerProduct:
     """A kernel that is as large as the image: one product over all images."""
 
-    def __init__(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]):
-        self._product = InnerProduct(x_shape[0], w_shape[0], math.prod(w_shape[1:]))
+    def __init__(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...], alone: bool):
+        inputs = math.prod(w_shape[1:])
+        self._product = InnerProduct(x_shape[0], w_shape[0], inputs, alone=alone)
 
     @property
     def scratch_bytes(self) -> int:
         return self._product.scratch_bytes
 
     def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
-        self._product.forward(_matrix(x), _matrix(w), b, _matrix(y))
-        if slope != 1:
-            apply_relu(y, slope)
+        relu_slope = None if slope == 1 else slope
+        self._product.forward(_matrix(x), _matrix(w), b, _matrix(y), relu_slope)
 
     def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
         self._product.backward_data(_matrix(dy), _matrix(w), _matrix(dx))

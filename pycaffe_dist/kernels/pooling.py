@@ -26,7 +26,12 @@ from pycaffe_dist.kernels.im2col import valid_range
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import target
-from pycaffe_dist.kernels.jit.pooling_windows import NOWHERE, AverageKernel, MaximumKernel
+from pycaffe_dist.kernels.jit.pooling_windows import (
+    NOWHERE,
+    AverageKernel,
+    LargestKernel,
+    MaximumKernel,
+)
 from pycaffe_dist.threads import parallel_for
 
 # A chunk of planes must be worth waking a thread.
@@ -165,6 +170,35 @@ def _max_pool_rows(begin, end, x, y, mask, geometry, kernel, margin):
                 mask[i, oy, inside:] = -1
 
 
+@jit
+def _largest_rows(begin, end, x, y, geometry, kernel, margin):
+    """The maxima of `_max_pool_rows`, on `LargestKernel`."""
+    kernel_h, _, stride_h, stride_w, pad_h, pad_w = geometry
+    height, width, count = x.shape[1], x.shape[2], y.shape[2]
+    best = np.full(width + 2 * margin, -np.inf, np.float32)
+    plane_x, plane_y = 4 * height * width, 4 * y.shape[1] * count
+    inside = min(count, (width + pad_w + stride_w - 1) // stride_w)
+    for i in range(begin, end):
+        for oy in range(y.shape[1]):
+            top = max(0, oy * stride_h - pad_h)
+            bottom = min(height, oy * stride_h - pad_h + kernel_h)
+            if bottom <= top:
+                y[i, oy] = -np.inf
+                continue
+            call(
+                kernel,
+                x.ctypes.data + i * plane_x + 4 * top * width,
+                4 * width,
+                bottom - top,
+                width,
+                best.ctypes.data + 4 * margin,
+                y.ctypes.data + i * plane_y + 4 * oy * count,
+                count,
+            )
+            if inside < count:
+                y[i, oy, inside:] = -np.inf
+
+
 def _microkernel(
     kind: Any, x: np.ndarray, geometry: PoolingGeometry, *more: int
 ) -> tuple[int, int] | None:
@@ -180,14 +214,20 @@ def _microkernel(
 
 @kernel
 def max_pool_forward(
-    x: np.ndarray, y: np.ndarray, mask: np.ndarray, geometry: PoolingGeometry
+    x: np.ndarray, y: np.ndarray, mask: np.ndarray | None, geometry: PoolingGeometry
 ) -> None:
     """Set y (…, OH, OW) to the maximum of each window of x (…, H, W), mask to its flat index.
 
     The index counts within the plane; mask is int32, or floating for a mask top.  The first of
     equal maxima wins, a NaN beats everything, an empty window (stride > kernel at the border)
-    gives -inf and -1.
+    gives -inf and -1.  Without a mask only y is set.
     """
+    if mask is None:
+        plain = _microkernel(LargestKernel, x, geometry)
+        if plain is not None:
+            _over_planes(_largest_rows, (x, y), geometry, *plain)
+            return
+        mask = np.empty(y.shape, np.int32)
     special = _microkernel(MaximumKernel, x, geometry, min(geometry.kernel[0], MOST_UNROLLED))
     if special is None:
         _over_planes(_max_pool, (x, y, mask), geometry)

@@ -24,10 +24,14 @@ class BiasedConvolution(abc.ABC):
         """The bytes of memory kept between calls."""
         return self._bias.nbytes
 
+    @abc.abstractmethod
+    def hold(self, w: np.ndarray) -> None:
+        """Take the weights for every later `run` without them."""
+
     def run(
         self,
         source: np.ndarray,
-        w: np.ndarray,
+        w: np.ndarray | None,
         b: np.ndarray | None,
         out: np.ndarray,
         slope: float = 1.0,
@@ -38,5 +42,5 @@ class BiasedConvolution(abc.ABC):
         self._convolve(source.reshape(-1), w, out.reshape(-1))
 
     @abc.abstractmethod
-    def _convolve(self, source: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
-        """Set ``out``; both arrays are flat."""
+    def _convolve(self, source: np.ndarray, w: np.ndarray | None, out: np.ndarray) -> None:
+        """Set ``out``; it and ``source`` are flat."""

@@ -90,7 +90,7 @@ class MaximumKernel:
                 # Of equal maxima the first in row-major order wins.
                 equal = build.fcmp_ordered("==", value, top)
                 earlier = build.and_(equal, build.icmp_signed("<", place, top_place))
-                take = build.or_(self._beats(e, value, top), earlier)
+                take = build.or_(self.beats(e, value, top), earlier)
                 top = build.select(take, value, top)
                 top_place = build.select(take, place, top_place)
             for value, to in ((top, y), (build.bitcast(top_place, e.vector), mask)):
@@ -118,7 +118,7 @@ class MaximumKernel:
             def next_row(state: list[ir.Value]) -> list[ir.Value]:
                 at, place, top, top_place = state
                 value = e.load(at, offset, valid)
-                take = self._beats(e, value, top)
+                take = self.beats(e, value, top)
                 return [
                     build.add(at, x_row),
                     build.add(place, row_step),
@@ -153,7 +153,8 @@ class MaximumKernel:
         return value, e.builder.bitcast(place, e.indices)
 
     @staticmethod
-    def _beats(e: Emitter, value: ir.Value, top: ir.Value) -> ir.Value:
+    def beats(e: Emitter, value: ir.Value, top: ir.Value) -> ir.Value:
+        """Return where a value replaces the maximum so far."""
         # A NaN wins, so that it reaches the output.
         nan = e.builder.fcmp_unordered("uno", value, value)
         return e.builder.or_(e.builder.fcmp_ordered(">", value, top), nan)
@@ -165,6 +166,51 @@ class MaximumKernel:
         single = e.builder.insert_element(nothing, low, ir.Constant(INT32, 0))
         lanes = ir.Constant(e.indices, [0] * e.lanes)
         return e.builder.shuffle_vector(single, nothing, lanes)
+
+
+@dataclass(frozen=True)
+class LargestKernel:
+    """One row of maximum pooling without indices.
+
+    Arguments: x (the first row that the windows cover), x_row, rows, width, best (a scratch row, at
+    column 0, with -inf around it), y, count.
+    """
+
+    columns: int
+    stride: int
+    pad: int
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR."""
+        e = Emitter(target, ENTRY, 7)
+        x, x_row, rows, width, best, y, count = e.arguments
+        build = e.builder
+        nothing = ir.Constant(e.vector, [float("-inf")] * e.lanes)
+
+        def larger(value: ir.Value, top: ir.Value) -> ir.Value:
+            return build.select(MaximumKernel.beats(e, value, top), value, top)
+
+        def rows_of_column(offset: ir.Value, valid: ir.Value | None) -> None:
+            def one_row(state: list[ir.Value]) -> list[ir.Value]:
+                at, top = state
+                return [build.add(at, x_row), larger(e.load(at, offset, valid), top)]
+
+            top = e.repeat(rows, [x, nothing], one_row)[1]
+            e.store(top if valid is None else build.select(valid, top, nothing), best, offset)
+
+        def columns_of_window(offset: ir.Value, valid: ir.Value | None) -> None:
+            columns = (k - self.pad for k in range(self.columns))
+            values = [_strided(e, best, offset, k, self.stride) for k in columns]
+            top = functools.reduce(lambda top, value: larger(value, top), values)
+            if valid is None:
+                e.store(top, y, offset)
+            else:
+                e.store_some(top, count, y)
+
+        _vector_loop(e, width, rows_of_column)
+        _vector_loop(e, count, columns_of_window)
+        build.ret_void()
+        return e.module
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,13 @@ class Emitter:
                     start += piece
                 piece //= 2
 
+    def load_first(self, count: int, address: ir.Value, offset=0) -> ir.Value:
+        """Load the first ``count`` lanes; ``count`` is a constant, and the others are zero."""
+        if count == self.lanes:
+            return self.load(address, offset)
+        mask = ir.Constant(self.bits, [int(i < count) for i in range(self.lanes)])
+        return self.load(address, offset, mask)
+
     def store_some(self, value: ir.Value, count: ir.Value, address: ir.Value) -> None:
         """Store the first ``count`` lanes, not all of them; a masked store may be slow."""
         build, piece = self.builder, self.lanes // 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 
@@ -13,11 +14,18 @@ from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
 from pycaffe_dist.kernels.jit.convolution.row_kernel import RowKernel
+from pycaffe_dist.kernels.jit.gemm.products import flat_cycles
 from pycaffe_dist.storage import aligned_zeros
 from pycaffe_dist.threads import parallel_for
 
 # Kernel columns are unrolled in machine code; beyond this the code gets too large.
 WIDEST_KERNEL = 16
+# With fewer bands of all images, their rows are cut into parts, so that all threads have work.
+ENOUGH_UNITS = 16
+# Larger images do not stay in the second-level cache while each band of channels reads them.
+MOST_BYTES = 1 << 19
+# What products on rows must gain: their broadcasts read more lines of the cache.
+LEAST_GAIN = 1.03
 
 
 def split_vectors(count: int, width: int, target: Target) -> list[int]:
@@ -45,8 +53,32 @@ def split_pixels(width: int, most: int, multiple: int) -> list[tuple[int, int]]:
     return [(start, stop - start) for start, stop in itertools.pairwise(starts)]
 
 
+def rows_are_faster(
+    target: Target,
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    geometry: ConvolutionGeometry,
+) -> bool:
+    """Tell whether 1×1 kernels are faster by rows than as a `FlatProduct`, with held weights.
+
+    On small images a row wastes fewer lanes.
+    """
+    pixels, width = math.prod(x_shape[2:]), x_shape[-1]
+    outputs = w_shape[0] // geometry.group
+    if 4 * w_shape[1] * pixels > MOST_BYTES or outputs % target.lanes:
+        return False
+    cycles = 0.0
+    for size in split_vectors(outputs // target.lanes, width, target):
+        tiles = -(-width // target.tile_rows(size))
+        cycles += pixels // width * tiles * step_cycles(width / tiles, size)
+    return cycles * LEAST_GAIN < flat_cycles(target, outputs, pixels)
+
+
 class RowConvolution(BiasedConvolution):
-    """One direction of one convolution: ``backward`` False is forward, True the data gradient."""
+    """One direction of one convolution: ``backward`` False is forward, True the data gradient.
+
+    With ``adds`` it adds to its output; a group's outputs are then a multiple of the lanes.
+    """
 
     def __init__(
         self,
@@ -55,7 +87,9 @@ class RowConvolution(BiasedConvolution):
         w_shape: tuple[int, ...],
         geometry: ConvolutionGeometry,
         backward: bool,
+        adds: bool = False,
     ):
+        self._adds = adds
         plan = Im2colPlan(x_shape[2:], geometry)
         self.backward, self.group, self.images = backward, geometry.group, x_shape[0]
         self._width_x, self._width_y = x_shape[-1], plan.output[-1]
@@ -71,8 +105,11 @@ class RowConvolution(BiasedConvolution):
         padded = self._make_tiles(target, geometry, outputs)
         super().__init__(self.group, outputs, padded)
         width_out = self._width_x if backward else self._width_y
+        units, rows = self.images * self.group * len(self._bands), len(self._row_starts) - 1
+        parts = max(1, min(rows, -(-ENOUGH_UNITS // max(1, units))))
+        self._units = units * parts
         self._sizes = np.array(
-            [self._inputs, outputs, pixels_in, pixels_out, width_out, self.group], np.int64
+            [self._inputs, outputs, pixels_in, pixels_out, width_out, self.group, parts], np.int64
         )
 
     def _row_table(self, plan: Im2colPlan) -> tuple[np.ndarray, np.ndarray]:
@@ -132,7 +169,8 @@ class RowConvolution(BiasedConvolution):
                 begin = len(tiles)
                 multiple = stride if self.backward else 1
                 for start, pixels in split_pixels(width, target.tile_rows(size), multiple):
-                    spec = RowKernel(pixels, size, self._tile_taps(geometry, start, pixels))
+                    taps = self._tile_taps(geometry, start, pixels)
+                    spec = RowKernel(pixels, size, taps, self._adds)
                     source = start // stride if self.backward else start * stride
                     tiles.append((address_of(spec, target), 4 * source, 4 * start))
                 first_of[size] = begin, len(tiles)
@@ -150,13 +188,18 @@ class RowConvolution(BiasedConvolution):
         """The bytes of memory kept between calls."""
         return self._packed.nbytes + super().scratch_bytes
 
-    def _convolve(self, source: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
+    def hold(self, w: np.ndarray) -> None:
+        """Pack the weights."""
         shaped = w.reshape(w.shape[0], w.shape[1], self._taps, self._columns)
         pack = _pack_for_data if self.backward else _pack_for_forward
         parallel_for(pack, self.group * len(self._bands), shaped, self._packed, self._bands)
+
+    def _convolve(self, source: np.ndarray, w: np.ndarray | None, out: np.ndarray) -> None:
+        if w is not None:
+            self.hold(w)
         parallel_for(
             _convolve_rows,
-            self.images * self.group * len(self._bands),
+            self._units,
             source,
             self._packed,
             self._bias,
@@ -220,11 +263,12 @@ def _fill_row(out, start, width, plane, channels, bias, slope):
 def _convolve_rows(
     begin, end, x, packed, bias, slope, y, tiles, bands, rows, row_starts, offsets, sizes
 ):
-    inputs, outputs, pixels_in, pixels_out, width, group = sizes
-    channel_step, plane = 4 * pixels_in, 4 * pixels_out
+    inputs, outputs, pixels_in, pixels_out, width, group, parts = sizes
+    channel_step, plane, count = 4 * pixels_in, 4 * pixels_out, len(row_starts) - 1
     for unit in range(begin, end):
-        first_tile, last_tile, channel, lanes, weight = bands[unit % len(bands)]
-        plane_of_image = unit // len(bands)
+        band, part = unit // parts, unit % parts
+        first_tile, last_tile, channel, lanes, weight = bands[band % len(bands)]
+        plane_of_image = band // len(bands)
         g = plane_of_image % group
         source = x.ctypes.data + plane_of_image * inputs * channel_step
         first_out = (plane_of_image * outputs + channel) * pixels_out
@@ -232,7 +276,7 @@ def _convolve_rows(
         biases = bias[g, channel:]
         valid = min(lanes, outputs - channel)
         row_step = 4 * inputs * len(offsets) * lanes
-        for row in range(len(row_starts) - 1):
+        for row in range(count * part // parts, count * (part + 1) // parts):
             taps = row_starts[row + 1] - row_starts[row]
             at = first_out + row * width
             if taps == 0:

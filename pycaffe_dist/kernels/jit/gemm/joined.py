@@ -41,9 +41,13 @@ class JoinedProduct:
         """The bytes of memory kept between calls."""
         return self._product.scratch_bytes
 
+    def pack(self, a: np.ndarray) -> None:
+        """Copy A for every later `run` without an a."""
+        self._product.pack(a)
+
     def run(
         self,
-        a: np.ndarray,
+        a: np.ndarray | None,
         b: np.ndarray,
         y: np.ndarray,
         transposed: bool = False,

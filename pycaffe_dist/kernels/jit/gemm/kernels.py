@@ -113,7 +113,7 @@ class PixelKernel:
 class FlatKernel:
     """A tile of a matrix product: ``rows`` of packed A times ``vectors`` of columns of B::
 
-        sum[i] = y[i] if add else bias[i]
+        sum[i] = y[i] + bias[i] if add else bias[i]
         for k < depth: sum[i] += a[k·rows + i] · b[k·b_row …]
         y[i·y_row …] = sum[i], rectified, for i < valid
 
@@ -158,16 +158,16 @@ class FlatKernel:
     def _start(self, e: Emitter, rows: list, masks: list, bias, add) -> list[ir.Value]:
         build = e.builder
         old, fresh, go = (e.function.append_basic_block() for _ in range(3))
+        biases = [e.broadcast(bias, 4 * i) for i in range(self.rows)]
         build.cbranch(build.icmp_signed("!=", add, e.int(0)), old, fresh)
         build.position_at_end(old)
         sums = [
-            e.load(rows[i], 4 * e.lanes * j, mask)
+            build.fadd(e.load(rows[i], 4 * e.lanes * j, mask), biases[i])
             for i in range(self.rows)
             for j, mask in enumerate(masks)
         ]
         build.branch(go)
         build.position_at_end(fresh)
-        biases = [e.broadcast(bias, 4 * i) for i in range(self.rows)]
         build.branch(go)
         build.position_at_end(go)
         start = []

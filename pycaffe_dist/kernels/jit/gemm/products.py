@@ -16,7 +16,7 @@ from pycaffe_dist.kernels.compiling import aligned_zeros, jit
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
-from pycaffe_dist.kernels.jit.codegen.target import Target
+from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
 from pycaffe_dist.kernels.jit.gemm.kernels import (
     FlatKernel,
     OuterKernel,
@@ -94,6 +94,15 @@ def _flat_rows(target: Target, rows: int, vectors: int) -> int:
     return min(range(max(1, most - 2), most + 1), key=lambda n: (-(-rows // n) * (n + 1), -n))
 
 
+def flat_cycles(target: Target, rows: int, columns: int) -> float:
+    """Return the cycles of one step of k of a `FlatProduct`."""
+    high, width = _flat_rows(target, rows, VECTORS), VECTORS * target.lanes
+    cycles = columns // width * step_cycles(high, VECTORS)
+    if columns % width:
+        cycles += step_cycles(high, -(-(columns % width) // target.lanes))
+    return -(-rows // high) * cycles
+
+
 @jit
 def _fill_panels(panels, b, columns, k, steps, first, count, width, lanes, kernels):
     """Copy b[k:k+steps] of ``count`` column tiles from ``first`` on, as (tile, k, width)."""
@@ -126,6 +135,7 @@ def _lay_out_tiles(begin, end, panels, b, kernels, sizes):
 def _flat_units(begin, end, packed, b, y, bias, slopes, add, kernels, sizes):
     count, depth, columns, rows, vectors, lanes, group, most_wide, most_high = sizes[:9]
     reading, block = sizes[9:]
+    no_bias = bias.ctypes.data + 4 * (bias.size - rows)
     row_tiles, width = (count + rows - 1) // rows, vectors * lanes
     column_tiles = (columns + width - 1) // width
     row_units = (row_tiles + most_high - 1) // most_high
@@ -170,7 +180,7 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, add, kernels, sizes):
                     at,
                     4 * used * lanes if reading else 4 * columns,
                     steps,
-                    bias.ctypes.data + 4 * (g * row_tiles * rows + row),
+                    no_bias if k > 0 else bias.ctypes.data + 4 * (g * row_tiles * rows + row),
                     slope,
                     out + 4 * (row * columns + column),
                     4 * columns,
@@ -204,7 +214,10 @@ class FlatProduct:
         self._tiles = -(-m // self._rows)
         self._packing = RowPacking(target, self._rows, m, k)
         self._packed_size = self._tiles * self._rows * k
-        self._bias = np.zeros((group, self._tiles * self._rows), np.float32)
+        self._held = np.empty(0, np.float32)
+        # Behind the biases of all rows there are zeros for a tile.
+        self._biases = np.zeros((group * self._tiles + 1) * self._rows, np.float32)
+        self._bias = self._biases[: -self._rows].reshape(group, -1)
         self._slopes = np.ones(2, np.float32)
         width = VECTORS * target.lanes
         column_tiles = -(-n // width)
@@ -225,7 +238,7 @@ class FlatProduct:
     @property
     def scratch_bytes(self) -> int:
         """The bytes of memory kept between calls."""
-        return self._bias.nbytes + self._laid_out.nbytes
+        return self._held.nbytes + self._biases.nbytes + self._laid_out.nbytes
 
     def lay_out(self, b: np.ndarray, transposed: bool = False) -> None:
         """Copy b (K, N), or (N, K) if ``transposed``, for every later `run` without a b.
@@ -259,9 +272,22 @@ class FlatProduct:
             address_of(TransposeKernel(), self._target),
         )
 
+    def pack(self, a: np.ndarray, transposed: bool = False, scale: float = 1.0) -> None:
+        """Copy scale·A for every later `run` without an a.
+
+        a holds (group, M, K), or (group, K, M) if ``transposed``.
+        """
+        self._held = storage.aligned_zeros(self._group * self._packed_size, np.dtype(np.float32))
+        self._pack(a, self._held, transposed, scale)
+
+    def _pack(self, a: np.ndarray, packed: np.ndarray, transposed: bool, scale: float) -> None:
+        parts = packed.reshape(self._group, -1)
+        for matrix, part in zip(a.reshape(self._group, -1), parts):
+            self._packing.run(matrix, part, transposed, scale)
+
     def run(
         self,
-        a: np.ndarray,
+        a: np.ndarray | None,
         b: np.ndarray | None,
         y: np.ndarray,
         transposed: bool = False,
@@ -270,29 +296,33 @@ class FlatProduct:
         add: bool = False,
         scale: float = 1.0,
     ) -> None:
-        """Set y to scale·A·b + bias per row, rectified with ``slope``; with ``add``, add to y.
+        """Set y to scale·A·b + bias per row; with ``add``, add that to y; rectify with ``slope``.
 
-        a holds (group, M, K), or (group, K, M) if ``transposed``; b is (images·group, K, N), or
-        None for the copy of `lay_out`.
+        a is as in `pack`, or None for the copy of the last `pack`, which is scaled; b is
+        (images·group, K, N), or None for the copy of `lay_out`.
         """
         self._bias[:, : self._m] = 0 if bias is None else bias.reshape(self._group, -1)
         self._slopes[1] = slope
+        if a is None:
+            self._multiply(self._held, b, y, add)
+            return
         with workspace.shared.lend(self._group * self._packed_size) as packed:
-            parts = packed.reshape(self._group, -1)
-            for matrix, part in zip(a.reshape(self._group, -1), parts):
-                self._packing.run(matrix, part, transposed, scale)
-            parallel_for(
-                _flat_units,
-                self._units,
-                packed,
-                self._laid_out if b is None else b.reshape(-1),
-                y.reshape(-1),
-                self._bias,
-                self._slopes,
-                int(add),
-                self._kernels,
-                self._sizes,
-            )
+            self._pack(a, packed, transposed, scale)
+            self._multiply(packed, b, y, add)
+
+    def _multiply(self, packed: np.ndarray, b: np.ndarray | None, y: np.ndarray, add: bool) -> None:
+        parallel_for(
+            _flat_units,
+            self._units,
+            packed,
+            self._laid_out if b is None else b.reshape(-1),
+            y.reshape(-1),
+            self._biases,
+            self._slopes,
+            int(add),
+            self._kernels,
+            self._sizes,
+        )
 
 
 @jit

@@ -55,6 +55,9 @@ INPUT_BYTES = 1 << 22
 # and products then have at most `BLOCK_BYTES`.
 FILTER_BYTES, BLOCK_BYTES = 1 << 21, 1 << 19
 UNITS_PER_THREAD = 4
+# The fewest strips of tiles, over all images, that are shared out over the threads, and the number
+# of blocks to aim at.
+ENOUGH_STRIPS, ENOUGH_BLOCKS = 7, 8
 # At least the height of a product's tile of sums, whose last rows may be unused.
 SURPLUS_TILES = 16
 # Cycles to begin and end a tile of sums, for each of its steps.
@@ -103,16 +106,21 @@ class WinogradConvolution(BiasedConvolution):
         unit_lanes = lanes * max(
             sum(vectors[i : i + together]) for i in range(0, len(vectors), together)
         )
-        units = -(-len(vectors) // together)
+        self._units = -(-len(vectors) // together)
         filter_size = odd_lines(inputs * unit_lanes)
-        self._filters = size**2 * units * filter_size
-        self._keeps_filters = 4 * self._filters <= FILTER_BYTES
+        self._filters = size**2 * self._units * filter_size
+        self._held = np.empty(0, np.float32)
+        self._holds_filters = 4 * self._filters <= FILTER_BYTES
+        counts = tuple(-(-extent // tile) for extent in outer)
+        strips = x_shape[0] * counts[0]
+        # With few strips, threads share the output channels rather than the images.
+        self._keeps_filters = self._holds_filters and strips >= ENOUGH_STRIPS
         if self._keeps_filters:
             most = max(1, BLOCK_BYTES // (4 * size**2 * (unit_lanes + inputs)))
+            most = min(most, max(counts[1], strips * counts[1] // ENOUGH_BLOCKS))
         else:
             most = max(FEWEST_TILES, PRODUCT_BYTES // (4 * size**2 * unit_lanes))
         most = min(MOST_TILES, most)
-        counts = tuple(-(-extent // tile) for extent in outer)
         self._in = cut(inner, counts, tile, size, pads, lanes, most)
         self._out = self._in._replace(height=outer[0], width=outer[1], pitch=counts[1] * tile)
         held = self._in.piece * self._in.tiles
@@ -165,21 +173,52 @@ class WinogradConvolution(BiasedConvolution):
         most = max(1, INPUT_BYTES // (piece_bytes * block))
         return -(-blocks // -(-blocks // most)) * block
 
-    def _convolve(self, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-        z, grids, w, tables = self._sizes, self._in, w.reshape(-1), self._kernels
-        blocks, units = -(-z.inputs // z.lanes), -(-len(self._bands) // z.bands)
-        if self._keeps_filters:
-            with workspace.shared.lend(self._filters) as filters:
-                for g in range(z.group):
-                    args = w, g, self._bands, filters.reshape(units, -1), tables, z
-                    parallel_for(_transform_all_filters, units, *args)
-                    parallel_for(
-                        _convolve_blocks,
-                        -(-self._pieces // z.block),
-                        *(x, filters.reshape(units, -1), self._bias, self._slope, y, g),
-                        *(self._bands, self._pieces, tables, grids, self._out, z),
-                    )
+    def hold(self, w: np.ndarray) -> None:
+        """Transform the weights if they are few; else keep them as they are."""
+        if not self._holds_filters:
+            self._held = w
             return
+        self._held = np.empty((self._sizes.group, self._filters), np.float32)
+        for g in range(self._sizes.group):
+            self._transform(w, g, self._held[g])
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of memory kept between calls."""
+        return super().scratch_bytes + (self._held.nbytes if self._holds_filters else 0)
+
+    def _transform(self, w: np.ndarray, g: int, filters: np.ndarray) -> None:
+        """Set ``filters`` to the transformed weights of a group."""
+        args = self._bands, filters.reshape(self._units, -1), self._kernels, self._sizes
+        parallel_for(_transform_all_filters, self._units, w.reshape(-1), g, *args)
+
+    def _multiply_filters(self, x: np.ndarray, filters: np.ndarray, y: np.ndarray, g: int) -> None:
+        parallel_for(
+            _convolve_blocks,
+            -(-self._pieces // self._sizes.block),
+            *(x, filters.reshape(self._units, -1), self._bias, self._slope, y, g),
+            *(self._bands, self._pieces, self._kernels, self._in, self._out, self._sizes),
+        )
+
+    def _convolve(self, x: np.ndarray, w: np.ndarray | None, y: np.ndarray) -> None:
+        if not self._keeps_filters:
+            self._transform_and_multiply(x, w, y)
+            return
+        for g in range(self._sizes.group):
+            if w is None:
+                self._multiply_filters(x, self._held[g], y, g)
+                continue
+            with workspace.shared.lend(self._filters) as filters:
+                self._transform(w, g, filters)
+                self._multiply_filters(x, filters, y, g)
+
+    def _transform_and_multiply(self, x: np.ndarray, w: np.ndarray | None, y: np.ndarray) -> None:
+        held = np.empty((self._sizes.group, self._units, 0), np.float32)
+        if w is None and self._holds_filters:
+            held = self._held.reshape(*held.shape[:2], -1)
+        z, grids, tables = self._sizes, self._in, self._kernels
+        w = (self._held if w is None else w).reshape(-1)
+        blocks, units = -(-z.inputs // z.lanes), self._units
         # Each part of the tiles transforms the weights again: no more parts than threads need.
         wanted = 1 if thread_count() == 1 else -(-UNITS_PER_THREAD * thread_count() // units)
         with workspace.shared.lend(z.size**2 * z.panel) as panels:
@@ -192,7 +231,17 @@ class WinogradConvolution(BiasedConvolution):
                     parallel_for(
                         _multiply,
                         units * parts,
-                        *(panels, w, self._bias, self._slope, y, place, self._bands, parts),
+                        *(
+                            panels,
+                            w,
+                            held[g],
+                            self._bias,
+                            self._slope,
+                            y,
+                            place,
+                            self._bands,
+                            parts,
+                        ),
                         *(tables, grids, self._out, z),
                     )
 
@@ -379,9 +428,12 @@ def _convolve_blocks(
 
 @jit
 def _multiply(
-    begin, end, panels, w, bias, slope, y, place, bands, parts, kernels, grids_x, grids, sizes
+    begin, end, panels, w, held, bias, slope, y, place, bands, parts, kernels, grids_x, grids, sizes
 ):
-    """Multiply transformed inputs with weights, and transform the products into y."""
+    """Multiply transformed inputs with weights, and transform the products into y.
+
+    ``held`` has the transformed weights of each unit, or none.
+    """
     z, (g, first, stop) = sizes, place
     blocks = (stop - first + z.block - 1) // z.block
     filters = aligned(z.size * z.size * z.filter)
@@ -393,7 +445,9 @@ def _multiply(
         band, part = unit // parts * z.bands, unit % parts
         mine = bands[band : band + z.bands]
         pitch = mine[-1, 4] * z.lanes + mine[-1, 5]
-        if band != done:
+        if held.shape[1]:
+            filters = held[unit // parts]
+        elif band != done:
             _transform_filters(w, g, mine, filters, gathered, kernels, z)
             done = band
         for block in range(blocks * part // parts, blocks * (part + 1) // parts):

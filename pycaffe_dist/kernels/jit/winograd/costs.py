@@ -41,8 +41,12 @@ def best_tile(
     w_shape: tuple[int, ...],
     geometry: ConvolutionGeometry,
     direction: Pass,
+    alone: bool = False,
 ) -> int:
-    """Return the tiles with which Winograd is fastest, or 0 where it is not worth it."""
+    """Return the tiles with which Winograd is fastest, or 0 where it is not worth it.
+
+    ``alone``: for these images and for weights that are held, whatever is best for larger batches.
+    """
     kernel = geometry.kernel
     square = len(kernel) == 2 and kernel[0] == kernel[1] and kernel[0] in KERNELS
     if (
@@ -53,10 +57,11 @@ def best_tile(
         return 0
     shapes = Direction.of(x_shape, w_shape, geometry, direction == "data")
     direct = _direct_cycles(target, shapes, geometry, direction)
-    if direction != "weights":
+    if direction != "weights" and not alone:
         weights = shapes.inputs * shapes.outputs * kernel[0] ** 2
         direct += weights * PACKING_CYCLES / NOMINAL_IMAGES
-    cycles = {tile: _cycles(target, shapes, kernel[0], tile, direction) for tile in TILES}
+    images = x_shape[0] if alone else 0
+    cycles = {tile: _cycles(target, shapes, kernel[0], tile, direction, images) for tile in TILES}
     best = min(TILES, key=lambda tile: cycles[tile])
     return best if cycles[best] * LEAST_GAIN < direct else 0
 
@@ -67,6 +72,7 @@ def best_phase_tile(
     w_shape: tuple[int, ...],
     geometry: ConvolutionGeometry,
     direction: Pass,
+    alone: bool = False,
 ) -> int:
     """Return the tiles for the phases of a strided convolution, or 0; always 0 for "data"."""
     phases = phase_shapes(x_shape, w_shape, geometry)
@@ -76,7 +82,8 @@ def best_phase_tile(
     direct = _direct_cycles(target, shapes, geometry, direction)
     shapes = Direction.of(*phases, False)
     splitting = SPLITTING_CYCLES * shapes.inputs * shapes.inner[0] * shapes.inner[1]
-    cycles = {tile: _cycles(target, shapes, phases[1][-1], tile, direction) for tile in TILES}
+    taps, images = phases[1][-1], x_shape[0] if alone else 0
+    cycles = {tile: _cycles(target, shapes, taps, tile, direction, images) for tile in TILES}
     best = min(TILES, key=lambda tile: cycles[tile])
     return best if (cycles[best] + splitting) * LEAST_GAIN < direct else 0
 
@@ -90,8 +97,14 @@ def _direct_cycles(
     return products / (2 * DIRECT_EFFICIENCY[direction])
 
 
-def _cycles(target: Target, shapes: Direction, taps: int, tile: int, direction: Pass) -> float:
-    """Return the cycles for one image and group."""
+def _cycles(
+    target: Target, shapes: Direction, taps: int, tile: int, direction: Pass, images: int
+) -> float:
+    """Return the cycles for one image and group.
+
+    Of ``images`` alone, if any: their weights are held, and those that are kept transformed cost
+    nothing.
+    """
     size, tiles = taps + tile - 1, 1
     for extent in shapes.outer:
         tiles *= -(-extent // tile)
@@ -103,5 +116,7 @@ def _cycles(target: Target, shapes: Direction, taps: int, tile: int, direction: 
     )
     read = KEPT_CYCLES if kept else INPUT_CYCLES
     written = KEPT_CYCLES if direction == "weights" else OUTPUT_CYCLES
-    weights = shapes.inputs * outputs * WEIGHT_CYCLES[size] / NOMINAL_IMAGES
+    weights = shapes.inputs * outputs * WEIGHT_CYCLES[size] / (images or NOMINAL_IMAGES)
+    if images and not kept:
+        weights = 0
     return tiles * (products + inputs * read[size] + outputs * written[size]) + weights

@@ -86,15 +86,30 @@ class PhasedConvolution(_Phases):
         """The bytes of memory kept between calls."""
         return super().scratch_bytes + self._winograd.scratch_bytes
 
-    def run(
-        self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, y: np.ndarray, slope: float = 1.0
-    ) -> None:
-        """Set y to the convolution of x, plus b; multiply negative results by slope."""
+    def hold(self, w: np.ndarray) -> None:
+        """Split the weights, and let Winograd take them."""
+        self._split_weights(w)
+        self._winograd.hold(self._w)
+
+    def _split_weights(self, w: np.ndarray) -> None:
         for whole, part in _pairs(w, self._w, self._stride):
             part[...] = whole
+
+    def run(
+        self,
+        x: np.ndarray,
+        w: np.ndarray | None,
+        b: np.ndarray | None,
+        y: np.ndarray,
+        slope: float = 1.0,
+    ) -> None:
+        """Set y to the convolution of x, plus b; multiply negative results by slope."""
+        if w is not None:
+            self._split_weights(w)
+        phases = None if w is None else self._w
         for n in range(0, x.shape[0], self._images):
             self._split(x[n : n + self._images], self._x)
-            self._winograd.run(self._x, self._w, b, y[n : n + self._images], slope)
+            self._winograd.run(self._x, phases, b, y[n : n + self._images], slope)
 
 
 class PhasedGradient(_Phases):
