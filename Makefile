@@ -56,8 +56,9 @@ sweep: install ## compile all microkernels for many processors, to see that LLVM
 test-gpu: install ## run the GPU tests and timings on a real GPU, in three parts; STEPS=…: some
 	@$(BIN)/python tests/gpu/on_device.py $(STEPS)
 
-bench: install ## time training iterations beside PyTorch's (TORCH_PYTHON=…) and Caffe's (CAFFE_BIN=…)
+bench: install ## time training beside PyTorch's (TORCH_PYTHON=…) and Caffe's (CAFFE_BIN=…), and inference
 	$(BIN)/python benchmarks/cpu.py --json bench.json --svg bench.svg $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/inference.py --json inference.json
 
 bench-gpu: install ## time training iterations on a GPU beside PyTorch's (TORCH_PYTHON=…)
 	@$(BIN)/python benchmarks/gpu.py --json gpu.json $(BENCH_FLAGS)

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -60,13 +61,14 @@ def traffic_of(node: Node) -> float:
     return float(sum(blob.count * blob.dtype.itemsize for blob in blobs))
 
 
-def layer_times(solver: Solver, rounds: int) -> list[dict[str, Any]]:
-    """Return, for each layer and pass, the median seconds, operations and bytes.
+def layer_times(
+    net: Net, run: Callable[[], Any], rounds: int, update: Callable[[], Any] | None = None
+) -> list[dict[str, Any]]:
+    """Return, for each layer and pass of ``run``, the median seconds, operations and bytes.
 
     A layer that runs as one with the layer before it has no forward time.  The last rows are the
-    update, and what an iteration takes in addition: Python between the layers.
+    update, if there is one, and what ``run`` takes in addition: Python between the layers.
     """
-    net = solver.net
     spans: dict[tuple[Kind, str], list[float]] = defaultdict(list)
     lasted: dict[tuple[Kind, str], float] = {}  # in one iteration
     updates, others = [], []
@@ -74,12 +76,12 @@ def layer_times(solver: Solver, rounds: int) -> list[dict[str, Any]]:
     for _ in range(rounds):
         lasted.clear()
         began = time.perf_counter()
-        net.forward()
-        net.backward(accumulate=False)
-        updating = time.perf_counter()
-        solver.apply_update()
-        updates.append(time.perf_counter() - updating)
-        others.append(updating - began - sum(lasted.values()))
+        run()
+        ended = time.perf_counter()
+        others.append(ended - began - sum(lasted.values()))
+        if update is not None:
+            update()
+            updates.append(time.perf_counter() - ended)
         for key, value in lasted.items():
             spans[key].append(value)
     net.record = None
@@ -93,7 +95,8 @@ def layer_times(solver: Solver, rounds: int) -> list[dict[str, Any]]:
                     _row(node.name, node.layer.type, kind.value, seconds, flops, traffic_of(node))
                 )
     weights = float(sum(parameter.gradient.nbytes for parameter in net.parameters))
-    rows.append(_row("update", "Update", "", updates, 0.0, 6 * weights))
+    if updates:
+        rows.append(_row("update", "Update", "", updates, 0.0, 6 * weights))
     rows.append(_row("between layers", "Python", "", others, 0.0, weights))
     return rows
 
@@ -128,13 +131,20 @@ def main() -> None:
     print(json.dumps(describe(solver.net, NETS[name].classes)), flush=True)
     for line in sys.stdin:
         if line.startswith("layers"):
-            print(json.dumps(layer_times(solver, int(line.split()[1]))), flush=True)
+            rounds, net = int(line.split()[1]), solver.net
+
+            def run(net: Net = net) -> None:
+                net.forward()
+                net.backward(accumulate=False)
+
+            times = layer_times(net, run, rounds, solver.apply_update)
+            print(json.dumps(times), flush=True)
             continue
         wall, cpu = time.perf_counter(), time.process_time()
         solver.step(int(line))
-        times = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+        spent = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
         memory = {"memory": peak_memory() - before, "scratch": scratch_bytes(solver.net)}
-        print(json.dumps({**times, **memory}), flush=True)
+        print(json.dumps({**spent, **memory}), flush=True)
 
 
 if __name__ == "__main__":

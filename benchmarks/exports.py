@@ -41,7 +41,7 @@ def fill(net: Net) -> None:
     """Give ``net`` random weights that keep the size of its values."""
     rng = np.random.default_rng(0)
     for node in net.nodes:
-        statistics = {"BatchNorm": (0, 1, 2), "BN": (0, 2, 3), "Normalize": (0,), "Scale": (0,)}
+        statistics = {"BatchNorm": (1, 2), "BN": (0, 3), "Normalize": (0,), "Scale": (0,)}
         positive = statistics.get(node.layer.type, ())
         for index, blob in enumerate(node.layer.blobs):
             if index in positive:

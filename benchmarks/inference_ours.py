@@ -1,0 +1,42 @@
+"""pcaffe's side of inference.py: runs a deploy net, in its own process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cpu_ours import layer_times
+from inference_serving import serve
+from peak_memory import peak_memory
+
+import pycaffe_dist as caffe
+from pycaffe_dist.layers import layer_types
+from pycaffe_dist.threads import set_threads
+
+
+def main() -> None:
+    """Serve the net in the folder of the command line, with all blobs or only its outputs."""
+    folder, batch, threads, kept = sys.argv[1:]
+    logging.getLogger("pycaffe_dist").setLevel(logging.ERROR)
+    set_threads(int(threads))
+    layer_types()
+    x = np.load(Path(folder) / f"{batch}.npy")
+    before = peak_memory()
+    files = str(Path(folder) / f"{batch}.prototxt"), str(Path(folder) / "net.caffemodel")
+    net = caffe.Net(files[0], caffe.TEST, weights=files[1], keep_blobs=kept == "all")
+    name, output = net.inputs[0], net.outputs[0]
+
+    def forward() -> np.ndarray:
+        return net.forward(**{name: x})[output]
+
+    def other(line: str) -> Any:
+        return layer_times(net._net, forward, int(line.split()[1]))
+
+    serve(before, forward, other)
+
+
+if __name__ == "__main__":
+    main()
