@@ -159,6 +159,16 @@ class Blob:
         self._diff = storage
         self._diff_view = None
 
+    @property
+    def data_storage(self) -> Any:
+        """The data's storage, the same object for blobs that share it.  May be set."""
+        return self._data
+
+    @data_storage.setter
+    def data_storage(self, storage: Any) -> None:
+        self._data = storage
+        self._data_view = None
+
     def shares_data_with(self, other: Blob) -> bool:
         """Tell whether both blobs share the memory of their values."""
         return self._data is other._data

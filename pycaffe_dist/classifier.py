@@ -30,7 +30,7 @@ class Classifier(Net):
         raw_scale: float | None = None,
         channel_swap: Sequence[int] | None = None,
     ):
-        super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file)
+        super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file, keep_blobs=False)
         self.transformer = transformer_for(self, mean, input_scale, raw_scale, channel_swap)
         self.crop_dims = np.array(self.blobs[self.inputs[0]].data.shape[2:])
         self.image_dims = self.crop_dims if image_dims is None else np.array(image_dims)

@@ -35,7 +35,7 @@ class Detector(Net):
         channel_swap: Sequence[int] | None = None,
         context_pad: int | None = None,
     ):
-        super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file)
+        super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file, keep_blobs=False)
         self.transformer = transformer_for(self, mean, input_scale, raw_scale, channel_swap)
         self.configure_crop(context_pad)
 

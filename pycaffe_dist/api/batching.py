@@ -21,7 +21,7 @@ def batches(net: Net, arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     The batch size is the first axis of the net's first blob.
     """
-    size = next(iter(net.blobs.values())).shape[0]
+    size = net.blobs[next(iter(net.blobs))].shape[0]
     count = _count(arrays)
     for begin in range(0, count, size):
         part = {name: np.asarray(array[begin : begin + size]) for name, array in arrays.items()}

@@ -18,6 +18,7 @@ def open_net(
     phase: int,
     shard: Shard | None = None,
     device: Device | None = None,
+    keep_blobs: bool = True,
 ) -> Net:
     """Build the net of ``--model`` in ``phase``, at ``--level`` and in the ``--stage`` stages."""
     from pycaffe_dist.data.partition import Shard
@@ -28,6 +29,6 @@ def open_net(
 
     param, places = text.read_net_with_places(options.model)
     param = with_state(param, phase, options.level, split_list(options.stage))
-    net = Net(param, shard=shard or Shard(), places=places, device=device)
+    net = Net(param, shard=shard or Shard(), places=places, device=device, keep_blobs=keep_blobs)
     log_layers(net)
     return net

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
             options.gpu, local_rank=cluster.local_rank, local_size=cluster.local_size
         )
         shard = Shard(cluster.rank, cluster.size, "batch")
-        net = open_net(options, caffe_pb2.TEST, shard, device=chosen)
+        net = open_net(options, caffe_pb2.TEST, shard, device=chosen, keep_blobs=False)
         try:
             net.open_files()
             compile_kernels([net])

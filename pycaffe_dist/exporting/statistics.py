@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from pycaffe_dist.blob import Blob
 from pycaffe_dist.exporting.steps import Step, Steps
-from pycaffe_dist.layers.bn import BN
-from pycaffe_dist.layers.channel_norm import ChannelNorm
 from pycaffe_dist.layers.convolution import read_geometry
-from pycaffe_dist.layers.scale import Scale
 
 _PRODUCTS = ("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "InnerProduct")
 
@@ -100,27 +98,8 @@ def _only_source(net: Steps, step: Step) -> Step | None:
 
 def _affine_of(step: Step) -> tuple[np.ndarray, np.ndarray] | None:
     """Return factor and bias of each channel, if that is all that a step does."""
-    layer = step.layer
-    if isinstance(layer, Scale):
-        shape = step.bottom_shapes[0]
-        param = layer.param.scale_param
-        if len(step.bottoms) > 1 or step.axis(param.axis) != 1 or step.blobs[0].shape != shape[1:2]:
-            return None
-        factor = step.blobs[0].astype(np.float64)
-        return factor, step.blobs[1] if len(step.blobs) > 1 else 0 * factor
-    if not isinstance(layer, ChannelNorm) or not layer.fixed or len(step.tops) > 1:
-        return None
-    blobs = [blob.reshape(-1).astype(np.float64) for blob in step.blobs]
-    if isinstance(layer, BN):
-        if len(blobs) == 2:
-            return blobs[0], blobs[1]
-        mean, variance, eps, own = blobs[2], blobs[3], layer.param.bn_param.eps, blobs[:2]
-    else:
-        mean, variance = running_mean_and_variance(blobs)
-        eps, own = layer.param.batch_norm_param.eps, blobs[3:]
-    factor = 1 / np.sqrt(variance + eps)
-    bias = -mean * factor
-    return (factor * own[0], bias * own[0] + own[1]) if own else (factor, bias)
+    bottom = Blob(step.bottom_shapes[0]) if len(step.bottoms) == 1 else None
+    return None if bottom is None else step.layer.channel_affine(bottom)
 
 
 def _per_channel(source: Step, factor: np.ndarray) -> bool:

@@ -88,6 +88,7 @@ class LayerContext:
     ``dtype`` is the type of data; ``shard`` selects the records of this rank; ``where`` is the
     layer's place in its prototxt (``file:line``); ``seed`` None means a new seed for every run.
     ``rank_mean`` is for what a loss is divided by; all ranks must ask for it equally often.
+    ``forward_only``: backward never runs, so layers need not keep values for it.
     """
 
     phase: int = 0
@@ -96,6 +97,7 @@ class LayerContext:
     shard: Shard = field(default_factory=Shard)
     where: str = ""
     rank_mean: RankMean = field(default_factory=RankMean)
+    forward_only: bool = False
 
     @property
     def parameter_dtype(self) -> np.dtype:
@@ -152,6 +154,10 @@ class Layer:
     host_only: ClassVar[bool] = False
     # Are diffs used in backward only, so that other diffs may share their memory?
     shares_diffs: ClassVar[bool] = True
+    # Does forward compute anything?  If not, its tops share the bottoms' data.
+    computes: bool = True
+    # Are data used in forward only, so that other data may share their memory in inference?
+    shares_data: ClassVar[bool] = True
     # Does forward change its weights, parameter 0?
     changes_weights: bool = False
     # Does backward know ``overwritten``?  For other layers the net sets such diffs to zero first.
@@ -206,6 +212,10 @@ class Layer:
     @property
     def rectifier_slope(self) -> float | None:
         """The slope, if forward only multiplies non-positive values by it."""
+        return None
+
+    def channel_affine(self, bottom: Blob) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return (a, b) in float64 if forward is a·x + b with a and b of each channel, axis 1."""
         return None
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:

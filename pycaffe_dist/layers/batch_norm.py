@@ -118,18 +118,19 @@ class BatchNorm(ChannelNorm):
 
         ``product``, if given, is set to its scale times ``factor``.
         """
-        return self._measure(self.normalization, bottom.data, factor, product)
+        x = None if self.fixed else bottom.data
+        return self._measure(self.normalization, x, factor, product)
 
     def _measure(
         self,
         normalization: Normalization,
-        x: np.ndarray,
+        x: np.ndarray | None,
         factor: np.ndarray | None = None,
         product: np.ndarray | None = None,
     ) -> Normalization:
         param = self.param.batch_norm_param
         means, variances, weight = (blob.data for blob in self.statistics_blobs())
-        if self.fixed:
+        if x is None:
             normalization.recall(means, variances, weight, param.eps, factor, product)
             return normalization
         outer, _, inner = normalization.shape

@@ -194,7 +194,7 @@ class ChannelNorm(Layer):
                 layer = weakref.proxy(self)
                 self._own = OwnScale(layer, self.own_scale)
                 self._scaled = ScaledNorm(layer, self._own)
-        if bottom[0] is top[0]:
+        if bottom[0] is top[0] and not self.context.forward_only:
             self.copy = self.copy or self.new_blob()
             self.copy.reshape_like(bottom[0])
 
@@ -208,6 +208,17 @@ class ChannelNorm(Layer):
             return None
         rectifies = len(following) > 1 and following[1].rectifier_slope is not None
         return ScaledBatchNorm(self, scale, following[1] if rectifies else None)
+
+    def channel_affine(self, bottom: Blob) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return factor and bias of each channel if the statistics are fixed."""
+        if not self.fixed or len(self.param.top) > 1 or bottom.ndim < 2:
+            return None
+        normalization = self.measure(bottom)
+        factor = normalization.scale.astype(np.float64)
+        if self.own_scale is None:
+            return factor, -normalization.shift * factor
+        own, bias = self._own.operands([bottom])
+        return factor * own, bias - normalization.shift * factor * own
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if self.own_scale is not None:

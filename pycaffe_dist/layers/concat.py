@@ -53,7 +53,13 @@ class Concat(Layer):
         inner = math.prod(shape[axis + 1 :])
         # The columns of the top's _matrix where the bottoms begin.
         self._begins = [inner * end for end in (0, *itertools.accumulate(sizes))]
+        self._outer = math.prod(shape[:axis])
         top[0].reshape(*shape[:axis], sum(sizes), *shape[axis + 1 :])
+
+    @property
+    def joins_memory(self) -> bool:
+        """Whether the top has its bottoms one behind the other."""
+        return self._outer == 1
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         whole = _matrix(top[0].data, self._axis)

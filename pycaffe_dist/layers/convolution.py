@@ -110,12 +110,26 @@ class ConvolutionBase(Layer):
         for blob in top:
             blob.reshape(*shape[: self._axis], num_output, *output)
         if self._plan_of != shape:
-            images = top[0] if self.transposed else bottom[0]
-            ours = self.param.convolution_param.engine == caffe_pb2.ConvolutionParameter.CAFFE
-            self._plan = (ConvolutionPlan if ours else LibraryConvolution)(
-                self._flat(images.shape), self._weights_shape(), self._geometry, self.context.dtype
-            )
+            self._plan = self.make_plan(bottom[0], top[0])
             self._plan_of = shape
+
+    def make_plan(self, bottom: Blob, top: Blob, **options: bool) -> ConvolutionPlan:
+        """Return a plan for blobs of these shapes, with the plan's ``options``."""
+        images = self._flat((top if self.transposed else bottom).shape)
+        ours = self.param.convolution_param.engine == caffe_pb2.ConvolutionParameter.CAFFE
+        kind = ConvolutionPlan if ours else LibraryConvolution
+        weights, dtype = self.weights_shape(), self.context.dtype
+        return kind(images, weights, self._geometry, dtype, **options)
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of bottoms and tops that has the channels."""
+        return self._axis
+
+    @property
+    def can_add(self) -> bool:
+        """Whether there are plans whose forward adds to its output."""
+        return self._plan.can_add
 
     def _output(self, bottom: list[Blob], spatial: tuple[int, ...]) -> tuple[int, ...]:
         """Return the top's spatial shape; raises LayerError when it would be empty."""
@@ -126,18 +140,20 @@ class ConvolutionBase(Layer):
         spatial = shape[self._axis + 1 :] or (1,)
         return (math.prod(shape[: self._axis]), shape[self._axis], *spatial)
 
-    def _weights_shape(self) -> tuple[int, ...]:
+    def weights_shape(self) -> tuple[int, ...]:
+        """Return the shape of the weights in plans."""
         shape = self.blobs[0].shape
         return shape if self._spatial_axes else (*shape, 1)
 
-    def _images(self, blob: Blob, diff: bool = False) -> Any:
+    def images(self, blob: Blob, diff: bool = False) -> Any:
+        """Return a blob's data or diff as plans take it."""
         images = blob.diff if diff else blob.data
         is_flat = self._axis == 1 and self._spatial_axes
         return images if is_flat else images.reshape(self._flat(blob.shape))
 
     def _weights(self, diff: bool = False) -> Any:
         weights = self.blobs[0].diff if diff else self.blobs[0].data
-        return weights if self._spatial_axes else weights.reshape(self._weights_shape())
+        return weights if self._spatial_axes else weights.reshape(self.weights_shape())
 
 
 @register("Convolution")
@@ -159,7 +175,7 @@ class Convolution(ConvolutionBase):
     def _convolve(self, bottom: list[Blob], top: list[Blob], slope: float | None) -> None:
         bias = self.blobs[1].data if len(self.blobs) > 1 else None
         for x, y in zip(bottom, top):
-            self._plan.forward(self._images(x), self._weights(), bias, self._images(y), slope)
+            self._plan.forward(self.images(x), self._weights(), bias, self.images(y), slope)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         self._spread_back(top, propagate_down, bottom, None)
@@ -174,20 +190,20 @@ class Convolution(ConvolutionBase):
         """Run backward; with a ``slope`` rectify the tops' diffs first."""
         for number, (x, y, wanted) in enumerate(zip(bottom, top, propagate_down)):
             adds = [number > 0 or index not in self.overwritten for index in (0, 1)]
-            dy = self._images(y, diff=True)
+            dy = self.images(y, diff=True)
             if len(self.blobs) > 1 and self.param_propagate_down[1]:
                 db = self.blobs[1].diff
                 if slope is None:
                     bias_gradient(dy, db, adds[1])
                 else:
-                    rectified_bias_gradient(self._images(y), dy, db, slope, adds[1])
+                    rectified_bias_gradient(self.images(y), dy, db, slope, adds[1])
             elif slope is not None:
-                relu_backward(self._images(y), dy, dy, slope)
+                relu_backward(self.images(y), dy, dy, slope)
             if self.param_propagate_down[0]:
                 dw = self._weights(diff=True)
-                self._plan.backward_weights(self._images(x), dy, dw, adds[0])
+                self._plan.backward_weights(self.images(x), dy, dw, adds[0])
             if wanted:
-                self._plan.backward_data(dy, self._weights(), self._images(x, diff=True))
+                self._plan.backward_data(dy, self._weights(), self.images(x, diff=True))
         if self.param_propagate_down[0]:
             disconnect(self, self._geometry.group)
 
@@ -215,21 +231,21 @@ class Deconvolution(ConvolutionBase):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         for x, y in zip(bottom, top):
-            self._plan.backward_data(self._images(x), self._weights(), self._images(y))
+            self._plan.backward_data(self.images(x), self._weights(), self.images(y))
             if len(self.blobs) > 1:
-                add_bias(self._images(y), self.blobs[1].data)
+                add_bias(self.images(y), self.blobs[1].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         for number, (x, y, wanted) in enumerate(zip(bottom, top, propagate_down)):
             adds = [number > 0 or index not in self.overwritten for index in (0, 1)]
-            dy = self._images(y, diff=True)
+            dy = self.images(y, diff=True)
             if len(self.blobs) > 1 and self.param_propagate_down[1]:
                 bias_gradient(dy, self.blobs[1].diff, adds[1])
             if self.param_propagate_down[0]:
                 dw = self._weights(diff=True)
-                self._plan.backward_weights(dy, self._images(x), dw, adds[0])
+                self._plan.backward_weights(dy, self.images(x), dw, adds[0])
             if wanted:
-                self._plan.forward(dy, self._weights(), None, self._images(x, diff=True))
+                self._plan.forward(dy, self._weights(), None, self.images(x, diff=True))
         if self.param_propagate_down[0]:
             disconnect(self, self._geometry.group)
 

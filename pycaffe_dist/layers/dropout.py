@@ -49,6 +49,11 @@ class Dropout(Layer):
         if propagate_down[0]:
             self._apply(top[0].diff, bottom[0].diff)
 
+    @property
+    def computes(self) -> bool:  # type: ignore[override]
+        """Not in place in the TEST phase, unless elements are scaled down or dropped there."""
+        return self._drops or self._scale != 1 or self.param.bottom[0] != self.param.top[0]
+
     def _apply(self, source: np.ndarray, target: np.ndarray) -> None:
         if self._drops:
             dropout(source, target, self._key, self._ratio, self._scale)

@@ -53,6 +53,12 @@ class Eltwise(Layer):
         """A sum's first gradient, often equal to the top's, may overwrite it."""
         return self.param.eltwise_param.operation == SUM
 
+    @property
+    def is_plain_sum(self) -> bool:
+        """Whether it is a sum of its bottoms without coefficients."""
+        is_sum = self.param.eltwise_param.operation == SUM
+        return is_sum and all(value == 1 for value in self._coefficients)
+
     def joined(self, following: Sequence[Layer]) -> Joined | None:
         """Join a rectifier to a sum."""
         slope = following[0].rectifier_slope

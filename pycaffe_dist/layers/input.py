@@ -15,6 +15,7 @@ class Input(Layer):
     tops = Arity(1, None)
     has_backward = False
     backward_needs_bottom = Need.NONE
+    computes = False
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]

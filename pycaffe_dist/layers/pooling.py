@@ -45,6 +45,8 @@ class Pool:
         """Set y; maxima are also stored in ``mask``, if given, as indices into their plane."""
         if self._method == AVE:
             average_pool_forward(x, y, self._geometry)
+        elif self._method == MAX and mask is None and self._layer.context.forward_only:
+            max_pool_forward(x, y, None, self._geometry)
         elif self._method == MAX:
             self._mask = self._mask_for(y) if mask is None else mask
             max_pool_forward(x, y, self._mask, self._geometry)

@@ -102,6 +102,7 @@ class Python(Layer):
     tops = Arity(0, None)
     reshape_every_forward = True
     shares_diffs = False
+    shares_data = False
     idle_when_empty = False
 
     def __init__(self, param: Any, context: Any):

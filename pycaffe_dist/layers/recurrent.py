@@ -31,6 +31,8 @@ class Recurrent(Layer):
     with its weights are one product over all steps, and so are the gradients of the weights.
     """
 
+    # A batch may start from the last states of the previous one.
+    shares_data = False
     # Per hidden unit: rows of the weights, and states (h, and for LSTM c).
     gates = 1
     states = 1

@@ -78,11 +78,11 @@ class Scale(Broadcast):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         scale = bottom[1] if len(bottom) > 1 else self.blobs[0]
         self._shape = self._lay_out(bottom, scale, self.param.scale_param.axis)
-        if bottom[0] is top[0]:
+        if bottom[0] is not top[0]:
+            top[0].reshape_like(bottom[0])
+        elif not self.context.forward_only:
             self.copy = self.copy or self.new_blob()
             self.copy.reshape_like(bottom[0])
-        else:
-            top[0].reshape_like(bottom[0])
         self._zero = xp().zeros(scale.count, scale.dtype)
         self._sums = xp().zeros(scale.count), xp().zeros(scale.count)
 
@@ -91,11 +91,20 @@ class Scale(Broadcast):
         if self.copy is not None:
             affine_in_place(x, self.copy.data.reshape(self._shape), *operands)
         else:
-            affine(x, top[0].data.reshape(self._shape), *operands)
+            y = x if bottom[0] is top[0] else top[0].data.reshape(self._shape)
+            affine(x, y, *operands)
 
     def scales_channels(self, shape: tuple[int, int, int]) -> bool:
         """Tell whether s is a parameter per channel of bottoms (outer, channels, inner)."""
         return len(self.param.bottom) == 1 and self._shape == shape
+
+    def channel_affine(self, bottom: Blob) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return s and b if s is a parameter per channel."""
+        channels = bottom.shape[1] if bottom.ndim > 1 else 0
+        if not self.scales_channels((bottom.count_of(0, 1), channels, bottom.count_of(2))):
+            return None
+        scale, bias = self.operands([bottom])
+        return scale.astype(np.float64), bias.astype(np.float64)
 
     def operands(self, bottom: list[Blob]) -> tuple[np.ndarray, np.ndarray]:
         """Return s and b, zero without bias_term, as vectors."""

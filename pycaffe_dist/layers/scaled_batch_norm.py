@@ -50,7 +50,8 @@ class ScaledNorm:
         if self._norm.copy is not None:
             affine_in_place(x, self._norm.copy.data.reshape(shape), *operands, slope)
         else:
-            affine(x, top[0].data.reshape(shape), *operands, slope)
+            y = x if bottom[0] is top[0] else top[0].data.reshape(shape)
+            affine(x, y, *operands, slope)
 
     @property
     def source(self) -> Blob:

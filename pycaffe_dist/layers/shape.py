@@ -13,6 +13,7 @@ class SameElements(Layer):
     """The base of layers whose top shares data and diff with the bottom."""
 
     backward_needs_bottom = Need.NONE
+    computes = False
 
     def top_shape(self, bottom: list[Blob]) -> tuple[int, ...]:
         """Return the top's shape, with the same number of elements as the bottom's."""

@@ -16,6 +16,7 @@ class Split(Layer):
     tops = Arity(1, None)
     backward_needs_bottom = Need.NONE
     backward_in_place = True
+    computes = False
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for blob in top:

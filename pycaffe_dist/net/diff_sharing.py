@@ -14,6 +14,7 @@ from typing import Any
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import NetError
 from pycaffe_dist.net.build import Node
+from pycaffe_dist.net.slots import Tenant, assign
 from pycaffe_dist.storage import Storage
 
 
@@ -96,10 +97,6 @@ class _Diff:
     def count(self) -> int:
         return max(blob.count for blob in self.blobs)
 
-    def meets(self, other: _Diff) -> bool:
-        """Tell whether the lifetimes of both overlap."""
-        return self.last <= other.first and other.last <= self.first
-
 
 def share_diffs(nodes: Sequence[Node]) -> Turns:
     """Give the diffs of a net's blobs new storages, and return their turns.
@@ -124,20 +121,19 @@ def share_diffs(nodes: Sequence[Node]) -> Turns:
 def _assign(diffs: Sequence[_Diff]) -> dict[int, _Slot]:
     """Return the slot of every shared diff, by identity; lifetimes in a slot do not overlap."""
     heirs = {id(diff.over): diff for diff in diffs if diff.over is not None}
-    tenants: list[tuple[_Slot, list[_Diff]]] = []
     heads = [diff for diff in diffs if diff.shared and diff.over is None]
-    # The largest first: they determine the sizes, and the others fill the gaps.
-    for head in sorted(heads, key=lambda diff: -diff.count):
-        line = [head]
+    lines = [[head] for head in heads]
+    for line in lines:
         while id(line[-1]) in heirs:
             line.append(heirs[id(line[-1])])
-        for _, others in tenants:
-            if not any(diff.meets(other) for diff in line for other in others):
-                others += line
-                break
-        else:
-            tenants.append((_Slot(head.blobs[0].new_storage()), line))
-    return {id(diff): slot for slot, others in tenants for diff in others}
+    # Backward counts down.
+    spans = [tuple((diff.last, diff.first) for diff in line) for line in lines]
+    numbers = assign([Tenant(head.count, span) for head, span in zip(heads, spans)])
+    slots: dict[int, _Slot] = {}
+    for head, number in zip(heads, numbers):
+        if number not in slots:
+            slots[number] = _Slot(head.blobs[0].new_storage())
+    return {id(diff): slots[n] for line, n in zip(lines, numbers) for diff in line}
 
 
 def _find_diffs(nodes: Sequence[Node]) -> dict[int, _Diff]:

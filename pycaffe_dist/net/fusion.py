@@ -59,21 +59,25 @@ class Fusing:
 
 
 def _find(nodes: Sequence[Node]) -> dict[int, Joined]:
-    """Return the joined layers, by the index of the first.
-
-    Values between the layers are never stored, so none of them may be part of the loss.
-    """
+    """Return the joined layers, by the index of the first."""
     found: dict[int, Joined] = {}
     free = 0
-    for index, node in enumerate(nodes):
-        if index < free or any(node.layer.loss_weights):
-            continue
-        following = [other.layer for other in _in_place_behind(nodes, index)]
-        joined = node.layer.joined(following) if following else None
+    for index in range(len(nodes)):
+        joined = joined_at(nodes, index) if index >= free else None
         if joined is not None:
             found[index] = joined
             free = index + len(joined.layers)
     return found
+
+
+def joined_at(nodes: Sequence[Node], index: int) -> Joined | None:
+    """Return a layer joined with those behind it, or None.
+
+    Values between the layers are never stored, so none of them may be part of the loss.
+    """
+    layer = nodes[index].layer
+    following = [other.layer for other in _in_place_behind(nodes, index)]
+    return layer.joined(following) if following and not any(layer.loss_weights) else None
 
 
 def _in_place_behind(nodes: Sequence[Node], index: int) -> list[Node]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,13 @@ from pycaffe_dist.net.build import Builder, out_of_memory
 from pycaffe_dist.net.diff_sharing import Turns, share_diffs
 from pycaffe_dist.net.fusion import Fusing
 from pycaffe_dist.net.in_place import check_in_place
+from pycaffe_dist.net.inference import Inference
 from pycaffe_dist.net.parameter import Parameter
 from pycaffe_dist.net.pending import PendingLoss
 from pycaffe_dist.net.rules import filter_layers, kept_layers
 from pycaffe_dist.net.splits import insert_splits
 from pycaffe_dist.profiling import Kind, Record
-from pycaffe_dist.schema import text
+from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.schema.places import Places
 
 if TYPE_CHECKING:
@@ -42,7 +44,10 @@ class Net:
     The layers run on ``device``, by default the current one, except layers for the host only.
     Without ``keep_diffs`` the diffs of most blobs share memory and last only as long as backward
     needs them; diffs of parameters, of blobs with a loss weight and of blobs that no layer writes
-    are kept.  ``before_forward``, ``after_forward``, ``before_backward`` and ``after_backward`` are
+    are kept.  Without ``keep_blobs``, for the TEST phase, blobs between the layers share memory and
+    have no values after forward; layers are folded into others (see `net.inference`), whose
+    parameters are taken at the first forward and after `weights_changed`.  On a GPU all blobs are
+    kept.  ``before_forward``, ``after_forward``, ``before_backward`` and ``after_backward`` are
     lists of callbacks that get a layer's index; ``record`` gets the time of each layer (on a GPU,
     the time to launch it).  Raises NetError or LayerError when the net cannot be built.
     """
@@ -57,6 +62,7 @@ class Net:
         places: Places | None = None,
         device: devices.Device | None = None,
         keep_diffs: bool = True,
+        keep_blobs: bool = True,
     ):
         self.device = device or devices.current()
         kept = kept_layers(param)
@@ -77,7 +83,14 @@ class Net:
         # The factor on all gradients of backward: see solvers.loss_scale.
         self.loss_scale = 1.0
         self.shard = shard
-        context = LayerContext(phase=self.phase, dtype=np.dtype(dtype), seed=seed, shard=shard)
+        self.keeps_blobs = keep_blobs or self.device.is_gpu
+        context = LayerContext(
+            phase=self.phase,
+            dtype=np.dtype(dtype),
+            seed=seed,
+            shard=shard,
+            forward_only=not self.keeps_blobs,
+        )
         self.rank_mean = context.rank_mean
         where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}
         builder = Builder(insert_splits(filtered, where), context, where)
@@ -105,7 +118,41 @@ class Net:
             self._turns = Turns() if keep_diffs else share_diffs(self.nodes)
         self._ready_after = _by_layer(self.parameters, "ready_after")
         self._begun_by = _by_layer(self.parameters, "begun_by")
+        self._inference = None if self.keeps_blobs else self._planned_inference()
         logger.log(DETAIL, "Network initialization done.")
+
+    def _planned_inference(self) -> Inference:
+        if self.phase != caffe_pb2.TEST:
+            raise NetError("keep_blobs=False is for the TEST phase: backward needs the blobs")
+        kept = [self.blobs[name] for name in self.outputs if name in self.blobs]
+        return Inference(self.nodes, kept, [*self.inputs, *self.outputs])
+
+    def keep_all_blobs(self) -> None:
+        """Keep all blobs from now on; run forward again if it has run.
+
+        Raises NetError if layers would read other data in another run.
+        """
+        if self._inference is None:
+            return
+        readers = [node.name for node in self.nodes if not node.bottom and node.layer.computes]
+        if readers and self._inference.has_run:
+            raise NetError(
+                f"net '{self.name}' was made with keep_blobs=False and cannot compute its blobs "
+                f"again: layer '{readers[0]}' would read the next data; make it with "
+                "keep_blobs=True"
+            )
+        inference, self._inference, self.keeps_blobs = self._inference, None, True
+        inference.end()
+        for layer in self.layers:
+            layer.context = replace(layer.context, forward_only=False)
+        self.reshape()
+        if inference.has_run:
+            self.forward()
+
+    def weights_changed(self) -> None:
+        """Take the parameters anew, if they are folded (without ``keep_blobs``)."""
+        if self._inference is not None:
+            self._inference.weights_changed()
 
     @property
     def layers(self) -> list[Layer]:
@@ -149,6 +196,8 @@ class Net:
     ) -> PendingLoss:
         """Run like `forward`, but do not wait for the loss on a GPU."""
         last = len(self.nodes) - 1 if end is None else end
+        if self._inference is not None:
+            return self._infer(self._inference, start == 0 and last == len(self.nodes) - 1)
         loss, index = PendingLoss(), start
         with devices.use(self.device):
             while index <= last:
@@ -169,6 +218,26 @@ class Net:
                 _on_host(self.after_forward, index)
                 index += count
             loss.start_reading()
+        return loss
+
+    def _infer(self, inference: Inference, whole: bool) -> PendingLoss:
+        if not whole or self._observed:
+            raise NetError(
+                f"net '{self.name}' was made with keep_blobs=False: it runs from the first layer "
+                "to the last, without callbacks and debug_info, which read the blobs between"
+            )
+        loss, started = PendingLoss(), perf_counter()
+
+        def before(index: int) -> None:
+            nonlocal started
+            started = perf_counter()
+
+        def after(index: int) -> None:
+            self._add_loss(index, loss)
+            if self.record is not None:
+                self.record(Kind.FORWARD, self.nodes[index].name, started, perf_counter())
+
+        inference.forward(before, after)
         return loss
 
     @property
@@ -192,13 +261,16 @@ class Net:
                 self._run_layer(index, joined)
         else:
             self._run_layer(index, joined)
+        self._add_loss(index, loss)
+        if self.debug_info:
+            debug.log_forward(self, index)
+
+    def _add_loss(self, index: int, loss: PendingLoss) -> None:
         for top, weight in self._weighted[index]:
             # A loss layer's backward reads its weight here, as in Caffe.
             with devices.use(devices.HOST):
                 top.diff.fill(weight * self.loss_scale)
             loss.add(top, weight)
-        if self.debug_info:
-            debug.log_forward(self, index)
 
     def _run_layer(self, index: int, joined: Joined | None) -> None:
         node = self.nodes[index]
@@ -237,6 +309,8 @@ class Net:
         the backward of the layer with its last contribution.  Layers do not compute the diffs of
         ``factored`` parameters, named by their keys, unless debug_info shows them: the caller does.
         """
+        if self._inference is not None:
+            raise NetError(f"net '{self.name}' was made with keep_blobs=False: it has no backward")
         self._leave_out_products(factored)
         if not accumulate:
             self._clear_without_gradient()
@@ -309,6 +383,9 @@ class Net:
 
     def reshape(self) -> None:
         """Reshape all layers in order, starting with the inputs."""
+        if self._inference is not None:
+            self._inference.reshape()
+            return
         for index, node in enumerate(self.nodes):
             with devices.use(devices.HOST if node.layer.host_only else self.device):
                 node.layer.reshape(node.bottom, node.top)
@@ -330,6 +407,7 @@ class Net:
             weights.check_fit(layer, [blob.shape for blob in node.layer.blobs], "shared")
             for target, source in zip(layer.blobs, node.layer.blobs):
                 target.share_data(source)
+        self.weights_changed()
 
     def load_weights(self, path: str) -> list[str]:
         """Copy the weights of same-named layers from a ``.caffemodel`` or ``.caffemodel.h5``.
@@ -337,6 +415,7 @@ class Net:
         Layers that are not in the file keep their weights; their names are returned.  Raises
         WeightsError when a layer's shapes differ, before anything is copied.
         """
+        self.weights_changed()
         return weights.load(self, path)
 
     def save_weights(self, path: str, write_diff: bool = False, as_hdf5: bool = False) -> None:

@@ -58,7 +58,8 @@ def find_needs(net: Net, needs: Needs, also: Callable[[Net], Any] | None = None)
     # A layer may fail without values: its kernels are compiled at their first use.
     quiet = np.errstate(all="ignore")
     with silent(), quiet, dry_run.noting(needs), contextlib.suppress(Exception):
-        copy = Net(_copy_without_data(net), dtype=net.dtype, device=devices.HOST)
+        kept = net.keeps_blobs
+        copy = Net(_copy_without_data(net), dtype=net.dtype, device=devices.HOST, keep_blobs=kept)
         copy.record = lambda kind, name, *_: needs.name_layer(name)
         learns = net.phase == caffe_pb2.TRAIN
         try:
@@ -74,7 +75,7 @@ def find_needs(net: Net, needs: Needs, also: Callable[[Net], Any] | None = None)
 def _run_layers(net: Net, learns: bool) -> None:
     """Run each layer separately, so that one that fails without values does not stop the others."""
     indices = list(range(len(net.nodes)))
-    for index in indices:
+    for index in indices if net.keeps_blobs else ():
         with contextlib.suppress(Exception):
             net.forward_layer(index)
     for index in reversed(indices) if learns else ():
@@ -102,5 +103,5 @@ def _copy_without_data(net: Net) -> caffe_pb2.NetParameter:
 def _identity(net: Net, also: str) -> str:
     """Return a key, equal for nets that need the same kernels as ``net`` and ``also``."""
     shapes = [blob.shape for node in net.nodes for blob in node.top]
-    words = f"{target()} {net.dtype} {shapes} {also}".encode()
+    words = f"{target()} {net.dtype} {shapes} {net.keeps_blobs} {also}".encode()
     return hashlib.sha256(words + net.definition.SerializeToString()).hexdigest()[:32]

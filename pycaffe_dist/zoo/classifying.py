@@ -73,7 +73,8 @@ class Classifier:
         crops = self._preparation.size != self._preparation.crop
         self._ten = crops if ten is None else ten
         with log.silent():
-            self._net = Net(str(model.required_deploy_net()), caffe_pb2.TEST, weights=weights)
+            path = str(model.required_deploy_net())
+            self._net = Net(path, caffe_pb2.TEST, weights=weights, keep_blobs=False)
         self._names = read_paths(str(labels)) if labels is not None else []
         self._input, self._output = self._net.inputs[0], self._net.outputs[0]
         classes = self._classes(self._net.blobs[self._output].data)

@@ -149,7 +149,7 @@ class BoxFinder:
         labels = read_label_map(label_map) if label_map else {}
         self._names = {label: name for name, label in labels.items()}
         with log.silent():
-            self._net = Net(str(deploy_net), caffe_pb2.TEST, weights=weights)
+            self._net = Net(str(deploy_net), caffe_pb2.TEST, weights=weights, keep_blobs=False)
         self._input = self._net.inputs[0]
 
     def find(self, paths: Sequence[str], least: float) -> Iterator[list[Box]]:
