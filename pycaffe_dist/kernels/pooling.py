@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.errors import NetError
-from pycaffe_dist.kernels import kernel
+from pycaffe_dist.kernels import dry_run, kernel
 from pycaffe_dist.kernels.average_pooling import (
     average,
     average_backward,
@@ -25,7 +25,7 @@ from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import valid_range
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
-from pycaffe_dist.kernels.jit.codegen.target import target
+from pycaffe_dist.kernels.jit.codegen.target import Target, target
 from pycaffe_dist.kernels.jit.pooling_windows import (
     NOWHERE,
     AverageKernel,
@@ -209,7 +209,13 @@ def _microkernel(
         return None
     # Vectors of windows reach this far beyond the last window.
     margin = pad + columns + (stride + 1) * (unit.lanes + 2)
-    return address_of(kind(columns, stride, pad, *more), unit), margin
+    return _code(unit, kind, columns, stride, pad, *more), margin
+
+
+@dry_run.cached(maxsize=256)
+def _code(unit: Target, kind: Any, *options: int) -> int:
+    # Looking it up here is faster: a specification is hashed field by field.
+    return address_of(kind(*options), unit)
 
 
 @kernel

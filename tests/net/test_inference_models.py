@@ -19,7 +19,6 @@ SIZES = {
     "bvlc_reference_caffenet": 67,
     "bvlc_reference_rcnn_ilsvrc13": 67,
     "finetune_flickr_style": 67,
-    "nin_imagenet": 195,
     "vgg16": 32,
     "vgg19": 32,
     "squeezenet_v1.1": 67,
