@@ -169,6 +169,11 @@ class Blob:
         self._data = storage
         self._data_view = None
 
+    @property
+    def layout(self) -> tuple[tuple[int, ...], Storage, Any]:
+        """The shape, and the storages of data and diff."""
+        return self.shape, self._data, self._diff
+
     def shares_data_with(self, other: Blob) -> bool:
         """Tell whether both blobs share the memory of their values."""
         return self._data is other._data

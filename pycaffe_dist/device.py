@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.errors import DeviceError
@@ -33,6 +34,10 @@ class Device:
     def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Return an undefined array on the host, of memory that copies to this device fast."""
         return HOST.xp.empty(shape, dtype)
+
+    def at_every_pass(self, action: Callable[[], None]) -> None:
+        """Do what the host must do in each forward: a GPU may repeat the rest without the layer."""
+        action()
 
     def synchronize(self) -> None:
         """Let the calling thread wait until the device has done all that it was given."""

@@ -9,6 +9,7 @@ not wait for the streams that compute them.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from pycaffe_dist.device import current_gpu
+from pycaffe_dist.gpu.emulated_graph import change, compute, new_array, refuse
 
 # Functions of NumPy that take arrays and that CuPy 14 does not have.
 _LACKING = frozenset(
@@ -82,49 +84,22 @@ _METHODS = [
     "var",
     "view",
 ]
+# Functions that change their first argument.
+_CHANGING = "copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"
+# Functions and methods whose result's size depends on values: the host waits for these.
+_WAITING = "argwhere", "bincount", "flatnonzero", "nonzero", "unique"
+# Functions that CuPy leaves to cuBLAS, which it does not let be captured.
+_BLAS = "dot", "einsum", "inner", "matmul", "tensordot", "vdot"
+# Functions that CuPy leaves to Thrust, which waits.
+_SORTS = "argpartition", "argsort", "lexsort", "partition", "sort"
 # Attributes and methods that read no values.
 _VIEWS = "reshape", "squeeze", "swapaxes", "transpose", "view", "ravel", "diagonal"
-
-# Written before and after every allocation, and checked after every launch.
-GUARD_BYTES = 64
-_GUARD = 0xA5
-_GARBAGE = 0xFF  # what an `empty` array holds: NaN, as floats
 
 
 class Pointer(NamedTuple):
     """The beginning of an array, like ``data`` of CuPy's arrays."""
 
     ptr: int
-
-
-class _Guarded(np.ndarray):
-    """The bytes of one allocation with its guards."""
-
-
-def allocate(shape: Any, dtype: Any, fill: int = _GARBAGE) -> np.ndarray:
-    """Return a host array between guards, all its bytes equal to ``fill``."""
-    dtype = np.dtype(dtype)
-    shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.full(count + 3 * GUARD_BYTES, _GUARD, np.uint8).view(_Guarded)
-    start = GUARD_BYTES + -raw.ctypes.data % GUARD_BYTES
-    inner = raw[start : start + count]
-    inner[...] = fill
-    # Its base is the whole allocation, which has the guards.
-    return np.ndarray(shape, dtype, buffer=inner)
-
-
-def guards_are_intact(array: np.ndarray) -> bool:
-    """Tell whether the guards of the allocation of ``array`` are unchanged."""
-    base: Any = array
-    while base is not None and not (type(base) is _Guarded and not isinstance(base.base, _Guarded)):
-        base = getattr(base, "base", None)
-    if base is None:
-        return True  # the result of an array function
-    raw = base.view(np.ndarray)
-    start = GUARD_BYTES + -raw.ctypes.data % GUARD_BYTES
-    count = raw.size - 3 * GUARD_BYTES
-    return bool((raw[:start] == _GUARD).all() and (raw[start + count :] == _GUARD).all())
 
 
 def _refuse_host(value: Any) -> None:
@@ -209,9 +184,9 @@ class DeviceArray(NDArrayOperatorsMixin):
             for target in out:
                 if target is not None and not isinstance(target, DeviceArray):
                     raise TypeError("the output of an operation on device arrays must be one, too")
-        result = getattr(ufunc, method)(
-            *map(to_inner, inputs), **{key: to_inner(value) for key, value in options.items()}
-        )
+        run = change if out is not None or method == "at" else compute
+        inner = {key: to_inner(value) for key, value in options.items()}
+        result = run(getattr(ufunc, method), *map(to_inner, inputs), **inner)
         return out[0] if out is not None and len(out) == 1 else to_device(result)
 
     def __array_function__(self, function: Any, types: Any, args: tuple, options: dict) -> Any:
@@ -220,24 +195,24 @@ class DeviceArray(NDArrayOperatorsMixin):
         if function.__name__ in _LACKING_OPTIONS:
             given = inspect.signature(function).bind(*args, **options).arguments
         check_call(function.__name__, given)
-        result = function(*to_inner(args), **{k: to_inner(v) for k, v in options.items()})
-        out = options.get("out")
-        return out if isinstance(out, DeviceArray) else to_device(result)
+        return _called(function, args, options)
 
     def __getitem__(self, key: Any) -> DeviceArray:
         if not _picks(key):
             return self._view(key)
         _note("getitem", self)
-        return DeviceArray(np.asarray(self.inner[to_inner(key)]))
+        if any(str(getattr(each, "dtype", "")) == "bool" for each in _keys(key)):
+            refuse("the host waits for a value")
+        return to_device(compute(operator.getitem, self.inner, to_inner(key)))
 
     def _view(self, key: Any) -> DeviceArray:
         # With an ellipsis even a single element is a view.
-        keys = key if isinstance(key, tuple) else (key,)
+        keys = _keys(key)
         return DeviceArray(self.inner[keys if Ellipsis in map(_plain, keys) else (*keys, ...)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
         _note("setitem", self._view(key) if not _picks(key) else self, value)
-        self.inner[to_inner(key)] = to_inner(value)
+        change(operator.setitem, self.inner, to_inner(key), to_inner(value))
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -246,16 +221,19 @@ class DeviceArray(NDArrayOperatorsMixin):
         return (self[index] for index in range(len(self.inner)))
 
     def __bool__(self) -> bool:
-        current_gpu()
-        return bool(self.inner)
+        return bool(self._read())
 
     def __float__(self) -> float:
-        current_gpu()
-        return float(self.inner)
+        return float(self._read())
 
     def __int__(self) -> int:
+        return int(self._read())
+
+    def _read(self) -> np.ndarray:
+        """Return the values for the host, which waits for them."""
         current_gpu()
-        return int(self.inner)
+        refuse("the host waits for a value")
+        return self.inner
 
     def __repr__(self) -> str:
         return f"DeviceArray({self.inner!r})"
@@ -268,29 +246,28 @@ class DeviceArray(NDArrayOperatorsMixin):
     def fill(self, value: Any) -> None:
         """Set all elements."""
         _note("fill", self)
-        self.inner.fill(to_inner(value))
+        change(np.ndarray.fill, self.inner, to_inner(value))
 
     def item(self, *args: Any) -> Any:
         """Return an element as a Python number."""
-        current_gpu()
-        return self.inner.item(*args)
+        return self._read().item(*args)
 
     def tolist(self) -> Any:
         """Return the elements as Python numbers."""
-        current_gpu()
-        return self.inner.tolist()
+        return self._read().tolist()
 
     def get(self, out: np.ndarray | None = None) -> np.ndarray:
         """Return a copy on the host, like CuPy's method."""
-        current_gpu()
+        values = self._read()
         if out is None:
-            return self.inner.copy()
-        np.copyto(out, self.inner)
+            return values.copy()
+        np.copyto(out, values)
         return out
 
     def set(self, array: np.ndarray) -> None:
         """Copy a host array here, like CuPy's method."""
         current_gpu()
+        refuse("a host array is copied")
         self.inner[...] = array
 
 
@@ -306,8 +283,27 @@ def _plain(key: Any) -> Any:
 
 def _picks(key: Any) -> bool:
     """Tell whether an index contains arrays or lists: then the result is a copy."""
-    keys = key if isinstance(key, tuple) else (key,)
-    return any(isinstance(each, DeviceArray | list | np.ndarray) for each in keys)
+    return any(isinstance(each, DeviceArray | list | np.ndarray) for each in _keys(key))
+
+
+def _keys(key: Any) -> tuple:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _called(function: Callable[..., Any], args: tuple, options: dict[str, Any]) -> Any:
+    """Call a function of NumPy with the inner arrays; return arrays of the device."""
+    out, name = options.get("out"), function.__name__
+    many = isinstance(function, np.ufunc) and len(args) > function.nin
+    if name in _BLAS:
+        refuse(f"CuPy's '{name}' calls cuBLAS")
+    if name in _SORTS:
+        refuse(f"CuPy's '{name}' waits")
+    if name in _WAITING:
+        refuse("the host waits for a value")
+    changes = out is not None or many or name in _CHANGING or function is np.ndarray.sort
+    inner = {key: to_inner(value) for key, value in options.items()}
+    result = (change if changes else compute)(function, *to_inner(args), **inner)
+    return out if isinstance(out, DeviceArray) else to_device(result)
 
 
 def _attribute(name: str) -> property:
@@ -319,11 +315,7 @@ def _method(name: str) -> Callable[..., Any]:
         if name not in _VIEWS:
             _note(name, self, *args, *options.values())
         check_call(name, options)
-        out = options.get("out")
-        result = getattr(self.inner, name)(
-            *to_inner(args), **{key: to_inner(value) for key, value in options.items()}
-        )
-        return out if out is not None else to_device(result)
+        return _called(getattr(np.ndarray, name), (self, *args), options)
 
     call.__name__ = name
     call.__doc__ = f"As NumPy's ``{name}``."
@@ -350,21 +342,19 @@ class ArrayModule:
 
         def call(*args: Any, **options: Any) -> Any:
             check_call(name, options)
-            result = found(*to_inner(args), **{k: to_inner(v) for k, v in options.items()})
-            out = options.get("out")
-            return out if out is not None else to_device(result)
+            return _called(found, args, options)
 
         return call
 
     @staticmethod
     def empty(shape: Any, dtype: Any = float) -> DeviceArray:
         """Return an array full of NaN."""
-        return DeviceArray(allocate(shape, dtype))
+        return DeviceArray(new_array(shape, dtype))
 
     @staticmethod
     def zeros(shape: Any, dtype: Any = float) -> DeviceArray:
         """Return an array of zeros."""
-        return DeviceArray(allocate(shape, dtype, fill=0))
+        return DeviceArray(new_array(shape, dtype, fill=0))
 
     @staticmethod
     def asarray(array: Any, dtype: Any = None) -> DeviceArray:
@@ -376,7 +366,11 @@ class ArrayModule:
     @staticmethod
     def array(array: Any, dtype: Any = None) -> DeviceArray:
         """Return a copy of numbers, a host array or an array of the device."""
-        inner = array.inner if isinstance(array, DeviceArray) else np.asarray(array)
-        target = allocate(inner.shape, dtype or inner.dtype)
-        target[...] = inner
+        if isinstance(array, DeviceArray):
+            inner = array.inner
+        else:
+            refuse("a host array is copied")
+            inner = np.asarray(array)
+        target = new_array(inner.shape, dtype or inner.dtype)
+        change(np.copyto, target, inner, casting="unsafe")
         return DeviceArray(target)

@@ -6,7 +6,9 @@ import abc
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from pycaffe_dist.device import Device
 from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.mirror import MirroredStorage
 from pycaffe_dist.log import logger
+from pycaffe_dist.gpu.watch import Watch
 
 Shape = tuple[int, ...]
 
@@ -26,6 +29,14 @@ class MemoryUse(NamedTuple):
     held: int
     free: int
     total: int
+
+
+class Graph(abc.ABC):
+    """Work that was captured, for the same arrays each time."""
+
+    @abc.abstractmethod
+    def launch(self) -> None:
+        """Enqueue the work on the current stream."""
 
 
 class GPU(Device, abc.ABC):
@@ -47,19 +58,33 @@ class GPU(Device, abc.ABC):
     tf32_convolutions: bool = False
     tf32_products: bool = False
     times_plans: bool = False
+    # What takes note of the part of an iteration that is running.
+    watch: Watch | None = None
 
     def __init__(self) -> None:
         self._checks: list[tuple[Any, np.ndarray, Callable[[np.ndarray], None]]] = []
         self.fallbacks: Counter[str] = Counter()
+        self._capturing = 0  # the thread that captures a graph
 
     def check_later(self, array: Any, check: Callable[[np.ndarray], None]) -> None:
         """Call ``check`` with the values of a small array when the host waits for the next time.
 
         For errors found by a kernel, which ``check`` raises.
         """
-        values = self.host_zeros(array.size, array.dtype)
+
+        def make() -> np.ndarray:
+            return self.host_zeros(array.size, array.dtype)
+
+        values = self.watch.check(check, make) if self.watch else make()
         self.copy_to_host(array, values)
-        self._checks.append((self.record(), values, check))
+        if not self.watch:
+            self._checks.append((self.record(), values, check))
+
+    def check_again(self, watch: Watch) -> None:
+        """Make the checks of a part that was just enqueued when the host waits the next time."""
+        if watch.checks:
+            event = self.record()
+            self._checks += [(event, values, check) for values, check in watch.checks]
 
     def settle(self) -> None:
         """Wait for the values of all open checks, and make them."""
@@ -128,6 +153,52 @@ class GPU(Device, abc.ABC):
         self.copy_to_host(self.xp.ascontiguousarray(array), target)
         self.synchronize_stream()
         return target
+
+    def at_every_pass(self, action: Callable[[], None]) -> None:
+        if self.watch is None:
+            action()
+        else:
+            self.watch.act(action)
+
+    @contextmanager
+    def watched(self, watch: Watch) -> Iterator[None]:
+        """Let ``watch`` take note of what runs."""
+        self.watch = watch
+        try:
+            yield
+        finally:
+            self.watch = None
+
+    @abc.abstractmethod
+    def graph_memory(self) -> Any:
+        """Return a new pool of memory for the arrays that are made in the parts of one net."""
+
+    @abc.abstractmethod
+    def allocating_from(self, memory: Any) -> AbstractContextManager[None]:
+        """Return a context in which this thread's arrays come from a `graph_memory`."""
+
+    def capture(self, memory: Any, work: Callable[[], None]) -> Graph:
+        """Return what ``work`` enqueues as a graph, without running it; keeps ``memory``.
+
+        Inside, the host cannot wait or copy its own arrays. Raises DeviceError for that, and what
+        ``work`` raises.
+        """
+        with self.allocating_from(memory), self._captured(memory) as graph:
+            self._capturing = get_ident()
+            try:
+                work()
+            finally:
+                self._capturing = 0
+        return graph()
+
+    @abc.abstractmethod
+    def _captured(self, memory: Any) -> AbstractContextManager[Callable[[], Graph]]:
+        """Return a context that captures; afterwards its value returns the graph."""
+
+    def refuse_in_capture(self, what: str) -> None:
+        """Raise DeviceError while this thread captures a graph."""
+        if self._capturing and self._capturing == get_ident():
+            raise DeviceError(f"{what} while a graph is captured")
 
     @abc.abstractmethod
     def function(

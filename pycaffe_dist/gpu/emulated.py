@@ -12,17 +12,22 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pycaffe_dist.errors import DeviceError
-from pycaffe_dist.gpu.arrays import ArrayModule, DeviceArray, guards_are_intact
+from pycaffe_dist.gpu import emulated_graph
+from pycaffe_dist.gpu.arrays import ArrayModule, DeviceArray
 from pycaffe_dist.gpu.base import GPU, MemoryUse, product
+from pycaffe_dist.gpu.emulated_graph import Recording, change, refuse
+from pycaffe_dist.gpu.emulated_memory import Pool, allocating_from, guards_are_intact
 from pycaffe_dist.kernels import caching
-from pycaffe_dist.kernels.cuda.source import Signature, Source, c_type, common
+from pycaffe_dist.kernels.cuda.arguments import Arguments
+from pycaffe_dist.kernels.cuda.source import Signature, Source, argument_types, c_type, common
 from pycaffe_dist.precision import wide
 from pycaffe_dist.storage import aligned_zeros
 
@@ -74,6 +79,8 @@ class EmulatedGPU(GPU):
         self.name = "emulated GPU"
         self._xp = ArrayModule()
         self._libraries: dict[Any, ctypes.CDLL] = {}
+        # Pinned memory, by its identity.
+        self._pinned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     @property
     def xp(self) -> ArrayModule:
@@ -81,13 +88,24 @@ class EmulatedGPU(GPU):
         return self._xp
 
     def host_zeros(self, count: int, dtype: Any) -> np.ndarray:
-        return aligned_zeros(count, np.dtype(dtype))
+        self.refuse_in_capture("pinned memory is allocated")
+        zeros = aligned_zeros(count, np.dtype(dtype))
+        self._pinned[id(zeros.base)] = zeros.base
+        return zeros
+
+    def _is_pinned(self, array: np.ndarray) -> bool:
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        return self._pinned.get(id(array)) is array
 
     def copy_to_device(self, source: np.ndarray, target: DeviceArray) -> None:
+        self.refuse_in_capture("a host array is copied")
         np.copyto(target.inner.reshape(-1), source.reshape(-1))
 
     def copy_to_host(self, source: DeviceArray, target: np.ndarray) -> None:
-        np.copyto(target.reshape(-1), source.inner.reshape(-1))
+        if emulated_graph.recording() is not None and not self._is_pinned(target):
+            raise DeviceError("values are copied to memory that is not pinned in a graph")
+        change(_copy_flat, target, source.inner)
 
     def gemm(
         self,
@@ -103,37 +121,48 @@ class EmulatedGPU(GPU):
         product(a, b, c, trans_a, trans_b)
         if not all(array.flags.c_contiguous for array in (a, b, c)):
             raise DeviceError("gemm needs contiguous arrays")
-        left, right = (array.inner.astype(wide(c.dtype), copy=False) for array in (a, b))
-        left = np.swapaxes(left, -1, -2) if trans_a else left
-        right = np.swapaxes(right, -1, -2) if trans_b else right
-        with np.errstate(all="ignore"):  # a GPU gives no warning of infinities and NaN either
-            result = np.matmul(left, right)
-        if alpha != 1:
-            result *= result.dtype.type(alpha)
-        if beta:
-            result += result.dtype.type(beta) * c.inner
-        c.inner[...] = result
+        inner = a.inner, b.inner, c.inner
+        change(_multiply, *inner, trans_a, trans_b, alpha, beta)
+
+    def graph_memory(self) -> Pool:
+        return Pool()
+
+    def allocating_from(self, memory: Pool) -> contextlib.AbstractContextManager[None]:
+        return allocating_from(memory)
+
+    @contextlib.contextmanager
+    def _captured(self, memory: Pool) -> Iterator[Callable[[], Recording]]:
+        with Recording(memory) as graph:
+            yield lambda: graph
 
     def stream(self, name: str) -> Any:
+        if name != "compute":
+            self.refuse_in_capture(f"the {name} stream is used")
         return contextlib.nullcontext()
 
-    def record(self) -> None:
-        return None
+    def record(self) -> Event:
+        return Event(emulated_graph.recording() is not None)
 
-    def wait(self, event: None) -> None:
-        """Do nothing: everything is done at once."""
+    def wait(self, event: Event) -> None:
+        """Check the event: everything is done at once."""
+        if event.in_graph != (emulated_graph.recording() is not None):
+            raise DeviceError("what is in a graph waits for an event outside, or the reverse")
 
-    def synchronize_event(self, event: None) -> None:
-        """Do nothing: everything is done at once."""
+    def synchronize_event(self, event: Event) -> None:
+        """Check the event: everything is done at once."""
+        self.synchronize_stream()
+        self.wait(event)
 
-    def is_reached(self, event: None) -> bool:
+    def is_reached(self, event: Event) -> bool:
+        self.synchronize_event(event)
         return True
 
     def synchronize_stream(self) -> None:
-        """Do nothing: everything is done at once."""
+        """Check that the host may wait: everything is done at once."""
+        refuse("the host waits")
 
     def synchronize(self) -> None:
-        """Do nothing: everything is done at once."""
+        self.synchronize_stream()
 
     def libraries(self) -> list[str]:
         return [f"emulated by {compiler()}"]
@@ -161,20 +190,72 @@ class EmulatedGPU(GPU):
             self._libraries[key] = ctypes.CDLL(str(_build(source, binding)))
         call = getattr(self._libraries[key], f"emulated_{signature.name}")
         call.restype = None
+        types = argument_types(signature, binding)
+
+        def run(order: _Launch, address: int, *arrays: np.ndarray) -> None:
+            call(ctypes.byref(order), ctypes.c_void_p(address))
+            if order.error:
+                raise DeviceError(f"{signature.name}: {_PROBLEMS[order.error]}")
+            if not all(map(guards_are_intact, arrays)):
+                raise DeviceError(f"{signature.name}: wrote beside one of its arrays")
 
         def launch(grid: tuple, block: tuple, address: int, shared: int, args: tuple) -> None:
             for parameter, arg in zip(signature.parameters, args):
                 if isinstance(arg, DeviceArray) and not arg.flags.c_contiguous:
                     raise DeviceError(f"{signature.name}: {parameter.name} is not contiguous")
             order = _Launch(grid, block, shared, self.reverse, 0)
-            call(ctypes.byref(order), ctypes.c_void_p(address))
-            if order.error:
-                raise DeviceError(f"{signature.name}: {_PROBLEMS[order.error]}")
-            for arg in args:
-                if isinstance(arg, DeviceArray) and not guards_are_intact(arg.inner):
-                    raise DeviceError(f"{signature.name}: wrote beside one of its arrays")
+            arrays = [arg.inner for arg in args if isinstance(arg, DeviceArray)]
+            recording = emulated_graph.recording()
+            if recording is None:
+                run(order, address, *arrays)
+            else:
+                recording.add(_run_with, run, order, _kept(types, args[: len(types)]), *arrays)
 
         return launch
+
+
+class Event(NamedTuple):
+    """An event; ``in_graph``: of a graph that was being captured."""
+
+    in_graph: bool
+
+
+def _kept(types: list[str], args: tuple) -> Arguments:
+    """Return a launch's arguments in memory of their own."""
+    kept = Arguments(types)
+    values = [arg.data.ptr if isinstance(arg, DeviceArray) else arg for arg in args]
+    kept.put([0 if value is None else value for value in values])
+    return kept
+
+
+def _run_with(run: Callable[..., None], order: _Launch, kept: Arguments, *arrays: Any) -> None:
+    run(order, kept.address, *arrays)
+
+
+def _copy_flat(target: np.ndarray, source: np.ndarray) -> None:
+    np.copyto(target.reshape(-1), source.reshape(-1))
+
+
+def _multiply(
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    trans_a: bool,
+    trans_b: bool,
+    alpha: float,
+    beta: float,
+) -> None:
+    """Set c to alpha·op(a)·op(b) + beta·c."""
+    left, right = (array.astype(wide(c.dtype), copy=False) for array in (a, b))
+    left = np.swapaxes(left, -1, -2) if trans_a else left
+    right = np.swapaxes(right, -1, -2) if trans_b else right
+    with np.errstate(all="ignore"):  # a GPU gives no warning of infinities and NaN either
+        result = np.matmul(left, right)
+    if alpha != 1:
+        result *= result.dtype.type(alpha)
+    if beta:
+        result += result.dtype.type(beta) * c
+    c[...] = result
 
 
 def _build(source: Source, binding: Mapping[str, np.dtype]) -> Path:

@@ -32,9 +32,9 @@ class MirroredStorage(Storage):
         "_copied",
         "_gpu",
         "_host_dtype",
+        "_next",
         "_on_device",
         "_on_host",
-        "_spare",
         "_staged",
         "_used",
         "_views",
@@ -52,8 +52,8 @@ class MirroredStorage(Storage):
         self._borrows = False  # whether the host's side belongs to somebody else
         self._copied: Any = None  # the event after the last copy from the host's side
         self._staged: Any = None  # the event after a copy to the host that was started early
-        # The target of the next copy of an adopted buffer, and the event after its last use.
-        self._spare: Any = None
+        # The target of copies that overlap with other work, and the event after its last use.
+        self._next: Any = None
         self._used: Any = None
         self._views: dict[tuple[bool, tuple[int, ...]], Any] = {}
 
@@ -80,17 +80,13 @@ class MirroredStorage(Storage):
             # As in Caffe, a buffer that grows loses its values.
             self._finish_staged()
             self._capacity = count
-            self._array = self._buffer = None
+            self._array = self._buffer = self._next = None
             self._on_host = self._on_device = False
             self._views.clear()
         if on_gpu:
-            if not self._on_device:
-                self._move_to_device()
-            if write:
-                self._on_host = False
-                if self._staged is not None:
-                    self._gpu.wait(self._staged)
-                    self._staged = None
+            self.use_on_device(write)
+            if self._gpu.watch is not None:
+                self._gpu.watch.use(self, self._array, write)
         else:
             self._move_to_host()
             self._on_device = self._on_device and not write
@@ -109,34 +105,49 @@ class MirroredStorage(Storage):
     def renew(self, count: int, write: Callable[[Any], None]) -> None:
         """Use ``count`` values from now on that ``write`` enqueues to be written to a flat array.
 
-        The copy stream starts at once, and the array is a new one, because the GPU may still be
-        computing with the old values.
+        The copy stream writes at once to other memory, because the GPU may still be computing with
+        the old values. The storage's array stays where it is while ``count`` does not change.
         """
         self._finish_copy()
         self._finish_staged()
         if self._borrows or count != self._capacity:
             self._buffer, self._borrows = None, False
-        if count != self._capacity:
-            self._capacity, self._array, self._spare = count, None, None
+        if count != self._capacity or self._array is None:
+            self._capacity, self._next = count, None
+            with device.use(self._gpu):
+                self._array = self._gpu.empty(count, self.dtype)
         self._views.clear()
         with device.use(self._gpu):
-            target, free = self._spare, self._used
-            new = target is None
-            if new:
-                target = self._gpu.empty(self._capacity, self.dtype)
-            now = self._gpu.record()
+            if self._next is None:
+                self._next, self._used = self._gpu.empty(count, self.dtype), self._gpu.record()
             with self._gpu.stream("copy"):
-                self._gpu.wait(now if new else free)
-                write(target)
+                self._gpu.wait(self._used)
+                write(self._next)
                 self._copied = self._gpu.record()
             self._gpu.wait(self._copied)
-        self._array, self._spare, self._used = target, self._array, now
+            self._array[...] = self._next
+            self._used = self._gpu.record()
         self._on_host, self._on_device = False, True
+
+    def has(self, array: Any) -> bool:
+        """Tell whether this is the memory on the device."""
+        return self._array is array
+
+    def use_on_device(self, write: bool) -> None:
+        """Do as `array` does on the device."""
+        if not self._on_device:
+            self._move_to_device()
+        if write:
+            self._on_host = False
+            if self._staged is not None:
+                self._gpu.wait(self._staged)
+                self._staged = None
 
     def release(self) -> None:
         self._finish_copy()
 
     def _move_to_device(self) -> None:
+        self._gpu.refuse_in_capture("values come from the host")
         if self._array is None:
             make = self._gpu.empty if self._on_host else self._gpu.zeros
             self._array = make(self._capacity, self.dtype)

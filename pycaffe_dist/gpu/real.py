@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import cupy
@@ -16,7 +17,8 @@ from cupy_backends.cuda.libs import cublas
 
 from pycaffe_dist.device import use
 from pycaffe_dist.errors import DeviceError
-from pycaffe_dist.gpu.base import GPU, MemoryUse, product
+from pycaffe_dist.gpu.base import GPU, Graph, MemoryUse, product
+from pycaffe_dist.gpu.cublas import Cublas
 from pycaffe_dist.kernels.cuda.source import Signature, Source, common
 
 # The most blocks of 256 threads that a loop over elements gets for each multiprocessor: a few times
@@ -67,6 +69,8 @@ class RealGPU(GPU):
         self.most_blocks = _BLOCKS_PER_MULTIPROCESSOR * properties["multiProcessorCount"]
         self._streams = {name: cupy.cuda.Stream(non_blocking=True) for name in _STREAMS}
         self._modules: dict[Any, cupy.RawModule] = {}
+        self._cublas: Cublas | None = None
+        self._graph_memories: weakref.WeakSet[GraphMemory] = weakref.WeakSet()
 
     @property
     def xp(self) -> Any:
@@ -95,19 +99,47 @@ class RealGPU(GPU):
 
     def host_zeros(self, count: int, dtype: Any) -> np.ndarray:
         # Pinned memory comes in pages, and vector kernels may read a little past the end.
+        self.refuse_in_capture("pinned memory is allocated")
         dtype = np.dtype(dtype)
         slack = _ALIGNMENT // dtype.itemsize
         with use(self):
             return cupyx.zeros_pinned(count + slack, dtype)[:count]
 
     def copy_to_device(self, source: np.ndarray, target: Any) -> None:
+        self.refuse_in_capture("a host array is copied")
         # Without an explicit stream CuPy may wait for the copy.
         target.reshape(-1).set(source.reshape(-1), stream=cupy.cuda.get_current_stream())
 
     def copy_to_host(self, source: Any, target: np.ndarray) -> None:
         source.reshape(-1).get(out=target.reshape(-1), blocking=False)
 
+    def graph_memory(self) -> GraphMemory:
+        self._graph_memories.add(memory := GraphMemory())
+        return memory
+
+    def allocating_from(self, memory: GraphMemory) -> Any:
+        if not memory.pool.total_bytes():
+            # What the same work has used so far would stay free, beside the graphs' memory.
+            cupy.get_default_memory_pool().free_all_blocks()
+        return cupy.cuda.using_allocator(memory.pool.malloc)
+
+    @contextlib.contextmanager
+    def _captured(self, memory: Any) -> Iterator[Callable[[], Graph]]:
+        stream = self._streams["compute"]
+        with use(self):
+            self._blas()  # which must not be opened in a capture
+            stream.begin_capture()
+            try:
+                yield lambda: RealGraph(captured, memory)
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # it is invalid now
+                    stream.end_capture()
+                raise
+            captured = stream.end_capture()
+
     def stream(self, name: str) -> Any:
+        if name != "compute":
+            self.refuse_in_capture(f"the {name} stream is used")
         return self._streams[name]
 
     def cuda_stream(self) -> int:
@@ -122,6 +154,7 @@ class RealGPU(GPU):
         cupy.cuda.get_current_stream().wait_event(event)
 
     def synchronize_event(self, event: Any) -> None:
+        self.refuse_in_capture("the host waits")
         with use(self):
             event.synchronize()
 
@@ -130,6 +163,7 @@ class RealGPU(GPU):
             return event.done
 
     def synchronize_stream(self) -> None:
+        self.refuse_in_capture("the host waits")
         cupy.cuda.get_current_stream().synchronize()
 
     def synchronize(self) -> None:
@@ -170,9 +204,13 @@ class RealGPU(GPU):
 
     def memory(self) -> MemoryUse:
         with use(self):
-            pool = cupy.get_default_memory_pool()
+            pools = [cupy.get_default_memory_pool()]
+            pools += [memory.pool for memory in self._graph_memories]
+            used, held = (
+                sum(each) for each in zip(*((p.used_bytes(), p.total_bytes()) for p in pools))
+            )
             free, total = runtime.memGetInfo()
-            return MemoryUse(pool.used_bytes(), pool.total_bytes(), free, total)
+            return MemoryUse(used, held, free, total)
 
     def function(
         self, source: Source, signature: Signature, binding: Mapping[str, np.dtype]
@@ -219,18 +257,26 @@ class RealGPU(GPU):
         _, ones, zeros = _factors(alpha, beta, wide)
         kind = _cuda_type(a.dtype)
         # cuBLAS has column-major matrices: it computes cᵀ = op(b)ᵀ·op(a)ᵀ.
-        head = cupy.cuda.device.get_cublas_handle(), int(trans_b), int(trans_a), n, m, k, ones
+        head = int(trans_b), int(trans_a), n, m, k, ones
         left = b.data.ptr, kind, k if trans_b else n
         right = a.data.ptr, kind, m if trans_a else k
         out = c.data.ptr, _cuda_type(dtype), n
         tail = self._compute_type(a.dtype, tf32), cublas.CUBLAS_GEMM_DEFAULT
+        blas = self._blas()
         if c.ndim == 2:
-            cublas.gemmEx(*head, *left, *right, zeros, *out, *tail)
+            blas.gemm_ex(*head, *left, *right, zeros, *out, *tail)
             return
-        cublas.gemmStridedBatchedEx(
+        blas.gemm_strided_batched_ex(
             *(*head, *left, strides[1], *right, strides[0]),
             *(zeros, *out, strides[2], stack, *tail),
         )
+
+    def _blas(self) -> Cublas:
+        """Return cuBLAS for the current stream."""
+        if self._cublas is None:
+            self._cublas = Cublas(self.capability)
+        self._cublas.use_stream(cupy.cuda.get_current_stream().ptr)
+        return self._cublas
 
     def _compute_type(self, dtype: np.dtype, tf32: bool) -> int:
         if dtype == np.float64:
@@ -238,6 +284,23 @@ class RealGPU(GPU):
         if tf32 and dtype == np.float32 and int(self.capability) >= 80:
             return cublas.CUBLAS_COMPUTE_32F_FAST_TF32
         return cublas.CUBLAS_COMPUTE_32F
+
+
+class GraphMemory:
+    """A pool that only graphs and what leads to them use: nothing else overwrites their arrays."""
+
+    def __init__(self) -> None:
+        self.pool = cupy.cuda.MemoryPool()
+
+
+class RealGraph(Graph):
+    """A CUDA graph; ``memory`` has the arrays that it makes."""
+
+    def __init__(self, graph: Any, memory: Any):
+        self._graph, self._memory = graph, memory
+
+    def launch(self) -> None:
+        self._graph.launch()
 
 
 def _nccl_version(number: int) -> str:

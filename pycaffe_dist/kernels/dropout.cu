@@ -8,8 +8,9 @@ __device__ __forceinline__ unsigned int mixed(unsigned int value, unsigned int k
 }
 
 template <typename T>
-__global__ void dropout(const T* x, T* y, unsigned int low, unsigned int high,
-                        unsigned int threshold, Wide<T> scale, int n) {
+__global__ void dropout(const T* x, T* y, const unsigned long long* key, unsigned int threshold,
+                        Wide<T> scale, int n) {
+  const unsigned int low = *key, high = *key >> 32;
   const auto dropped = [=](int i, Wide<T> value) {
     const bool kept = mixed(mixed(i, low), high) >= threshold;
     return value * (kept ? scale : Wide<T>(0));

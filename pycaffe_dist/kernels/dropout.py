@@ -39,12 +39,12 @@ def _dropout(begin, end, x, y, key, threshold, scale, zero):
 
 
 @kernel
-def dropout(x: np.ndarray, y: np.ndarray, key: int, ratio: float, scale: float) -> None:
+def dropout(x: np.ndarray, y: np.ndarray, key: np.ndarray, ratio: float, scale: float) -> None:
     """Set y to x·scale, or to 0 with probability ``ratio``; y may be x.
 
-    The same 64-bit key drops the same elements: backward calls this with dy and dx.
+    The same key, (1,) of uint64, drops the same elements: backward calls this with dy and dx.
     """
     threshold = np.uint32(min(ratio * 2.0**32, 2.0**32 - 1))
-    scalars = np.uint64(key), threshold, x.dtype.type(scale), x.dtype.type(0)
+    scalars = key[0], threshold, x.dtype.type(scale), x.dtype.type(0)
     flat = x.reshape(-1), y.reshape(-1)
     parallel_for(_dropout, x.size, *flat, *scalars, grain=ELEMENTS_PER_CHUNK)

@@ -8,7 +8,8 @@ __device__ __forceinline__ unsigned long long mix(unsigned long long value) {
 }
 
 template <typename T>
-__global__ void uniform(T* out, unsigned long long key, int n) {
+__global__ void uniform(T* out, const unsigned long long* from, int n) {
+  const unsigned long long key = *from;
   for EACH(i, n) {
     const unsigned long long bits = mix(key + (i + 1ull) * 0x9E3779B97F4A7C15ull) >> 40;
     store(out, i, Wide<T>(bits) * Wide<T>(1.0 / 16777216.0));

@@ -27,10 +27,10 @@ def _uniform(begin, end, out, key, step):
 
 
 @kernel
-def uniform(out: np.ndarray, key: int) -> None:
+def uniform(out: np.ndarray, key: np.ndarray) -> None:
     """Set out (float32 or float64) to numbers in [0, 1), multiples of 2^-24.
 
-    The same 64-bit key gives the same numbers, on every device.
+    The same key, (1,) of uint64, gives the same numbers, on every device.
     """
     flat, step = out.reshape(-1), out.dtype.type(2.0**-24)
-    parallel_for(_uniform, out.size, flat, np.uint64(key), step, grain=ELEMENTS_PER_CHUNK)
+    parallel_for(_uniform, out.size, flat, key[0], step, grain=ELEMENTS_PER_CHUNK)

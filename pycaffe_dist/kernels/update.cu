@@ -160,16 +160,17 @@ template <typename P> __global__ void blend(P* mean, const P* w, P share, int n)
 // Many parameters, cut into pieces of at most `length` elements: a block for each.  `pieces` has a
 // parameter's number and the beginning of the piece in it; `arrays` has each parameter's size and
 // the addresses of its weights, gradient and up to two histories; `settings` has its l2, l1 and the
-// factor of the common rate.
+// factor of the common rate.  `scalars` has what changes between iterations: the scale, the common
+// rate and the method's own numbers.
 template <typename P, typename Update>
 __device__ __forceinline__ void each_piece(const int* pieces, const long long* arrays,
-                                           const P* settings, P scale, P rate, int length,
+                                           const P* settings, const P* scalars, int length,
                                            int count, const Update& update) {
   for EACH_BLOCK(piece, count) {
     const int which = pieces[2 * piece], begin = pieces[2 * piece + 1];
     const long long* row = arrays + 5 * which;
     const P* own = settings + 3 * which;
-    const Settings<P> s = {scale, own[0], own[1], rate * own[2]};
+    const Settings<P> s = {scalars[0], own[0], own[1], scalars[1] * own[2]};
     P *w = (P*)row[1] + begin, *d = (P*)row[2] + begin;
     P *h = (P*)row[3] + begin, *u = (P*)row[4] + begin;
     const int n = min(length, (int)row[0] - begin);
@@ -178,31 +179,40 @@ __device__ __forceinline__ void each_piece(const int* pieces, const long long* a
 }
 
 template <typename P>
-__global__ void sgd_updates(const int* pieces, const long long* arrays, const P* settings, P scale,
-                            P rate, P momentum, int length, int count) {
-  each_piece(pieces, arrays, settings, scale, rate, length, count,
-             [=](P* w, P* d, P* h, P*, const Settings<P>& s) { sgd(*w, *d, *h, s, momentum); });
+__global__ void sgd_updates(const int* pieces, const long long* arrays, const P* settings,
+                            const P* scalars, int length, int count) {
+  const P momentum = scalars[2];
+  each_piece(pieces, arrays, settings, scalars, length, count,
+             [=](P* w, P* d, P* h, P*, const Settings<P>& s) {
+               sgd(*w, *d, *h, s, momentum);
+             });
 }
 
 template <typename P>
 __global__ void nesterov_updates(const int* pieces, const long long* arrays, const P* settings,
-                                 P scale, P rate, P momentum, int length, int count) {
-  each_piece(
-      pieces, arrays, settings, scale, rate, length, count,
-      [=](P* w, P* d, P* h, P*, const Settings<P>& s) { nesterov(*w, *d, *h, s, momentum); });
+                                 const P* scalars, int length, int count) {
+  const P momentum = scalars[2];
+  each_piece(pieces, arrays, settings, scalars, length, count,
+             [=](P* w, P* d, P* h, P*, const Settings<P>& s) {
+               nesterov(*w, *d, *h, s, momentum);
+             });
 }
 
 template <typename P>
 __global__ void adagrad_updates(const int* pieces, const long long* arrays, const P* settings,
-                                P scale, P rate, P delta, int length, int count) {
-  each_piece(pieces, arrays, settings, scale, rate, length, count,
-             [=](P* w, P* d, P* h, P*, const Settings<P>& s) { adagrad(*w, *d, *h, s, delta); });
+                                const P* scalars, int length, int count) {
+  const P delta = scalars[2];
+  each_piece(pieces, arrays, settings, scalars, length, count,
+             [=](P* w, P* d, P* h, P*, const Settings<P>& s) {
+               adagrad(*w, *d, *h, s, delta);
+             });
 }
 
 template <typename P>
 __global__ void rmsprop_updates(const int* pieces, const long long* arrays, const P* settings,
-                                P scale, P rate, P rms_decay, P delta, int length, int count) {
-  each_piece(pieces, arrays, settings, scale, rate, length, count,
+                                const P* scalars, int length, int count) {
+  const P rms_decay = scalars[2], delta = scalars[3];
+  each_piece(pieces, arrays, settings, scalars, length, count,
              [=](P* w, P* d, P* h, P*, const Settings<P>& s) {
                rmsprop(*w, *d, *h, s, rms_decay, delta);
              });
@@ -210,17 +220,19 @@ __global__ void rmsprop_updates(const int* pieces, const long long* arrays, cons
 
 template <typename P>
 __global__ void adadelta_updates(const int* pieces, const long long* arrays, const P* settings,
-                                 P scale, P rate, P momentum, P delta, int length, int count) {
-  each_piece(pieces, arrays, settings, scale, rate, length, count,
+                                 const P* scalars, int length, int count) {
+  const P momentum = scalars[2], delta = scalars[3];
+  each_piece(pieces, arrays, settings, scalars, length, count,
              [=](P* w, P* d, P* h, P* u, const Settings<P>& s) {
                adadelta(*w, *d, *h, *u, s, momentum, delta);
              });
 }
 
 template <typename P>
-__global__ void adam_updates(const int* pieces, const long long* arrays, const P* settings, P scale,
-                             P rate, P beta1, P beta2, P delta, int length, int count) {
-  each_piece(pieces, arrays, settings, scale, rate, length, count,
+__global__ void adam_updates(const int* pieces, const long long* arrays, const P* settings,
+                             const P* scalars, int length, int count) {
+  const P beta1 = scalars[2], beta2 = scalars[3], delta = scalars[4];
+  each_piece(pieces, arrays, settings, scalars, length, count,
              [=](P* w, P* d, P* m, P* v, const Settings<P>& s) {
                adam(*w, *d, *m, *v, s, beta1, beta2, delta);
              });
@@ -228,17 +240,20 @@ __global__ void adam_updates(const int* pieces, const long long* arrays, const P
 
 template <typename P>
 __global__ void adamw_updates(const int* pieces, const long long* arrays, const P* settings,
-                              P scale, P rate, P beta1, P beta2, P delta, P first, P second,
-                              int length, int count) {
-  each_piece(pieces, arrays, settings, scale, rate, length, count,
+                              const P* scalars, int length, int count) {
+  const P beta1 = scalars[2], beta2 = scalars[3], delta = scalars[4], first = scalars[5], second = scalars[6];
+  each_piece(pieces, arrays, settings, scalars, length, count,
              [=](P* w, P* d, P* m, P* v, const Settings<P>& s) {
                adamw(*w, *d, *m, *v, s, beta1, beta2, delta, first, second);
              });
 }
 
 template <typename P>
-__global__ void lion_updates(const int* pieces, const long long* arrays, const P* settings, P scale,
-                             P rate, P beta1, P beta2, int length, int count) {
-  each_piece(pieces, arrays, settings, scale, rate, length, count,
-             [=](P* w, P* d, P* m, P*, const Settings<P>& s) { lion(*w, *d, *m, s, beta1, beta2); });
+__global__ void lion_updates(const int* pieces, const long long* arrays, const P* settings,
+                             const P* scalars, int length, int count) {
+  const P beta1 = scalars[2], beta2 = scalars[3];
+  each_piece(pieces, arrays, settings, scalars, length, count,
+             [=](P* w, P* d, P* m, P*, const Settings<P>& s) {
+               lion(*w, *d, *m, s, beta1, beta2);
+             });
 }

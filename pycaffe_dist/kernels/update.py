@@ -215,7 +215,12 @@ class UpdateOfMany:
     ):
         self._update, self._arrays, self._settings = update, arrays, settings
 
-    def run(self, scale: float, rate: float, scalars: tuple[float, ...]) -> None:
-        """Update all parameters; ``scalars`` are the arguments of ``update`` after the rate."""
+    def run(self, values: Callable[[], tuple[float, ...]]) -> None:
+        """Update all parameters.
+
+        ``values`` returns the gradients' scale, the rate and the other arguments of ``update``, now
+        and whenever a GPU repeats the launch.
+        """
+        scale, rate, *scalars = values()
         for arrays, (l2, l1, factor) in zip(self._arrays, self._settings):
             self._update(*arrays, (scale, l2, l1), rate * factor, *scalars)

@@ -152,6 +152,8 @@ class Layer:
     records: int = 0
     # Can it not run on a GPU?  Then the net runs it on the host and copies its blobs.
     host_only: ClassVar[bool] = False
+    # Does a GPU do the same in every pass, apart from random keys?
+    repeats: ClassVar[bool] = True
     # Are diffs used in backward only, so that other diffs may share their memory?
     shares_diffs: ClassVar[bool] = True
     # Does forward compute anything?  If not, its tops share the bottoms' data.
@@ -177,7 +179,8 @@ class Layer:
         self.factors_only: set[int] = set()
         # Parameters whose diffs backward sets: theirs is the first contribution.
         self.overwritten: set[int] = set()
-        self._generators: dict[str, np.random.Generator] = {}
+        # The random generators by their purposes; snapshots keep their states.
+        self.generators: dict[str, np.random.Generator] = {}
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Read the layer's parameters and create its blobs, unless it has them already."""
@@ -263,15 +266,15 @@ class Layer:
         Plain numbers, strings, lists and dicts only: snapshots write it as JSON.  The base class
         includes the generators of :meth:`rng`.
         """
-        if not self._generators:
+        if not self.generators:
             return {}
-        return {"random": {name: rng.bit_generator.state for name, rng in self._generators.items()}}
+        return {"random": {name: rng.bit_generator.state for name, rng in self.generators.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a result of :meth:`state`, independently of the seed of this run."""
         for name, random in state.get("random", {}).items():
-            if name in self._generators:
-                self._generators[name].bit_generator.state = random
+            if name in self.generators:
+                self.generators[name].bit_generator.state = random
 
     def restore(self, states: Sequence[dict[str, Any]]) -> None:
         """Continue from this layer's states on all ranks of an earlier run, in the order of ranks.
@@ -296,7 +299,7 @@ class Layer:
 
     def rng(self, purpose: str = "") -> np.random.Generator:
         """Return this layer's random generator for ``purpose``; snapshots keep its state."""
-        self._generators[purpose] = generator = self.context.rng(self.name, purpose)
+        self.generators[purpose] = generator = self.context.rng(self.name, purpose)
         return generator
 
     def error(self, message: str) -> LayerError:

@@ -11,6 +11,7 @@ from pycaffe_dist.layers.base import Layer
 class Counting(Layer):
     """A layer that counts its forward passes in ``iteration``; snapshots keep the count."""
 
+    repeats = False
     iteration: int
 
     def state(self) -> dict[str, Any]:

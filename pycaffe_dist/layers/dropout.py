@@ -8,6 +8,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.dropout import dropout
 from pycaffe_dist.kernels.elementwise import blockwise
 from pycaffe_dist.layers.base import Layer, Need, is_test, register
+from pycaffe_dist.layers.random_key import RandomKey
 
 
 @register("Dropout")
@@ -35,14 +36,13 @@ class Dropout(Layer):
             self._scale = 1 / (1 - self._ratio) if self._drops else 1.0
         else:
             self._scale = 1.0 if self._drops else 1 - self._ratio
-        self.random = self.rng("mask")
-        self._key = 0
+        self._key = RandomKey(self.rng("mask"))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape_like(bottom[0])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self._key = int(self.random.integers(2**64, dtype=np.uint64))
+        self._key.draw()
         self._apply(bottom[0].data, top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
@@ -56,7 +56,7 @@ class Dropout(Layer):
 
     def _apply(self, source: np.ndarray, target: np.ndarray) -> None:
         if self._drops:
-            dropout(source, target, self._key, self._ratio, self._scale)
+            dropout(source, target, self._key.array, self._ratio, self._scale)
         elif self._scale != 1:
             blockwise(self._shrink, source, target)
         elif source is not target:
@@ -86,8 +86,7 @@ class SeLuDropout(Layer):
         self._factor = ((1 - dropped) * (1 + alpha * alpha * dropped)) ** -0.5
         # What a dropped value becomes.
         self._floor = self._factor * alpha * (1 - dropped)
-        self.random = self.rng("mask")
-        self._key = 0
+        self._key = RandomKey(self.rng("mask"))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape_like(bottom[0])
@@ -98,9 +97,9 @@ class SeLuDropout(Layer):
             if x is not y:
                 np.copyto(y, x)
             return
-        self._key = int(self.random.integers(2**64, dtype=np.uint64))
+        self._key.draw()
         blockwise(self._center, x, y)
-        dropout(y, y, self._key, self._ratio, self._factor)
+        dropout(y, y, self._key.array, self._ratio, self._factor)
         blockwise(self._raise, y)
 
     def _center(self, x: np.ndarray, y: np.ndarray) -> None:
@@ -111,6 +110,6 @@ class SeLuDropout(Layer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0] and not is_test(self.phase):
-            dropout(top[0].diff, bottom[0].diff, self._key, self._ratio, self._factor)
+            dropout(top[0].diff, bottom[0].diff, self._key.array, self._ratio, self._factor)
         elif propagate_down[0] and top[0] is not bottom[0]:
             np.copyto(bottom[0].diff, top[0].diff)

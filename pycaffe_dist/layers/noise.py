@@ -10,6 +10,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.uniform import uniform
 from pycaffe_dist.layers.base import Layer, Need, is_test, register
+from pycaffe_dist.layers.random_key import RandomKey
 
 
 @register("Noise")
@@ -27,7 +28,7 @@ class Noise(Layer):
         self._options = param = self.param.noise_param
         if not param.HasField("gaussian_std") and not param.HasField("uniform_range"):
             raise self.error("needs gaussian_std or uniform_range")
-        self.random = self.rng("noise")
+        self._key = RandomKey(self.rng("noise"))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape_like(bottom[0])
@@ -40,10 +41,11 @@ class Noise(Layer):
             np.copyto(top[0].data, bottom[0].data)
 
     def _noise(self, x: Any) -> Any:
-        param, key = self._options, int(self.random.integers(2**64, dtype=np.uint64))
+        param = self._options
+        self._key.draw()
         gaussian = param.HasField("gaussian_std")
         numbers = xp().empty((1 + gaussian, *x.shape), self.context.parameter_dtype)
-        uniform(numbers, key)
+        uniform(numbers, self._key.array)
         if not gaussian:
             return (2 * numbers[0] - 1) * param.uniform_range + param.bias
         # Box and Muller, 1958.

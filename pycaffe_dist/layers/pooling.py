@@ -20,6 +20,7 @@ from pycaffe_dist.kernels.pooling import (
 from pycaffe_dist.kernels.uniform import uniform
 from pycaffe_dist.layers.base import Arity, Layer, Need, is_test, register
 from pycaffe_dist.layers.checking import describe, output_of, require_axes
+from pycaffe_dist.layers.random_key import RandomKey
 from pycaffe_dist.schema import caffe_pb2
 
 MAX = caffe_pb2.PoolingParameter.MAX
@@ -35,6 +36,8 @@ class Pool:
         self._geometry = geometry
         self._layer: Layer = weakref.proxy(layer)  # which owns this object
         self._mask = xp().empty(0, np.int32)
+        random: np.random.Generator | None = getattr(layer, "random", None)
+        self._key = None if random is None else RandomKey(random)
 
     def _mask_for(self, y: np.ndarray) -> np.ndarray:
         if self._mask.dtype != np.int32 or self._mask.shape != y.shape:
@@ -54,8 +57,9 @@ class Pool:
             stochastic_pool_mean(x, y, self._geometry)
         else:
             draws = xp().empty(y.shape, np.float64 if y.dtype == np.float64 else np.float32)
-            random: np.random.Generator = self._layer.random  # type: ignore[attr-defined]
-            uniform(draws, int(random.integers(2**64, dtype=np.uint64)))
+            assert self._key is not None
+            self._key.draw()
+            uniform(draws, self._key.array)
             stochastic_pool_forward(x, draws, y, self._mask_for(y), self._geometry)
 
     def backward(self, dy: np.ndarray, dx: np.ndarray) -> None:

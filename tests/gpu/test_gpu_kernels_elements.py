@@ -168,7 +168,8 @@ def test_columns(begin, columns, width, dtype, on_gpu):
 def test_dropout_drops_the_same_elements(dtype, on_gpu):
     x = np.ones(SIZE, dtype)
     for key, ratio in ((0, 0.5), (2**64 - 1, 0.1), (0x123456789ABCDEF0, 0.9)):
-        compare(on_gpu, dropout, [x, x], [1], dtype, (key, ratio, 1 / (1 - ratio)))
+        arrays, settings = [x, x, np.array([key], np.uint64)], (ratio, 1 / (1 - ratio))
+        compare(on_gpu, dropout, arrays, [1], dtype, settings)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)

@@ -61,7 +61,7 @@ def test_the_update_of_many_equals_separate_updates(name, on_gpu):
     for scale in (0.5, 1.0):
         for own, (l2, l1, factor) in zip(apart, settings):
             step(*own, (scale, l2, l1), rate * factor, *others)
-        many.run(scale, rate, tuple(others))
+        many.run(lambda scale=scale: (scale, rate, *others))
     for one, other in zip(apart, together):
         for expected, found in zip(one, other):
             np.testing.assert_array_equal(on_gpu.to_host(found), on_gpu.to_host(expected))

@@ -68,8 +68,9 @@ def test_stochastic_pooling_picks_what_the_cpu_picks(dtype, on_gpu):
     geometry = PoolingGeometry((2, 3), (2, 3))
     x, y = abs(random(2, 3, 8, 9)), np.zeros((2, 3, 4, 3))
     draws = [np.empty(y.shape, dtype), on_gpu.empty(y.shape, dtype)]
-    for array in draws:
-        uniform(array, 2**63 + 12345)
+    key = np.array([2**63 + 12345], np.uint64)
+    for array, bits in zip(draws, (key, on_gpu.to_device(key))):
+        uniform(array, bits)
     np.testing.assert_array_equal(on_gpu.to_host(draws[1]), draws[0])
     assert draws[0].min() < 0.1 and draws[0].max() > 0.9
     arrays = [x, draws[0], y, np.zeros(y.shape, np.int32)]

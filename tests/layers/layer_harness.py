@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import HOST, use
-from pycaffe_dist.layers import LayerContext, layer_class
+from pycaffe_dist.layers import Layer, LayerContext, layer_class
 from pycaffe_dist.schema import caffe_pb2
 
 
@@ -85,9 +85,9 @@ class LayerHarness:
     def forward(self, bottoms=None):
         """Reshape and run forward; return copies of the tops."""
         self.fill(bottoms or {})
-        if hasattr(self.layer, "random"):
-            # The same dropout mask at every forward.
-            self.layer.random = np.random.default_rng(5)
+        # The same random numbers at every forward.
+        state = np.random.default_rng(5).bit_generator.state
+        Layer.set_state(self.layer, {"random": dict.fromkeys(self.layer.generators, state)})
         with self._at_work():
             self.layer.reshape(self.bottom, self.top)
             self.layer.forward(self.bottom, self.top)

@@ -9,8 +9,7 @@ from pycaffe_dist.kernels.cuda import kernels
 _cu = kernels("dropout")
 
 
-def dropout(x: Any, y: Any, key: int, ratio: float, scale: float) -> None:
+def dropout(x: Any, y: Any, key: Any, ratio: float, scale: float) -> None:
     """See `pycaffe_dist.kernels.dropout.dropout`."""
     threshold = int(min(ratio * 2.0**32, 2.0**32 - 1))
-    low, high = key % 2**32, key >> 32
-    _cu.dropout(x.size, x, y, low, high, threshold, scale, x.size)
+    _cu.dropout(x.size, x, y, key, threshold, scale, x.size)

@@ -84,6 +84,14 @@ def c_type(name: str, binding: Mapping[str, np.dtype]) -> str:
     return C_TYPES[binding[name].name] if name in binding else name
 
 
+def argument_types(signature: Signature, binding: Mapping[str, np.dtype]) -> list[str]:
+    """Return the parameters' types as `Arguments` knows them."""
+    return [
+        POINTER if parameter.is_array else _NAMES[c_type(parameter.type, binding)]
+        for parameter in signature.parameters
+    ]
+
+
 @dataclass(frozen=True)
 class Source:
     """The text of a ``.cu`` file and the kernels in it."""
@@ -271,14 +279,13 @@ class Kernel:
 
     def _checked_types(self, args: tuple, binding: Mapping[str, np.dtype]) -> list[str]:
         """Return the parameters' types as `Arguments` knows them; raises DeviceError for others."""
-        types = []
         for parameter, arg in zip(self._signature.parameters, args):
-            kind = np.dtype(_NAMES[c_type(parameter.type, binding)])
-            types.append(POINTER if parameter.is_array else kind.name)
-            if parameter.is_array and arg is not None and arg.dtype != kind:
-                what = f"{self._signature.name}: {parameter.name}"
-                raise DeviceError(f"{what} needs elements of {kind}, found {arg.dtype}")
-        return types
+            if parameter.is_array and arg is not None:
+                kind = np.dtype(_NAMES[c_type(parameter.type, binding)])
+                if arg.dtype != kind:
+                    what = f"{self._signature.name}: {parameter.name}"
+                    raise DeviceError(f"{what} needs elements of {kind}, found {arg.dtype}")
+        return argument_types(self._signature, binding)
 
 
 class Kernels:

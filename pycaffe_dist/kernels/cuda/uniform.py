@@ -9,6 +9,6 @@ from pycaffe_dist.kernels.cuda import kernels
 _cu = kernels("uniform")
 
 
-def uniform(out: Any, key: int) -> None:
+def uniform(out: Any, key: Any) -> None:
     """See `pycaffe_dist.kernels.uniform.uniform`."""
     _cu.uniform(out.size, out, key, out.size)

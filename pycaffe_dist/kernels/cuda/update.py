@@ -95,9 +95,17 @@ class UpdateOfMany:
             to_device(table),
             to_device(np.array(settings, arrays[0][0].dtype).reshape(-1, 3)),
         )
+        self._scalars = device.current_gpu().storage(arrays[0][0].dtype)
 
-    def run(self, scale: float, rate: float, scalars: tuple[float, ...]) -> None:
+    def run(self, values: Callable[[], tuple[float, ...]]) -> None:
         """Update all parameters."""
-        count = self._count
-        arguments = *self._tables, scale, rate, *scalars, _PIECE, count
+        here, size, count = device.current_gpu(), len(values()), self._count
+
+        def write() -> None:
+            with device.use(device.HOST):
+                self._scalars.array((size,), size)[...] = values()
+
+        here.at_every_pass(write)
+        scalars = self._scalars.array((size,), size, write=False)
+        arguments = *self._tables, scalars, _PIECE, count
         self._launch.blocks(count, *arguments, behind=self._arrays)

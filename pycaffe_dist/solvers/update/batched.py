@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Any
 
 from pycaffe_dist.device import use
+from pycaffe_dist.gpu.repeating import Repeating
 from pycaffe_dist.kernels.update import UpdateOfMany
 from pycaffe_dist.net import Parameter
 from pycaffe_dist.profiling import Kind, Profiler
@@ -16,7 +18,8 @@ from pycaffe_dist.solvers.update.updater import Updater
 class BatchedUpdates:
     """Updates ``parameters``, the targets of ``updater``, once all mean gradients are there.
 
-    It knows no larc_policy.
+    It knows no larc_policy.  With ``graph_memory``, a `GPU.graph_memory`, the launch is repeated as
+    a CUDA graph.
     """
 
     def __init__(
@@ -25,11 +28,18 @@ class BatchedUpdates:
         engine: Engine,
         updater: Updater[Parameter],
         profiler: Profiler,
+        graph_memory: Any = None,
     ):
         self._parameters, self._engine, self._updater = parameters, engine, updater
         self._profiler = profiler
         self._launch: UpdateOfMany | None = None
         self._arrays: list[tuple] = []  # of the launch
+        self._indices: list[int] = []  # of the parameters
+        self._values: tuple[float, ...] = ()  # what changes between iterations
+        self._repeated: Repeating | None = None
+        if graph_memory is not None:
+            gpu: Any = updater.device
+            self._repeated = Repeating(gpu, graph_memory, "the update", [self._update])
 
     def run(self, rate: float, iteration: int, clipping: float) -> None:
         """Update all parameters that no exchange updates."""
@@ -41,13 +51,20 @@ class BatchedUpdates:
         if not indices:
             return
         method, started = self._updater.method, perf_counter()
+        rate *= method.correction(iteration)
+        self._indices = indices
+        self._values = (self._updater.scale(clipping), rate, *method.scalars(iteration))
         with use(self._updater.device):
-            launch = self._launch_for(indices)
-            scale = self._updater.scale(clipping)
-            rate *= method.correction(iteration)
-            launch.run(scale, rate, method.scalars(iteration))
+            if self._repeated is None:
+                self._update()
+            else:
+                self._repeated.begin([self._parameters[index].blob.layout for index in indices])
+                self._repeated.run(0)
         if self._profiler.record:
             self._profiler.record(Kind.UPDATE, "all", started, perf_counter())
+
+    def _update(self) -> None:
+        self._launch_for(self._indices).run(lambda: self._values)
 
     def _launch_for(self, indices: Sequence[int]) -> UpdateOfMany:
         """Return the launch of the last iteration, or a new one if any array is another."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pycaffe_dist.device import Device
 from pycaffe_dist.log import logger
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Updates:
     """Updates a net's parameters, each once its mean gradient is there.
 
-    ``keep_diffs`` says whether the net's diffs must hold the updates afterwards.
+    ``keep_diffs`` says whether the net's diffs must hold the updates afterwards; ``graph_memory``
+    is a `GPU.graph_memory`, if updates are to be CUDA graphs.
     """
 
     def __init__(
@@ -34,7 +35,9 @@ class Updates:
         device: Device,
         profiler: Profiler,
         keep_diffs: bool,
+        graph_memory: Any = None,
     ):
+        self._graph_memory = graph_memory
         self._param, self._net, self._profiler = param, net, profiler
         self.updater: Updater[Parameter] = Updater(param, net.parameters, device)
         self._factored: FactoredUpdates | None = None
@@ -49,7 +52,9 @@ class Updates:
         self._engine = engine
         self._factored = FactoredUpdates(self.updater)
         self._immediate = ImmediateUpdates(parameters, engine, self.updater, self._profiler)
-        self._batched = BatchedUpdates(parameters, engine, self.updater, self._profiler)
+        self._batched = BatchedUpdates(
+            parameters, engine, self.updater, self._profiler, self._graph_memory
+        )
         self._deferred = None
         if not engine.spans_forward:
             return
