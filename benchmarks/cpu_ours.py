@@ -30,13 +30,18 @@ from pycaffe_dist.solvers.solver import Solver
 from pycaffe_dist.threads import set_threads
 
 
-def make_solver(chosen: BenchmarkNet, models: Path, on: device.Device = device.HOST) -> Solver:
+def make_solver(
+    chosen: BenchmarkNet,
+    models: Path,
+    on: device.Device = device.HOST,
+    cuda_graph: bool = True,
+) -> Solver:
     """Return a solver of a net on random data: SGD with momentum and weight decay."""
     param = caffe_pb2.SolverParameter(
         base_lr=0.001, lr_policy="fixed", momentum=0.9, weight_decay=0.0005, random_seed=1
     )
     param.net_param.CopyFrom(chosen.read(models))
-    solver = Solver(param, device=on)
+    solver = Solver(param, device=on, cuda_graph=cuda_graph)
     rng = np.random.default_rng(0)
     for name in solver.net.inputs:
         blob = solver.net.blobs[name]

@@ -27,7 +27,7 @@ KINDS = ("kernel", "product", "library", "array", "copy")
 
 def trace(name: str, gpu: Any, models: Path = HERE.parent / "models") -> list[Work]:
     """Return the work of one iteration of a net, not its first, on a traced GPU."""
-    solver = make_solver(GPU_NETS[name], models, gpu)
+    solver = make_solver(GPU_NETS[name], models, gpu, cuda_graph=False)
     solver.step(2)
     gpu.work.clear()
     solver.step(1)

@@ -226,6 +226,11 @@ class TrainOptions:
     threads: int = flag(
         0, "threads of each rank; 0 is its share of the machine's cores", metavar="N"
     )
+    cuda_graph: bool = flag(
+        True,
+        "on one rank with a GPU, launch the work of an iteration as CUDA graphs; -v 1 says what "
+        "cannot be one",
+    )
     global_batch: bool = flag(
         False, "the prototxt's batch sizes are for all ranks together, not for each rank"
     )

@@ -16,8 +16,8 @@ import numpy as np
 from pycaffe_dist.device import Device
 from pycaffe_dist.errors import DeviceError
 from pycaffe_dist.gpu.mirror import MirroredStorage
-from pycaffe_dist.log import logger
 from pycaffe_dist.gpu.watch import Watch
+from pycaffe_dist.log import logger
 
 Shape = tuple[int, ...]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,8 @@ class Net:
         self.debug_info: bool = filtered.debug_info
         # The factor on all gradients of backward: see solvers.loss_scale.
         self.loss_scale = 1.0
+        # How often layers were reshaped since the net was built.
+        self.reshapes = 0
         self.shard = shard
         self.keeps_blobs = keep_blobs or self.device.is_gpu
         context = LayerContext(
@@ -198,30 +201,14 @@ class Net:
         last = len(self.nodes) - 1 if end is None else end
         if self._inference is not None:
             return self._infer(self._inference, start == 0 and last == len(self.nodes) - 1)
-        loss, index = PendingLoss(), start
+        loss = PendingLoss()
         with devices.use(self.device):
-            while index <= last:
-                joined = None if self._observed else self._fusing.starting_at(index, last)
-                count = len(joined.layers) if joined else 1
-                if before_layer is not None:
-                    for other in range(index, index + count):
-                        if self.nodes[other].layer.blobs:
-                            _on_host([before_layer], other)
-                _on_host(self.before_forward, index)
-                node, started = self.nodes[index], perf_counter()
-                waited = node.layer.seconds_waited
-                self._forward_layer(index, loss, joined)
-                if self.record is not None:
-                    self.record(Kind.FORWARD, node.name, started, perf_counter())
-                    if waited := node.layer.seconds_waited - waited:
-                        self.record(Kind.DATA, node.name, started, started + waited)
-                _on_host(self.after_forward, index)
-                index += count
+            self.run_forward(loss, start, end, before_layer)
             loss.start_reading()
         return loss
 
     def _infer(self, inference: Inference, whole: bool) -> PendingLoss:
-        if not whole or self._observed:
+        if not whole or self.is_observed:
             raise NetError(
                 f"net '{self.name}' was made with keep_blobs=False: it runs from the first layer "
                 "to the last, without callbacks and debug_info, which read the blobs between"
@@ -240,8 +227,43 @@ class Net:
         inference.forward(before, after)
         return loss
 
+    def run_forward(
+        self,
+        loss: PendingLoss,
+        start: int = 0,
+        end: int | None = None,
+        before_layer: Hook | None = None,
+        but: Collection[int] = (),
+    ) -> None:
+        """Run layers ``start`` to ``end`` forward except those in ``but``; add to ``loss``.
+
+        The net's device is the current one.
+        """
+        last = len(self.nodes) - 1 if end is None else end
+        index = start
+        while index <= last:
+            if index in but:
+                index += 1
+                continue
+            joined = None if self.is_observed else self._fusing.starting_at(index, last)
+            count = len(joined.layers) if joined else 1
+            if before_layer is not None:
+                for other in range(index, index + count):
+                    if self.nodes[other].layer.blobs:
+                        _on_host([before_layer], other)
+            _on_host(self.before_forward, index)
+            node, started = self.nodes[index], perf_counter()
+            waited = node.layer.seconds_waited
+            self._forward_layer(index, loss, joined)
+            if self.record is not None:
+                self.record(Kind.FORWARD, node.name, started, perf_counter())
+                if waited := node.layer.seconds_waited - waited:
+                    self.record(Kind.DATA, node.name, started, started + waited)
+            _on_host(self.after_forward, index)
+            index += count
+
     @property
-    def _observed(self) -> bool:
+    def is_observed(self) -> bool:
         """Whether callbacks or debug_info read blobs between the layers."""
         hooks = self.before_forward, self.after_forward, self.before_backward, self.after_backward
         return self.debug_info or any(hooks)
@@ -268,9 +290,12 @@ class Net:
     def _add_loss(self, index: int, loss: PendingLoss) -> None:
         for top, weight in self._weighted[index]:
             # A loss layer's backward reads its weight here, as in Caffe.
-            with devices.use(devices.HOST):
-                top.diff.fill(weight * self.loss_scale)
+            devices.current().at_every_pass(partial(self._set_loss_weight, top, weight))
             loss.add(top, weight)
+
+    def _set_loss_weight(self, top: Blob, weight: float) -> None:
+        with devices.use(devices.HOST):
+            top.diff.fill(weight * self.loss_scale)
 
     def _run_layer(self, index: int, joined: Joined | None) -> None:
         node = self.nodes[index]
@@ -281,6 +306,7 @@ class Net:
                 changed = True
         if changed:
             layer.reshape(bottom, node.top)
+            self.reshapes += 1
             self._seen[index] = _shapes(bottom)
         try:
             if idle.is_idle(node):
@@ -316,7 +342,7 @@ class Net:
             self._clear_without_gradient()
         first = len(self.nodes) - 1 if start is None else start
         with devices.use(self.device):
-            if self._observed:
+            if self.is_observed:
                 self._fusing.part_all()
             self._fusing.part_unless_within(end, first)
             for index in range(first, end - 1, -1):
@@ -383,6 +409,7 @@ class Net:
 
     def reshape(self) -> None:
         """Reshape all layers in order, starting with the inputs."""
+        self.reshapes += 1
         if self._inference is not None:
             self._inference.reshape()
             return

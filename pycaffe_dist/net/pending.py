@@ -19,15 +19,20 @@ class PendingLoss:
 
     def __init__(self) -> None:
         self._parts: list[tuple[float, np.ndarray]] = []  # weights, and sums on the host
+        self._kept: list[np.ndarray] = []  # memory for the sums of the next pass
         self._copied: Any = None
         self._gpu: Any = None
+
+    def start_again(self) -> None:
+        """Begin the next pass of the same net, with the same memory on the host."""
+        self._kept, self._parts = [sums for _, sums in self._parts], []
 
     def add(self, top: Blob, weight: float) -> None:
         """Add ``weight`` times the sum of a top that its layer has just computed."""
         values, here = top.read_data(), device.current()
         total = values if values.size == 1 else values.sum(dtype=np.float64)
         if here.is_gpu:
-            on_host = here.host_array((1,), total.dtype)
+            on_host = self._kept.pop(0) if self._kept else here.host_array((1,), total.dtype)
             cast("GPU", here).copy_to_host(total, on_host)
         else:
             on_host = total.copy()

@@ -14,6 +14,7 @@ from pycaffe_dist.config import Action
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import DETAIL, fmt, logger
 from pycaffe_dist.net import Net, debug
+from pycaffe_dist.net.graphed import Passes
 from pycaffe_dist.net.precompile import compile_kernels
 from pycaffe_dist.profiling import Kind, Profiler, Record
 from pycaffe_dist.schema import caffe_pb2, text
@@ -50,8 +51,9 @@ class Solver:
     lets the train net's diffs be read after backward, at the price of memory (see `Net`).  Layers
     write their files to ``output_folder``, if that is not empty.
     ``action_source`` says in every iteration whether to stop or snapshot; ``callbacks`` are
-    called at their moments.  ``by_hand`` is true in loops that call `apply_update` themselves.
-    Raises PcaffeError of the kind that fits when a net, field or weight file is unusable.
+    called at their moments.  On one rank with a GPU, ``cuda_graph`` repeats an iteration's work as
+    CUDA graphs (see docs/gpu.md).  ``by_hand`` is true in loops that call `apply_update`.  Raises
+    PcaffeError of the kind that fits when a net, field or weight file is unusable.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Solver:
         keep_diffs: bool = False,
         output_folder: str = "",
         device: devices.Device | None = None,
+        cuda_graph: bool = True,
     ):
         shown = text.to_text(param).rstrip()
         logger.log(DETAIL, "Initializing solver from parameters: \n%s", shown)
@@ -100,7 +103,9 @@ class Solver:
         self.test_nets = nets.make_test_nets(param, tests, self.cluster, self.net, **options)
         self.state = self._new_state(learning_rate, stop_at_nan, began)
         self._has_restored = False
-        self._updates = Updates(param, self.net, self.device, self.profiler, keep_diffs)
+        memory = self._graph_memory(cuda_graph)
+        self._passes = Passes(self.net, memory)
+        self._updates = Updates(param, self.net, self.device, self.profiler, keep_diffs, memory)
         self.testing = Testing(param, self.test_nets, self.state, self.cluster)
         all_nets, updater = [self.net, *self.test_nets], self._updates.updater
         self._snapshots = RunSnapshots(
@@ -126,6 +131,16 @@ class Solver:
             WeightAverage(param, self.net) if param.averaging else None,
             Best(param, self.test_nets) if param.best_output else None,
         )
+
+    def _graph_memory(self, wanted: bool) -> Any:
+        """Return memory for CUDA graphs, or None where there are none."""
+        gpu: Any = self.device
+        if not (wanted and gpu.is_gpu):
+            return None
+        if self.cluster.size > 1:
+            logger.log(DETAIL, "No CUDA graphs: exchanges begin between the layers of backward")
+            return None
+        return gpu.graph_memory()
 
     def _dry_update(self, net: Net) -> None:
         Updater(self.param, net.parameters).update(0, rate=0.0, iteration=0)
@@ -314,13 +329,12 @@ class Solver:
         for number in range(passes):
             last = number == passes - 1
             with self.net.rank_mean.over(self._rank_mean()):
-                pending = self.net.start_forward(before_layer=self._updates.before_layer)
+                pending = self._passes.start_forward(number > 0, self._updates.before_layer)
             if wait_first:
                 loss = self._take_loss(loss + pending.value(), passes if last else 0)
-            self.net.backward(
+            self._passes.backward(
                 on_gradient_ready=self.engine.gradient_ready if last else None,
                 factored=self.engine.factored if last else (),
-                accumulate=number > 0,
             )
             if not wait_first:
                 loss = self._take_loss(loss + pending.value(), passes if last else 0)

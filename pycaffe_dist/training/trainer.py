@@ -147,6 +147,7 @@ def _solver_for(
         scale_rate=options.scale_lr,
         keep=options.keep,
         stop_at_nan=options.stop_at_nan,
+        cuda_graph=options.cuda_graph,
         output_folder=folder,
         device=chosen,
     )
@@ -221,6 +222,7 @@ def make_solver(
     keep: int = 0,
     stop_at_nan: bool = True,
     keep_diffs: bool = False,
+    cuda_graph: bool = True,
     output_folder: str = "",
     device: Device = HOST,
 ) -> Solver:
@@ -249,6 +251,7 @@ def make_solver(
         keep=keep,
         stop_at_nan=stop_at_nan,
         keep_diffs=keep_diffs,
+        cuda_graph=cuda_graph,
         output_folder=output_folder,
         device=device,
     )
