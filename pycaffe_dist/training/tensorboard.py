@@ -66,7 +66,9 @@ class TensorBoard:
             if record["kind"] == "train" and "learning_rate" not in record:  # the last one
                 with device.use(device.HOST):
                     self._show_net(self._file, solver.net, solver.iteration)
-        self._file.flush(at_once=record["kind"] == "start" or _ends(solver))
+        # A run that continues from a snapshot adds what follows it.
+        at_once = record["kind"] in ("start", "snapshot") or _ends(solver)
+        self._file.flush(at_once)
 
     def _look(self, solver: Solver) -> None:
         if time.perf_counter() < self._next_look or self._file is None:

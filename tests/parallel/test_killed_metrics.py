@@ -101,8 +101,8 @@ def test_files_of_a_killed_run_can_be_read_and_continued(tmp_path, victim):
     kill(start(tmp_path, "killed", 10**6), tmp_path, victim)
     before, shown = losses(tmp_path / "killed.jsonl"), events(tmp_path / "killed_board")
     assert len(before) >= KILLED
-    # A record is in one file before it is in the other.
-    assert len(before) - len(shown) <= 1
+    # The last seconds may be missing.
+    assert list(shown) == list(range(len(shown)))
     assert shown == pytest.approx({step: before[step] for step in shown}, rel=1e-6)
     assert not (tmp_path / "killed.json").exists()
 
