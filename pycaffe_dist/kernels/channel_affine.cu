@@ -27,17 +27,20 @@ __global__ void affine(const T* x, T* y, T* kept, const P* shift, const P* scale
   each_few<T>(n, are_aligned(x, y, kept), SetAndKeep(), x, y, kept, of);
 }
 
+// With a `bias`, dy is first multiplied by rectifier_slope where `affine` has no positive result.
 template <typename T, typename P>
 __global__ void normalize_gradient(const T* x, const T* dy, T* dx, const P* shift, const P* scale,
-                                   const P* offset, const P* slope, unsigned int inner_factor,
+                                   const P* offset, const P* slope, const P* bias,
+                                   Wide<T> rectifier_slope, unsigned int inner_factor,
                                    int inner_bits, unsigned int channels_factor, int channels_bits,
                                    int channels, int n) {
   const auto of = [=](int i, Wide<T> value, Wide<T> gradient) {
     const int row = divide(i, inner_factor, inner_bits);
     const int c = row - divide(row, channels_factor, channels_bits) * channels;
     const Wide<T> centred = value - Wide<T>(load(shift, c));
-    gradient = gradient - Wide<T>(load(offset, c)) - centred * Wide<T>(load(slope, c));
-    return gradient * Wide<T>(load(scale, c));
+    const Wide<T> factor = Wide<T>(load(scale, c));
+    if (bias && !(centred * factor + Wide<T>(load(bias, c)) > 0)) gradient *= rectifier_slope;
+    return (gradient - Wide<T>(load(offset, c)) - centred * Wide<T>(load(slope, c))) * factor;
   };
   set_each(dx, n, of, x, dy);
 }
@@ -45,36 +48,36 @@ __global__ void normalize_gradient(const T* x, const T* dy, T* dx, const P* shif
 // Two sums for each channel over each of `parts` stretches of its elements, (parts, channels): of
 // dy and of dy·(x - shift).  Without dy they are of x - pivot and its square; the pivot is the
 // channel's first element, so that the variance loses no digits to cancellation, and is stored. With
-// a `sign`, dy is first multiplied by slope where sign is not positive, and stored.
+// a `bias`, dy is first multiplied by slope where `affine` has no positive result.
 template <typename T, typename P>
-__global__ void sums(const T* x, T* dy, const T* sign, Wide<T> slope, const P* shift,
-                     double* first, double* second, double* pivot, unsigned int inner_factor,
-                     int inner_bits, int channels, int inner, int count, int stretch, int parts) {
+__global__ void sums(const T* x, const T* dy, const P* shift, const P* scale, const P* bias,
+                     Wide<T> slope, double* first, double* second, double* pivot,
+                     unsigned int inner_factor, int inner_bits, int channels, int inner, int count,
+                     int stretch, int parts) {
   const int together = 4;  // loads at a time, as in four_at_a_time
   for EACH_BLOCK(block, channels * parts) {
     const int part = block / channels, c = block - part * channels;
     const Wide<T> centre = dy ? Wide<T>(load(shift, c)) : load(x, c * inner);
+    const Wide<T> factor = bias ? Wide<T>(load(scale, c)) : Wide<T>(0);
+    const Wide<T> added = bias ? Wide<T>(load(bias, c)) : Wide<T>(0);
     if (pivot && part == 0 && threadIdx.x == 0) pivot[c] = centre;
     const int end = min(count, (part + 1) * stretch);
     Wide<T> sum = 0, product = 0;
     for (int start = part * stretch; start < end; start += together * blockDim.x) {
-      Wide<T> values[together], gradients[together], signs[together];
-      int places[together];
+      Wide<T> values[together], gradients[together];
 #pragma unroll
       for (int k = 0; k < together; k++) {
         const int j = start + k * blockDim.x + threadIdx.x;
         const int n = divide(j, inner_factor, inner_bits);
-        places[k] = j < end ? (n * channels + c) * inner + (j - n * inner) : -1;
-        values[k] = places[k] >= 0 ? load(x, places[k]) : centre;
-        gradients[k] = dy && places[k] >= 0 ? load(dy, places[k]) : Wide<T>(0);
-        signs[k] = sign && places[k] >= 0 ? load(sign, places[k]) : Wide<T>(1);
+        const int place = j < end ? (n * channels + c) * inner + (j - n * inner) : -1;
+        values[k] = place >= 0 ? load(x, place) : centre;
+        gradients[k] = dy && place >= 0 ? load(dy, place) : Wide<T>(0);
       }
 #pragma unroll
       for (int k = 0; k < together; k++) {
         const Wide<T> value = values[k] - centre;
         Wide<T> gradient = dy ? gradients[k] : value;
-        if (!(signs[k] > 0)) gradient *= slope;
-        if (sign && places[k] >= 0) store(dy, places[k], gradient);
+        if (bias && !(value * factor + added > 0)) gradient *= slope;
         sum += gradient;
         product += gradient * value;
       }
@@ -87,19 +90,22 @@ __global__ void sums(const T* x, T* dy, const T* sign, Wide<T> slope, const P* s
 // The same if inner is 1, so that neighbours in memory belong to different channels: a block has 32
 // channels and some rows at a time.
 template <typename T, typename P>
-__global__ void sums_of_columns(const T* x, const T* dy, const P* shift, double* first,
-                                double* second, double* pivot, int channels, int count,
-                                int stretch) {
+__global__ void sums_of_columns(const T* x, const T* dy, const P* shift, const P* scale,
+                                const P* bias, Wide<T> slope, double* first, double* second,
+                                double* pivot, int channels, int count, int stretch) {
   __shared__ double sums[8][32], products[8][32];
   const int c = blockIdx.x * 32 + threadIdx.x, part = blockIdx.y;
   const int end = min(count, (part + 1) * stretch);
   Wide<T> sum = 0, product = 0;
   if (c < channels) {
     const Wide<T> centre = dy ? Wide<T>(load(shift, c)) : load(x, c);
+    const Wide<T> factor = bias ? Wide<T>(load(scale, c)) : Wide<T>(0);
+    const Wide<T> added = bias ? Wide<T>(load(bias, c)) : Wide<T>(0);
     if (pivot && part == 0 && threadIdx.y == 0) pivot[c] = centre;
     for (int n = part * stretch + threadIdx.y; n < end; n += 8) {
       const Wide<T> value = load(x, n * channels + c) - centre;
-      const Wide<T> gradient = dy ? load(dy, n * channels + c) : value;
+      Wide<T> gradient = dy ? load(dy, n * channels + c) : value;
+      if (bias && !(value * factor + added > 0)) gradient *= slope;
       sum += gradient;
       product += gradient * value;
     }

@@ -10,6 +10,10 @@ import numpy as np
 
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.jit.channel_rows import AffineRows, GradientRows, is_short
+from pycaffe_dist.kernels.jit.codegen.calling import call
+from pycaffe_dist.kernels.jit.codegen.objects import address_of
+from pycaffe_dist.kernels.jit.codegen.target import Target, target
 from pycaffe_dist.threads import parallel_for
 
 ELEMENTS_PER_CHUNK = 1 << 15
@@ -86,27 +90,30 @@ def _sums(begin, end, x, dy, shift, sum_dy, sum_dyx):
 
 
 @jit(fast=True)
-def _rectified_sums(begin, end, sign, x, dy, shift, slope, one, sum_dy, sum_dyx):
+def _rectified_sums(begin, end, x, dy, shift, scale, bias, slope, one, sum_dy, sum_dyx):
     outer, inner = dy.shape[0], dy.shape[2]
     for c in range(begin, end):
         sum_dy[c] = sum_dyx[c] = 0
     if inner == 1:
         for n in range(outer):
             for c in range(begin, end):
-                dy[n, c, 0] *= one if sign[n, c, 0] > 0 else slope
-                sum_dy[c] += dy[n, c, 0]
-                sum_dyx[c] += dy[n, c, 0] * (x[n, c, 0] - shift[c])
+                centred = x[n, c, 0] - shift[c]
+                result = centred * scale[c] + bias[c]
+                rectified = dy[n, c, 0] * (one if result > 0 else slope)
+                sum_dy[c] += rectified
+                sum_dyx[c] += rectified * centred
         return
     for c in range(begin, end):
-        a = shift[c]
+        a, s, b = shift[c], scale[c], bias[c]
         for n in range(outer):
-            gradient, value, signs = dy[n, c], x[n, c], sign[n, c]
+            gradient, value = dy[n, c], x[n, c]
             part_dy = part_dyx = x.dtype.type(0)
             for i in range(inner):
-                rectified = gradient[i] * (one if signs[i] > 0 else slope)
-                gradient[i] = rectified
+                centred = value[i] - a
+                result = centred * s + b
+                rectified = gradient[i] * (one if result > 0 else slope)
                 part_dy += rectified
-                part_dyx += rectified * (value[i] - a)
+                part_dyx += rectified * centred
             sum_dy[c] += part_dy
             sum_dyx[c] += part_dyx
 
@@ -165,6 +172,85 @@ def _normalize_gradient(begin, end, x, dy, dx, shift, scale, offset, slope, in_p
                 target[i] = (source[i] - o - (value[i] - a) * k) * s
 
 
+@jit(fast=True)
+def _rectified_gradient(
+    begin, end, x, dy, dx, shift, scale, offset, slope, bias, low, one, in_place
+):
+    channels, inner = x.shape[1], x.shape[2]
+    if inner == 1:
+        for n in range(begin, end):
+            for c in range(channels):
+                centred = x[n, c, 0] - shift[c]
+                result = centred * scale[c] + bias[c]
+                rectified = dy[n, c, 0] * (one if result > 0 else low)
+                dx[n, c, 0] = (rectified - offset[c] - centred * slope[c]) * scale[c]
+        return
+    for row in range(begin, end):
+        n, c = row // channels, row % channels
+        value, source, target = x[n, c], dy[n, c], dx[n, c]
+        a, s, o, k, b = shift[c], scale[c], offset[c], slope[c], bias[c]
+        if in_place:
+            for i in range(inner):
+                centred = value[i] - a
+                result = centred * s + b
+                target[i] = (target[i] * (one if result > 0 else low) - o - centred * k) * s
+        else:
+            for i in range(inner):
+                centred = value[i] - a
+                result = centred * s + b
+                target[i] = (source[i] * (one if result > 0 else low) - o - centred * k) * s
+
+
+@jit
+def _affine_rows(begin, end, x, y, kept, shift, scale, bias, slope, kernel):
+    channels, inner = x.shape[1], x.shape[2]
+    row = begin
+    while row < end:
+        c = row % channels
+        count, at = min(end - row, channels - c), 4 * row * inner
+        call(
+            kernel,
+            count,
+            x.ctypes.data + at,
+            y.ctypes.data + at,
+            kept.ctypes.data + at,
+            shift.ctypes.data + 4 * c,
+            scale.ctypes.data + 4 * c,
+            bias.ctypes.data + 4 * c,
+            slope.ctypes.data,
+        )
+        row += count
+
+
+@jit
+def _gradient_rows(begin, end, x, dy, dx, shift, scale, offset, slope, bias, low, kernel):
+    channels, inner = x.shape[1], x.shape[2]
+    row = begin
+    while row < end:
+        c = row % channels
+        count, at = min(end - row, channels - c), 4 * row * inner
+        call(
+            kernel,
+            count,
+            x.ctypes.data + at,
+            dy.ctypes.data + at,
+            dx.ctypes.data + at,
+            shift.ctypes.data + 4 * c,
+            scale.ctypes.data + 4 * c,
+            offset.ctypes.data + 4 * c,
+            slope.ctypes.data + 4 * c,
+            bias.ctypes.data + 4 * c,
+            low.ctypes.data,
+        )
+        row += count
+
+
+def _short_rows(x: np.ndarray) -> Target | None:
+    """Return the unit whose microkernels take x's rows: a few float32 values each."""
+    unit = target() if x.dtype == np.float32 else None
+    return unit if unit is not None and is_short(unit, x.shape[2]) else None
+
+
 def _rows(x: np.ndarray) -> int:
     """Return how many vectors the element-wise loops work through."""
     return x.shape[0] if x.shape[2] == 1 else x.shape[0] * x.shape[1]
@@ -192,9 +278,7 @@ def affine(
 
     With a ``slope``, multiply results that are not positive by it.
     """
-    args = x, y, shift, scale, bias, *_factors(slope, x.dtype), x is y
-    rows = _rows(x)
-    parallel_for(_affine, rows, *args, grain=_grain(x, rows))
+    _set_affine(x, y, None, (shift, scale, bias), slope)
 
 
 @kernel
@@ -207,9 +291,26 @@ def affine_in_place(
     slope: float | None = None,
 ) -> None:
     """Set kept to x, and x to the result of `affine`."""
-    rows = _rows(x)
-    args = x, kept, shift, scale, bias, *_factors(slope, x.dtype)
-    parallel_for(_affine_in_place, rows, *args, grain=_grain(x, rows))
+    _set_affine(x, x, kept, (shift, scale, bias), slope)
+
+
+def _set_affine(
+    x: np.ndarray,
+    y: np.ndarray,
+    kept: np.ndarray | None,
+    vectors: tuple[np.ndarray, np.ndarray, np.ndarray],
+    slope: float | None,
+) -> None:
+    rows, unit = _rows(x), _short_rows(x)
+    low, one = _factors(slope, x.dtype)
+    if unit is not None:
+        kernel = address_of(AffineRows(x.shape[2], kept is not None), unit)
+        copy, low = x if kept is None else kept, np.full(1, low)
+        parallel_for(_affine_rows, rows, x, y, copy, *vectors, low, kernel, grain=_grain(x, rows))
+    elif kept is None:
+        parallel_for(_affine, rows, x, y, *vectors, low, one, x is y, grain=_grain(x, rows))
+    else:
+        parallel_for(_affine_in_place, rows, x, kept, *vectors, low, one, grain=_grain(x, rows))
 
 
 @kernel
@@ -222,16 +323,20 @@ def gradient_sums(
 
 @kernel
 def rectified_gradient_sums(
-    sign: np.ndarray,
     x: np.ndarray,
     dy: np.ndarray,
     shift: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray,
     slope: float,
     sum_dy: np.ndarray,
     sum_dyx: np.ndarray,
 ) -> None:
-    """Multiply dy by ``slope`` where sign is not positive; then compute `gradient_sums`."""
-    args = sign, x, dy, shift, *_factors(slope, x.dtype), sum_dy, sum_dyx
+    """Compute `gradient_sums` of dy times ``slope`` where the result of `affine` is not positive.
+
+    The results are computed again: reading them from memory would take longer.
+    """
+    args = x, dy, shift, scale, bias, *_factors(slope, x.dtype), sum_dy, sum_dyx
     parallel_for(_rectified_sums, x.shape[1], *args, grain=_grain(x, x.shape[1]))
 
 
@@ -250,8 +355,24 @@ def normalize_gradient(
     scale: np.ndarray,
     offset: np.ndarray,
     slope: np.ndarray,
+    bias: np.ndarray | None = None,
+    rectifier_slope: float | None = None,
 ) -> None:
-    """Set dx to (dy - offset - (x - shift)·slope)·scale, per channel; dx may be dy."""
-    args = x, dy, dx, shift, scale, offset, slope, dx is dy
-    rows = _rows(x)
-    parallel_for(_normalize_gradient, rows, *args, grain=_grain(x, rows))
+    """Set dx to (dy - offset - (x - shift)·slope)·scale, per channel; dx may be dy.
+
+    With a ``rectifier_slope``, dy is first multiplied by it where the result of `affine` with
+    ``scale`` and ``bias`` is not positive.
+    """
+    rows, unit = _rows(x), _short_rows(x)
+    args = x, dy, dx, shift, scale, offset, slope
+    low, one = _factors(rectifier_slope, x.dtype)
+    if unit is not None:
+        kernel = address_of(GradientRows(x.shape[2], rectifier_slope is not None), unit)
+        added = offset if bias is None else bias
+        more = added, np.full(1, low), kernel
+        parallel_for(_gradient_rows, rows, *args, *more, grain=_grain(x, rows))
+    elif rectifier_slope is None:
+        parallel_for(_normalize_gradient, rows, *args, dx is dy, grain=_grain(x, rows))
+    else:
+        args += bias, low, one, dx is dy
+        parallel_for(_rectified_gradient, rows, *args, grain=_grain(x, rows))

@@ -78,6 +78,14 @@ class GradientTerms(NamedTuple):
         self.slope[...] = sum_dyx / count * self.scale.astype(float) ** 2 if self.spread else 0
 
 
+class Rectifier(NamedTuple):
+    """The scale and bias of `channel_affine.affine`, and the slope of results not positive."""
+
+    scale: np.ndarray
+    bias: np.ndarray
+    slope: float
+
+
 @kernel
 def measure(
     x: np.ndarray,
@@ -147,17 +155,16 @@ def backward_sums(
     sum_dyx: np.ndarray,
     affine: AffineGradients | None = None,
     terms: GradientTerms | None = None,
-    sign: np.ndarray | None = None,
-    slope: float = 1.0,
+    rectifier: Rectifier | None = None,
 ) -> None:
     """Set sums of dy and of dy·(x - shift) per channel of (outer, channels, inner); pass them on.
 
-    With a ``sign``, dy is first multiplied by ``slope`` where sign is not positive.
+    With a ``rectifier`` they are the sums of `channel_affine.rectified_gradient_sums`.
     """
-    if sign is None:
+    if rectifier is None:
         gradient_sums(x, dy, shift, sum_dy, sum_dyx)
     else:
-        rectified_gradient_sums(sign, x, dy, shift, slope, sum_dy, sum_dyx)
+        rectified_gradient_sums(x, dy, shift, *rectifier, sum_dy, sum_dyx)
     if affine is not None:
         affine.take(sum_dy, sum_dyx)
     if terms is not None:

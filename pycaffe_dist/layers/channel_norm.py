@@ -104,16 +104,23 @@ class Normalization:
         return GradientTerms(self.scale, spread, self._offset, self._slope)
 
     def set_gradient(
-        self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, factor: np.ndarray
+        self,
+        x: np.ndarray,
+        dy: np.ndarray,
+        dx: np.ndarray,
+        factor: np.ndarray,
+        rectifier: tuple[np.ndarray | None, float | None] = (None, None),
     ) -> None:
         """Set dx of y = (x - shift)·factor, a multiple of the scale, from the terms.
 
-        dx may be dy.
+        dx may be dy.  A ``rectifier`` is a bias that is added to y and the slope of what follows;
+        the terms are then those of the rectified dy.
         """
         source = dy.reshape(self.shape)
         target = source if dx is dy else dx.reshape(self.shape)
+        arrays = x.reshape(self.shape), source, target
         terms = self._offset, self._slope
-        normalize_gradient(x.reshape(self.shape), source, target, self.shift, factor, *terms)
+        normalize_gradient(*arrays, self.shift, factor, *terms, *rectifier)
 
 
 class OwnScale:
@@ -255,10 +262,10 @@ class ChannelNorm(Layer):
         slope: float | None = None,
     ) -> None:
         """Run the backward of `forward_scaled`."""
-        if any(self._own.learns) or slope is not None or (propagate_down[0] and not self.fixed):
+        if any(self._own.learns) or (propagate_down[0] and not self.fixed):
             self._scaled.sum_up(top[0], slope)
         if propagate_down[0]:
-            self._scaled.set_gradient(top[0], bottom[0])
+            self._scaled.set_gradient(top[0], bottom[0], slope)
 
     def set_gradient(
         self,
@@ -266,9 +273,11 @@ class ChannelNorm(Layer):
         dy: np.ndarray,
         dx: np.ndarray,
         factor: np.ndarray,
+        rectifier: tuple[np.ndarray | None, float | None],
     ) -> None:
         """Set dx if ``factor`` replaced the scale in forward; see `Normalization`."""
-        if self.fixed:
+        if self.fixed and rectifier[1] is None:
             self.normalization.backward_fixed(dy, dx, factor)
         else:
-            self.normalization.set_gradient(x, dy, dx, factor)
+            # If statistics are fixed, nobody sets the terms: they are zero.
+            self.normalization.set_gradient(x, dy, dx, factor, rectifier)

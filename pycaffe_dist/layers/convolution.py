@@ -13,10 +13,12 @@ from pycaffe_dist.kernels.convolution import Convolution as ConvolutionPlan
 from pycaffe_dist.kernels.convolution import ConvolutionGeometry, LibraryConvolution
 from pycaffe_dist.kernels.im2col import Im2colPlan, col2im, im2col
 from pycaffe_dist.layers.base import Arity, Layer, Need, register
+from pycaffe_dist.layers.channel_norm import ChannelNorm
 from pycaffe_dist.layers.checking import axis_of, describe, output_of, require_same_shape
 from pycaffe_dist.layers.connectivity import disconnect
 from pycaffe_dist.layers.joined import Joined, Rectified
 from pycaffe_dist.layers.parameters import Spec, make_parameters
+from pycaffe_dist.layers.scaled_batch_norm import Normalized
 from pycaffe_dist.schema import caffe_pb2
 
 
@@ -167,10 +169,15 @@ class Convolution(ConvolutionBase):
         self._convolve(bottom, top, None)
 
     def joined(self, following: Sequence[Layer]) -> Joined | None:
-        """Join a rectifier."""
-        if following[0].rectifier_slope is None:
+        """Join a rectifier, or a normalization and what it joins."""
+        first = following[0]
+        if first.rectifier_slope is not None:
+            return Rectified(self, first, self._convolve, self._spread_back)
+        # Without backward the normalization makes no copy to write to.
+        if not isinstance(first, ChannelNorm) or len(following) == 1 or self.context.forward_only:
             return None
-        return Rectified(self, following[0], self._convolve, self._spread_back)
+        others = first.joined(following[1:])
+        return Normalized(self, others, self._convolve) if others else None
 
     def _convolve(self, bottom: list[Blob], top: list[Blob], slope: float | None) -> None:
         bias = self.blobs[1].data if len(self.blobs) > 1 else None

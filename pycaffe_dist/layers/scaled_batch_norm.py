@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from pycaffe_dist.device import xp
 from pycaffe_dist.kernels.channel_affine import affine, affine_in_place
-from pycaffe_dist.kernels.normalization import AffineGradients, backward_sums
+from pycaffe_dist.kernels.normalization import AffineGradients, Rectifier, backward_sums
 from pycaffe_dist.layers.joined import Joined
 
 if TYPE_CHECKING:
@@ -43,15 +44,15 @@ class ScaledNorm:
 
     def forward(self, bottom: list[Blob], top: list[Blob], slope: float | None) -> None:
         """Measure x, and set y in one pass; in place, also copy x."""
-        factor, bias = self._scale.operands(top)
+        factor, self._bias = self._scale.operands(top)
         normalization = self._norm.measure(bottom[0], factor, self._product)
         self._bottom, shape = bottom[0], normalization.shape
-        x, operands = bottom[0].data.reshape(shape), (normalization.shift, self._product, bias)
-        if self._norm.copy is not None:
-            affine_in_place(x, self._norm.copy.data.reshape(shape), *operands, slope)
+        operands = normalization.shift, self._product, self._bias
+        x, copy, in_place = bottom[0].data.reshape(shape), self._norm.copy, bottom[0] is top[0]
+        if copy is not None and in_place:
+            affine_in_place(x, copy.data.reshape(shape), *operands, slope)
         else:
-            y = x if bottom[0] is top[0] else top[0].data.reshape(shape)
-            affine(x, y, *operands, slope)
+            affine(x, x if in_place else top[0].data.reshape(shape), *operands, slope)
 
     @property
     def source(self) -> Blob:
@@ -59,7 +60,7 @@ class ScaledNorm:
         return self._norm.copy or self._bottom
 
     def sum_up(self, top: Blob, slope: float | None) -> None:
-        """Rectify dy, and add its sums to the gradients of factor and bias."""
+        """Add sums of dy, rectified, to the gradients of factor and bias."""
         normalization = self._norm.normalization
         shape, shift = normalization.shape, normalization.shift
         x, dy = self.source.data.reshape(shape), top.diff.reshape(shape)
@@ -67,14 +68,13 @@ class ScaledNorm:
             *(x, dy, shift, *self._sums),
             affine=self._scale.gradients(normalization.scale),
             terms=None if self._norm.fixed else normalization.terms(),
-            sign=None if slope is None else top.data.reshape(shape),
-            slope=1.0 if slope is None else slope,
+            rectifier=None if slope is None else Rectifier(self._product, self._bias, slope),
         )
 
-    def set_gradient(self, top: Blob, bottom: Blob) -> None:
+    def set_gradient(self, top: Blob, bottom: Blob, slope: float | None) -> None:
         """Set dx from dy and the sums of `sum_up`."""
         x, dy, dx = self.source.data, top.diff, bottom.diff
-        self._norm.set_gradient(x, dy, dx, self._product)
+        self._norm.set_gradient(x, dy, dx, self._product, (self._bias, slope))
 
 
 class ScaledBatchNorm(Joined):
@@ -93,11 +93,11 @@ class ScaledBatchNorm(Joined):
     def backward(
         self, position: int, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
     ) -> None:
-        """For the Scale, rectify and sum dy; for BatchNorm, set dx."""
+        """For the Scale, sum dy; for BatchNorm, set dx."""
         if position == 1:
             self._scaled.sum_up(top[0], self._slope)
         elif position == 0 and propagate_down[0]:
-            self._scaled.set_gradient(top[0], bottom[0])
+            self._scaled.set_gradient(top[0], bottom[0], self._slope)
 
     def part(self, top: list[Blob]) -> None:
         """Store the Scale's bottom."""
@@ -124,3 +124,42 @@ class RectifiedNorm(Joined):
         """Rectify dy while it is summed, all at the turn of the normalization."""
         if position == 0:
             self._norm.backward_scaled(top, propagate_down, bottom, self._slope)
+
+
+class Normalized(Joined):
+    """A layer whose ``forward`` writes to the copy of a normalization in place, and ``others``.
+
+    The normalization, the first of the others, need not copy its bottom then.
+    """
+
+    def __init__(
+        self,
+        layer: Layer,
+        others: Joined,
+        forward: Callable[[list[Blob], list[Blob], float | None], None],
+    ):
+        super().__init__(layer, *others.layers)
+        self._others, self._forward = others, forward
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """Write to the copy, and normalize from there."""
+        norm: ChannelNorm = self.layers[1]  # type: ignore[assignment]
+        if norm.copy is None or norm.copy.shape != top[0].shape:
+            norm.reshape(top, top)
+        assert norm.copy is not None  # it works in place
+        copy = [norm.copy]
+        self._forward(bottom, copy, None)
+        self._others.forward(copy, top)
+
+    def backward(
+        self, position: int, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        """Run the layer's own backward, or the others' share."""
+        if position == 0:
+            self.layers[0].backward(top, propagate_down, bottom)
+        else:
+            self._others.backward(position - 1, top, propagate_down, bottom)
+
+    def part(self, top: list[Blob]) -> None:
+        """Store the values that the others need."""
+        self._others.part(top)

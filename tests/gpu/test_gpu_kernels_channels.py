@@ -17,6 +17,7 @@ from pycaffe_dist.kernels.cuda.division import division
 from pycaffe_dist.kernels.normalization import (
     AffineGradients,
     GradientTerms,
+    Rectifier,
     RunningSums,
     backward_sums,
     measure,
@@ -84,7 +85,7 @@ def test_channels_on_a_gpu(shape, dtype, parameter, on_gpu):
 @pytest.mark.parametrize(("dtype", "parameter"), TYPES, ids=lambda t: t.__name__)
 def test_rectified_channels_on_a_gpu(shape, dtype, parameter, on_gpu):
     channels, count = shape[1], shape[0] * shape[2]
-    x, dy, sign = data(shape, dtype), data(shape, dtype, 1), data(shape, dtype, 2) - dtype(3)
+    x, dy = data(shape, dtype), data(shape, dtype, 1)
     vectors = [data(channels, parameter, seed) for seed in range(3, 6)]
     vectors[2] -= parameter(6)
 
@@ -95,13 +96,26 @@ def test_rectified_channels_on_a_gpu(shape, dtype, parameter, on_gpu):
     assert_equal(results, dtype)
     assert count < 10 or ((results[0][1] < 0).any() and (results[0][1] > 0).any())
 
-    def backward(sign, x, shift, gradient, *sums):
-        rectified_gradient_sums(sign, x, gradient, shift, 0.5, *sums)
+    def sums(x, dy, shift, scale, bias, *sums):
+        rectified_gradient_sums(x, dy, shift, scale, bias, 0.5, *sums)
 
     pair = [np.empty(channels), np.empty(channels)]
-    rectified, *sums = both(on_gpu, backward, [sign, x, vectors[0]], [dy.copy(), *pair])
-    assert_equal([rectified, (rectified[1], dy * np.where(sign > 0, 1, 0.5))], dtype)
-    assert_equal([(found / count, expected / count) for found, expected in sums], dtype)
+    found = both(on_gpu, sums, [x, dy, *vectors], pair)
+    assert_equal([(ours / count, theirs / count) for ours, theirs in found], dtype)
+
+    def gradient(x, dy, shift, scale, bias, offset, slope, dx):
+        normalize_gradient(x, dy, dx, shift, scale, offset, slope, bias, 0.5)
+
+    terms = [data(channels, parameter, seed) for seed in (6, 7)]
+    results = both(on_gpu, gradient, [x, dy, *vectors, *terms], [np.empty_like(x)])
+    assert_equal(results, dtype)
+    a, s, b, o, k = (vector[:, None].astype(np.float64) for vector in (*vectors, *terms))
+    positive = (x - a) * s + b > 0
+    rectified = dy * np.where(positive, 1, 0.5)
+    assert_equal([(results[0][1], (rectified - o - (x - a) * k) * s)], dtype)
+    totals = rectified.sum((0, 2)), (rectified * (x - a)).sum((0, 2))
+    pairs = zip(found, totals)
+    assert_equal([(ours / count, total / count) for (_, ours), total in pairs], dtype)
 
 
 def test_the_variance_of_a_channel_far_from_zero_does_not_cancel(on_gpu):
@@ -169,11 +183,11 @@ def test_statistics_of_a_batch(shape, sums, has_product, on_gpu):
 @pytest.mark.parametrize("flag", [False, True])
 def test_what_follows_from_gradient_sums(shape, missing, flag, on_gpu):
     n = shape[1]
-    x, dy, sign = data(shape, np.float32), data(shape, np.float32, 1), data(shape, np.float32, 2)
-    shift, inverse = data(n, np.float32, 3), data(n, np.float32, 4)
+    x, dy = data(shape, np.float32), data(shape, np.float32, 1)
+    shift, inverse, added = (data(n, np.float32, seed) for seed in (3, 4, 2))
     before = [data(n, np.float32, 5), data(n, np.float32, 6)]
 
-    def call(x, sign, shift, inverse, dy, first, second, bias, scale, offset, slope):
+    def call(x, dy, shift, inverse, added, first, second, bias, scale, offset, slope):
         affine = {"factor": inverse, "bias": bias, "scale": scale}
         affine.update({missing: None} if missing in affine else {})
         given = {
@@ -181,17 +195,19 @@ def test_what_follows_from_gradient_sums(shape, missing, flag, on_gpu):
             "terms": GradientTerms(inverse, flag, offset, slope),
         }
         given.update({missing: None} if missing in given else {})
-        backward_sums(x, dy, shift, first, second, **given, sign=sign, slope=0.5)
+        rectifier = Rectifier(inverse, added, 0.5)
+        backward_sums(x, dy, shift, first, second, **given, rectifier=rectifier)
 
     sums, zeros = [np.zeros(n), np.zeros(n)], [np.zeros(n, np.float32), np.zeros(n, np.float32)]
-    outputs = [dy, *sums, *before, *zeros]
-    found = both(on_gpu, call, [x, sign - 3, shift, inverse], [each.copy() for each in outputs])
+    outputs = [*sums, *before, *zeros]
+    inputs = [x, dy, shift, inverse, added]
+    found = both(on_gpu, call, inputs, [each.copy() for each in outputs])
     count = shape[0] * shape[2]
-    assert_equal([found[0], *found[5:]], np.float32)
-    assert_equal([(one / count, other / count) for one, other in found[1:5]], np.float32)
+    assert_equal(found[4:], np.float32)
+    assert_equal([(one / count, other / count) for one, other in found[:4]], np.float32)
     given = [missing not in ("bias", "affine"), missing not in ("scale", "affine")]
     given += [missing != "terms", missing != "terms" and flag]
-    for (_, value), old, changes in zip(found[3:], outputs[3:], given, strict=True):
+    for (_, value), old, changes in zip(found[2:], outputs[2:], given, strict=True):
         assert (value != old).any() == changes
 
 

@@ -7,6 +7,11 @@ import pytest
 from nets import build, input_layer
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.channel_affine import (
+    affine,
+    normalize_gradient,
+    rectified_gradient_sums,
+)
 
 CHAIN = """
 force_backward: true
@@ -216,3 +221,82 @@ def test_a_rectifier_joins_a_normalization_with_a_scale_of_its_own(kind, options
     assert found[0][1].any()
     for ours, theirs in zip(*found):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+CONVOLVED = """
+force_backward: true
+layer {{ name: 'conv' type: 'Convolution' bottom: 'data' top: 'conv'
+  convolution_param {{ num_output: 6 kernel_size: {size} weight_filler {{ type: 'xavier' }} }} }}
+layer {{ name: 'bn' type: 'BatchNorm' bottom: 'conv' top: '{norm}' {norm_param} }}
+layer {{ name: 'scale' type: 'Scale' bottom: '{norm}' top: '{norm}' {scale} }}
+"""
+RELU = "layer { name: 'relu' type: 'ReLU' bottom: 'conv' top: 'conv' }"
+
+
+def convolved(dtype, size=1, norm="conv", norm_param="", behind=RELU):
+    scale = SCALE % BIAS
+    text = CONVOLVED.format(size=size, norm=norm, norm_param=norm_param, scale=scale)
+    net = build(input_layer("data", *IMAGES) + text + behind, seed=1, dtype=dtype)
+    net.blobs["data"].data[...] = np.random.default_rng(0).standard_normal(IMAGES)
+    for blob in net.layers[2].blobs:
+        blob.data[...] = np.random.default_rng(1).random(blob.shape) + 0.5
+    return net
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"size": 3}, {"behind": ""}, {"norm_param": GLOBAL}, {"norm": "bn", "behind": ""}],
+    ids=str,
+)
+def test_a_convolution_joins_a_normalization_in_place(options, dtype):
+    net = convolved(dtype, **options)
+    called, norm = ran_alone(net), options.get("norm", "conv")
+    together = passes(net, norm)
+    joined = norm == "conv"
+    assert ("Convolution" in called) != joined
+    assert not {"BatchNorm", "Scale", "ReLU"} & set(called)
+    one_by_one = passes(alone(convolved(dtype, **options)), norm)
+    tolerance = 1e-12 if dtype == np.float64 else 2e-5
+    for ours, theirs in zip(together, one_by_one):
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_a_convolution_that_joined_others_takes_other_batches():
+    net, reference = convolved(np.float64), alone(convolved(np.float64))
+    for shape in ((3, 5, 2, 2), (7, 5, 3, 3)):
+        for each in (net, reference):
+            each.blobs["data"].reshape(*shape)
+            each.blobs["data"].data[...] = np.random.default_rng(5).standard_normal(shape)
+        for ours, theirs in zip(passes(net, "conv"), passes(reference, "conv")):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("start", "end"), [(4, 2), (3, 1), (2, 2), (1, 0)])
+def test_a_backward_of_some_of_the_layers_behind_a_convolution(start, end):
+    nets = convolved(np.float64), alone(convolved(np.float64))
+    for net in nets:
+        net.forward()
+        top = net.blobs["conv"]
+        top.diff[...] = np.random.default_rng(0).standard_normal(top.shape)
+        net.backward(start, end)
+    for blobs in zip(*(net.blobs.values() for net in nets)):
+        np.testing.assert_allclose(blobs[0].diff, blobs[1].diff, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [IMAGES, (3, 2, 7, 7), VECTORS])
+@pytest.mark.parametrize("slope", [0.0, 0.25])
+def test_the_rectifier_is_the_same_in_both_directions(shape, slope):
+    rng = np.random.default_rng(0)
+    outer, channels = shape[:2]
+    x = rng.standard_normal((outer, channels, int(np.prod(shape[2:])))).astype(np.float32)
+    vectors = [rng.random(channels).astype(np.float32) for _ in range(3)]
+    y, dx, zero = np.empty_like(x), np.empty_like(x), np.zeros(channels, np.float32)
+    affine(x, y, *vectors, slope)
+    ones, sums = np.ones_like(x), (np.empty(channels), np.empty(channels))
+    rectified_gradient_sums(x, ones, *vectors, slope, *sums)
+    shift, scale, bias = vectors
+    normalize_gradient(x, ones, dx, shift, scale, zero, zero, bias, slope)
+    expected = np.where(y > 0, 1, np.float32(slope))
+    np.testing.assert_allclose(dx, expected * scale[:, None], rtol=1e-6)
+    np.testing.assert_allclose(sums[0], expected.sum((0, 2)), rtol=1e-6)

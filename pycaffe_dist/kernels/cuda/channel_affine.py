@@ -6,7 +6,6 @@ from typing import Any
 
 from pycaffe_dist import device
 from pycaffe_dist.kernels.cuda import kernels
-from pycaffe_dist.kernels.cuda.activation import relu_backward
 from pycaffe_dist.kernels.cuda.division import division
 
 _cu = kernels("channel_affine")
@@ -44,10 +43,10 @@ def gradient_sums(x: Any, dy: Any, shift: Any, sum_dy: Any, sum_dyx: Any) -> Non
 
 
 def rectified_gradient_sums(
-    sign: Any, x: Any, dy: Any, shift: Any, slope: float, sum_dy: Any, sum_dyx: Any
+    x: Any, dy: Any, shift: Any, scale: Any, bias: Any, slope: float, sum_dy: Any, sum_dyx: Any
 ) -> None:
     """See `pycaffe_dist.kernels.channel_affine.rectified_gradient_sums`."""
-    join_gradient_sums(x, dy, shift, sum_dy, sum_dyx, sign=sign, slope=slope)
+    join_gradient_sums(x, dy, shift, sum_dy, sum_dyx, rectifier=(scale, bias, slope))
 
 
 def statistics(x: Any, mean: Any, variance: Any) -> None:
@@ -58,6 +57,7 @@ def statistics(x: Any, mean: Any, variance: Any) -> None:
 # What the joining kernels leave out: no gradients of a bias and a scale, no terms, …
 _NO_AFFINE = None, None, None, False, False
 _NO_TERMS = None, False, None, None
+_NO_RECTIFIER = None, None, 1.0
 _NO_RUNNING_SUMS = None, None, None, 0.0, 0.0, 0.0
 _NO_SCALES = 0.0, None, None, None, None
 
@@ -70,17 +70,13 @@ def join_gradient_sums(
     sum_dyx: Any,
     affine: tuple = _NO_AFFINE,
     terms: tuple = _NO_TERMS,
-    sign: Any = None,
-    slope: float = 1.0,
+    rectifier: tuple = _NO_RECTIFIER,
 ) -> None:
-    """Set the sums and what follows from them; ``affine`` and ``terms`` are kernel arguments."""
+    """Set the sums and what follows from them; the tuples are kernel arguments."""
     outer, channels, inner = x.shape
-    if sign is not None and inner == 1:
-        relu_backward(sign, dy, dy, slope)
-        sign = None
     parts, stretch = _parts(x.shape)
     first, second = device.xp().empty((2, parts, channels))
-    _sums(x, dy, sign, slope, shift, first, second, None, parts, stretch)
+    _sums(x, dy, (shift, *rectifier), first, second, None, parts, stretch)
     sums, sizes = (first, second, sum_dy, sum_dyx), (float(max(1, outer * inner)), channels, parts)
     _cu.join_sums.blocks(channels, *sums, *affine, *terms, *sizes, threads=_JOINING_THREADS)
 
@@ -97,16 +93,26 @@ def join_statistics(
     parts, stretch = _parts(x.shape)
     scratch = device.xp().empty((2 * parts + 1, channels))
     first, second, pivot = scratch[:parts], scratch[parts:-1], scratch[-1]
-    _sums(x, None, None, 1.0, None, first, second, pivot, parts, stretch)
+    _sums(x, None, (None, *_NO_RECTIFIER), first, second, pivot, parts, stretch)
     sums, sizes = (first, second, pivot, mean, variance), (outer * inner, channels, parts)
     _cu.join_statistics.blocks(channels, *sums, *running, *scales, *sizes, threads=_JOINING_THREADS)
 
 
 def normalize_gradient(
-    x: Any, dy: Any, dx: Any, shift: Any, scale: Any, offset: Any, slope: Any
+    x: Any,
+    dy: Any,
+    dx: Any,
+    shift: Any,
+    scale: Any,
+    offset: Any,
+    slope: Any,
+    bias: Any = None,
+    rectifier_slope: float | None = None,
 ) -> None:
     """See `pycaffe_dist.kernels.channel_affine.normalize_gradient`."""
-    _cu.normalize_gradient(x.size, x, dy, dx, shift, scale, offset, slope, *_layout(x))
+    rectifier = (None, 1.0) if rectifier_slope is None else (bias, rectifier_slope)
+    vectors = shift, scale, offset, slope
+    _cu.normalize_gradient(x.size, x, dy, dx, *vectors, *rectifier, *_layout(x))
 
 
 def _layout(x: Any) -> tuple[int, ...]:
@@ -130,22 +136,20 @@ def _parts(shape: tuple[int, ...]) -> tuple[int, int]:
 def _sums(
     x: Any,
     dy: Any,
-    sign: Any,
-    slope: float,
-    shift: Any,
+    rectifier: tuple,
     first: Any,
     second: Any,
     pivot: Any,
     parts: int,
     stretch: int,
 ) -> None:
+    """Run `sums`; the ``rectifier`` is shift, scale, bias and slope."""
     outer, channels, inner = x.shape
+    arrays = x, dy, *rectifier, first, second, pivot
     if inner == 1:
         grid = -(-channels // 32), parts
         if channels:
-            arrays = x, dy, shift, first, second, pivot
             _cu.sums_of_columns.grid(grid, (32, 8), *arrays, channels, outer, stretch)
         return
-    arrays = x, dy, sign, slope, shift, first, second, pivot
     sizes = channels, inner, outer * inner, stretch, parts
     _cu.sums.blocks(channels * parts, *arrays, *division(max(1, inner)), *sizes)

@@ -56,11 +56,12 @@ def backward_sums(
     sum_dyx: Any,
     affine: Any = None,
     terms: Any = None,
-    sign: Any = None,
-    slope: float = 1.0,
+    rectifier: Any = None,
 ) -> None:
     """See `pycaffe_dist.kernels.normalization.backward_sums`."""
-    given: dict[str, Any] = {"sign": sign, "slope": slope}
+    given: dict[str, Any] = {}
+    if rectifier is not None:
+        given["rectifier"] = tuple(rectifier)
     if affine is not None:
         given["affine"] = tuple(affine)
     if terms is not None:
