@@ -102,6 +102,8 @@ def fault_tolerance(timeout: int) -> list[str]:
         for name, value in checks.items()
         for word in ("--prtemca", f"oob_tcp_keepalive_{name}", str(value))
     ]
+    # Without it, mpirun ends all ranks that joined together when one of them ends.
+    settings += ["--prtemca", "state_base_recoverable", "1"]
     return ["--with-ft", "ulfm", *settings]
 
 
