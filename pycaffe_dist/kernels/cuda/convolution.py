@@ -34,6 +34,7 @@ class Convolution:
     """
 
     generic_reason = None
+    can_add = False  # so ``adds`` is never asked for; ``alone`` changes nothing here
 
     def __init__(
         self,
@@ -41,8 +42,11 @@ class Convolution:
         w_shape: tuple[int, ...],
         geometry: ConvolutionGeometry,
         dtype: Any = np.float32,
+        alone: bool = False,
+        adds: bool = False,
     ):
         self.geometry = geometry
+        self._held: Any = None
         self.y_shape = (x_shape[0], w_shape[0], *geometry.output_shape(x_shape[2:]))
         multiplier, taps = w_shape[0] // geometry.group, math.prod(geometry.kernel)
         pointwise = taps * math.prod(geometry.stride) == 1 and not any(geometry.pad)
@@ -60,10 +64,15 @@ class Convolution:
         """The memory that this plan keeps beyond its arguments; columns live as long as a call."""
         return self._ways.scratch_bytes
 
+    def hold(self, w: Any) -> None:
+        """Take the weights for every later `forward` without them."""
+        self._held = w
+
     def forward(
-        self, x: Any, w: Any, b: Any | None, y: Any, relu_slope: float | None = None
+        self, x: Any, w: Any | None, b: Any | None, y: Any, relu_slope: float | None = None
     ) -> None:
         """Set y to x * w + b (b of M elements), then to y·relu_slope where y < 0, if given."""
+        w = self._held if w is None else w
         self._ways.forward(x, w, b, y, 1.0 if relu_slope is None else relu_slope)
 
     def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
@@ -88,8 +97,10 @@ class LibraryConvolution(Convolution):
         w_shape: tuple[int, ...],
         geometry: ConvolutionGeometry,
         dtype: Any = np.float32,
+        alone: bool = False,
+        adds: bool = False,
     ):
-        super().__init__(x_shape, w_shape, geometry, dtype)
+        super().__init__(x_shape, w_shape, geometry, dtype, alone, adds)
         gpu = device.current_gpu()
         replaced = (_ByColumns, _Pointwise, _Direct) if gpu.times_plans else (_ByColumns,)
         if type(self._ways) in replaced and cudnn.can_do(x_shape, dtype):

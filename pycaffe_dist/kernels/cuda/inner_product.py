@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist import device
-from pycaffe_dist.kernels.cuda.bias_add import add_bias
+from pycaffe_dist.kernels.cuda.bias_add import add_bias, finish
 from pycaffe_dist.kernels.cuda.casting import cast
 from pycaffe_dist.kernels.cuda.gemm import gemm
 
@@ -20,14 +20,26 @@ class InnerProduct:
 
     scratch_bytes = 0
 
-    def __init__(self, m: int, n: int, k: int, transposed: bool = False, dtype: Any = np.float32):
+    def __init__(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        transposed: bool = False,
+        dtype: Any = np.float32,
+        alone: bool = False,
+    ):
         self.shape = (m, n, k)
         self.transposed = transposed
 
-    def forward(self, x: Any, w: Any, b: Any | None, y: Any) -> None:
-        """Set y to x·Wᵀ + b."""
+    def forward(
+        self, x: Any, w: Any, b: Any | None, y: Any, relu_slope: float | None = None
+    ) -> None:
+        """Set y to x·Wᵀ + b, then to y·relu_slope where y < 0, if given."""
         gemm(x, like(w, x), y, trans_b=not self.transposed)
-        if b is not None:
+        if relu_slope is not None:
+            finish(y, b, relu_slope)
+        elif b is not None:
             add_bias(y, b)
 
     def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
