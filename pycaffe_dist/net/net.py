@@ -22,7 +22,6 @@ from pycaffe_dist.net.build import Builder, out_of_memory
 from pycaffe_dist.net.diff_sharing import Turns, share_diffs
 from pycaffe_dist.net.fusion import Fusing
 from pycaffe_dist.net.in_place import check_in_place
-from pycaffe_dist.net.inference import Inference
 from pycaffe_dist.net.parameter import Parameter
 from pycaffe_dist.net.pending import PendingLoss
 from pycaffe_dist.net.rules import filter_layers, kept_layers
@@ -32,6 +31,7 @@ from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.schema.places import Places
 
 if TYPE_CHECKING:
+    from pycaffe_dist.net.inference import Inference
     from pycaffe_dist.schema.caffe_pb2 import NetParameter
 
 Hook = Callable[[int], None]
@@ -127,6 +127,9 @@ class Net:
     def _planned_inference(self) -> Inference:
         if self.phase != caffe_pb2.TEST:
             raise NetError("keep_blobs=False is for the TEST phase: backward needs the blobs")
+        # It needs layers, and so Numba.
+        from pycaffe_dist.net.inference import Inference
+
         kept = [self.blobs[name] for name in self.outputs if name in self.blobs]
         return Inference(self.nodes, kept, [*self.inputs, *self.outputs])
 

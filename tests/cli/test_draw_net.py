@@ -7,6 +7,7 @@ from pathlib import Path
 
 import cv2
 import pytest
+from tool_runs import run
 
 from pycaffe_dist.cli import draw_net
 from pycaffe_dist.errors import WRONG_INPUT
@@ -25,7 +26,7 @@ def nodes_in(name: str) -> list[Node]:
 
 def draw(tmp_path, name: str, *flags: str, to: str = "net.raw") -> str:
     (path, *_) = sorted((MODELS / name).glob("*train*.prototxt"))
-    assert draw_net.main([str(path), str(tmp_path / to), *flags]) == 0
+    assert run(draw_net, str(path), str(tmp_path / to), *flags) == 0
     return (tmp_path / to).read_text()
 
 
@@ -86,18 +87,18 @@ def test_the_graph_of_a_folded_net(tmp_path):
 def test_a_net_that_cannot_be_built_is_drawn_without_shapes(tmp_path, capsys):
     net = tmp_path / "net.prototxt"
     net.write_text("layer { name: 'd' type: 'Data' top: 'x' data_param { batch_size: 2 } }")
-    assert draw_net.main([str(net), str(tmp_path / "net.raw")]) == 0
+    assert run(draw_net, str(net), str(tmp_path / "net.raw")) == 0
     assert "Without shapes: " in capsys.readouterr().out
-    assert draw_net.main([str(net), str(tmp_path / "net.raw"), "--shape=1,2"]) == WRONG_INPUT
+    assert run(draw_net, str(net), str(tmp_path / "net.raw"), "--shape=1,2") == WRONG_INPUT
 
 
 def test_all_phases_need_blobs(tmp_path, capsys):
     net = MODELS / "lenet" / "lenet_train_test.prototxt"
-    assert draw_net.main([str(net), str(tmp_path / "net.raw"), "--phase=ALL"]) == WRONG_INPUT
+    assert run(draw_net, str(net), str(tmp_path / "net.raw"), "--phase=ALL") == WRONG_INPUT
     assert "--phase=ALL needs --blobs" in capsys.readouterr().err
-    assert draw_net.main([str(net), str(tmp_path / "net.raw"), "--blobs"]) == 0
+    assert run(draw_net, str(net), str(tmp_path / "net.raw"), "--blobs") == 0
     assert "octagon" in (tmp_path / "net.raw").read_text()
-    assert draw_net.main([str(net), "net.raw", "--blobs", "--unfold"]) == WRONG_INPUT
+    assert run(draw_net, str(net), "net.raw", "--blobs", "--unfold") == WRONG_INPUT
     assert "--unfold is not for drawings with --blobs" in capsys.readouterr().err
 
 
@@ -112,5 +113,5 @@ def test_a_page_has_the_layers_and_their_definitions(tmp_path):
 def test_googlenet_fits_a_screen_in_width(tmp_path):
     pytest.importorskip("pygraphviz")
     (path, *_) = sorted((MODELS / "bvlc_googlenet").glob("*train*.prototxt"))
-    assert draw_net.main([str(path), str(tmp_path / "net.png")]) == 0
+    assert run(draw_net, str(path), str(tmp_path / "net.png")) == 0
     assert cv2.imread(str(tmp_path / "net.png")).shape[1] < 1500

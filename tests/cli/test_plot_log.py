@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from running import BIN, Job
+from tool_runs import run
 
 from pycaffe_dist.cli import plot_log
 from pycaffe_dist.errors import WRONG_INPUT
@@ -94,7 +95,7 @@ def test_a_chart_of_named_runs(tmp_path):
     one, two = written(tmp_path, one=log_of(0, 8, 0, 1.0), two=metrics_of(6, 10, 107, 0.5))
     out = tmp_path / "plot.svg"
     runs = [f"slow={one},{two}", f"fast={LOG}"]
-    assert plot_log.main([str(out), *runs, "--log_scale", "--smooth=3"]) == 0
+    assert run(plot_log, str(out), *runs, "--log_scale", "--smooth=3") == 0
     svg = out.read_text()
     for label in ("slow: train loss", "fast: test accuracy", "Rate", "Seconds"):
         assert f"<!-- {label} -->" in svg
@@ -103,7 +104,7 @@ def test_a_chart_of_named_runs(tmp_path):
 
 
 def test_wrong_flags(tmp_path, capsys):
-    assert plot_log.main([str(tmp_path / "a.png"), str(LOG), "--smooth=-1"]) == WRONG_INPUT
+    assert run(plot_log, str(tmp_path / "a.png"), str(LOG), "--smooth=-1") == WRONG_INPUT
     assert "flag --smooth needs 0 or more, not -1" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tool_runs import fails, records_of
+from tool_runs import fails, records_of, run
 
 from pycaffe_dist.cli import compute_image_mean, convert_cifar_data, convert_mnist_data
 from pycaffe_dist.data.idx import write_idx
@@ -43,7 +43,7 @@ def mnist(tmp_path) -> tuple[Path, Path, np.ndarray, np.ndarray]:
 def test_mnist(tmp_path, mnist, flags, backend):
     image_file, label_file, images, labels = mnist
     out = tmp_path / "db"
-    assert convert_mnist_data.main([str(image_file), str(label_file), str(out), *flags]) == 0
+    assert run(convert_mnist_data, str(image_file), str(label_file), str(out), *flags) == 0
     records = records_of(out, backend)
     assert [key for key, _ in records] == [b"%08d" % i for i in range(1203)]
     for (_, value), image, label in zip(records, images, labels):
@@ -66,7 +66,7 @@ def _cifar(folder: Path, count: int = 7) -> np.ndarray:
 @pytest.mark.parametrize("backend", ["lmdb", "leveldb"])
 def test_cifar(tmp_path, backend):
     records = _cifar(tmp_path)
-    assert convert_cifar_data.main([str(tmp_path), str(tmp_path), backend]) == 0
+    assert run(convert_cifar_data, str(tmp_path), str(tmp_path), backend) == 0
     train = records_of(tmp_path / f"cifar10_train_{backend}", backend)
     test = records_of(tmp_path / f"cifar10_test_{backend}", backend)
     for found, expected in ((train, records[:5].reshape(-1, 3073)), (test, records[5])):
@@ -82,7 +82,7 @@ def test_mean_is_caffes_byte_for_byte(tmp_path, caplog):
     out = tmp_path / "mean"
     for flags in (["imgs_lmdb"], ["imgs_leveldb", "--backend=leveldb"]):
         source = str(GOLDEN / flags[0])
-        assert compute_image_mean.main([source, str(out), *flags[1:]]) == 0
+        assert run(compute_image_mean, source, str(out), *flags[1:]) == 0
         assert out.read_bytes() == (GOLDEN / "mean.binaryproto").read_bytes()
     assert os.listdir(tmp_path) == ["mean"]
 
@@ -91,7 +91,7 @@ def _mean(path: Path, datums: list) -> np.ndarray:
     with create_database(str(path), "lmdb") as writer:
         for i, datum in enumerate(datums):
             writer.put(b"%d" % i, datum.SerializeToString())
-    assert compute_image_mean.main([str(path), f"{path}.mean"]) == 0
+    assert run(compute_image_mean, str(path), f"{path}.mean") == 0
     return blob_to_array(read_blob(f"{path}.mean"))
 
 

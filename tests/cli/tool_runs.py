@@ -7,6 +7,7 @@ from pathlib import Path
 import lmdb
 import plyvel
 
+from pycaffe_dist.cli.main import main
 from pycaffe_dist.errors import FAILURE, WRONG_INPUT
 
 
@@ -20,8 +21,8 @@ def records_of(path: Path, backend: str = "lmdb") -> list[tuple[bytes, bytes]]:
 
 
 def run(tool, *args) -> int:
-    """Run a tool; return its exit status."""
-    return tool.main([str(arg) for arg in args])
+    """Run the command of a module; return its exit status."""
+    return main([tool.__name__.rpartition(".")[2], *map(str, args)])
 
 
 def fails(capsys, tool, *args, words: tuple[str, ...]) -> None:

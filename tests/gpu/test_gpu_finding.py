@@ -42,6 +42,7 @@ def test_the_error_has_the_first_line_of_the_reason(monkeypatch, error, words):
 def test_float32_rounds_to_tf32_only_on_request(monkeypatch, choice, convolutions, products):
     monkeypatch.setenv(finding.EMULATE, "1")
     monkeypatch.setenv(finding.TF32, choice)
+    monkeypatch.setattr(finding, "count", lambda: 1)  # it remembers
     gpu = finding.open_gpu.__wrapped__(0)
     asked = []
     monkeypatch.setattr(gpu, "gemm", lambda *args: asked.append(args[-1]))

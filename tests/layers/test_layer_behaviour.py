@@ -422,7 +422,9 @@ def test_dummy_data_draws_only_what_is_random():
         "data_filler { type: 'constant' value: 7 } data_filler { type: 'gaussian' std: 1 } }"
     )
     harness = build("DummyData", options, 2)
-    first, second = harness.forward(), harness.forward()
+    first = harness.forward()  # sets the random state
+    harness.layer.forward(harness.bottom, harness.top)
+    second = [blob.data for blob in harness.top]
     assert (first[0] == 7).all() and (second[0] == 7).all()
     assert (first[1] != second[1]).all()
 
