@@ -50,6 +50,20 @@ def fill(net: Net) -> None:
                 blob.data[...] = rng.normal(0, np.sqrt(2 / blob.count_of(1)), blob.shape)
             else:
                 blob.data[...] = rng.uniform(-0.1, 0.1, blob.shape)
+    if any(node.layer.type == "BatchNorm" for node in net.nodes):
+        normalize(net, rng)
+
+
+def normalize(net: Net, rng: np.random.Generator) -> None:
+    """Give each BatchNorm the statistics of a random batch, or values would grow or vanish."""
+    for name in net.inputs:
+        net.blobs[name].data[...] = rng.standard_normal(net.blobs[name].shape)
+    for index, node in enumerate(net.nodes):
+        if node.layer.type == "BatchNorm":
+            x, (mean, variance, factor) = node.bottom[0].data, node.layer.blobs
+            axes = (0, *range(2, x.ndim))
+            mean.data[...], variance.data[...], factor.data[...] = x.mean(axes), x.var(axes), 1
+        net.forward_layer(index)
 
 
 def opened(path: Path, batch: int) -> Net:
