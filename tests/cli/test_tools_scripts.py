@@ -171,6 +171,7 @@ def test_siamese_pairs_are_made(copy):
     assert "is there already" in _run(copy, "data/mnist/create_mnist_siamese.sh")
 
 
+@pytest.mark.long
 def test_digits_are_placed_on_canvases(copy, tmp_path):
     script, folder = "data/digit_canvases/create_digit_canvases.sh", copy / "data/digit_canvases"
     assert "get_mnist.sh first" in _run(copy, script, status=1)

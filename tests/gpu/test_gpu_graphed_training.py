@@ -149,7 +149,13 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("case", RUNS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(name, marks=pytest.mark.long if name.startswith("lenet,") else ())
+        for name in RUNS
+    ],
+)
 def test_training_gives_the_same_bits(case, folder, gpu, monkeypatch, caplog):
     monkeypatch.chdir(folder)
     name, fields = RUNS[case]

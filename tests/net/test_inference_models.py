@@ -26,7 +26,7 @@ SIZES = {
 }
 # Inputs that are not color images, for data layers.
 SHAPES = {"mnist_siamese": (2, 28, 28), "hdf5_classification": (4, 1, 1)}
-LARGE = ("resnet101", "resnet152", "vgg19")
+LARGE = ("bvlc_alexnet", "resnet101", "resnet152", "vgg19")
 
 
 def prototxts():

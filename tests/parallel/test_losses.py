@@ -151,6 +151,7 @@ def test_ignored_labels_are_those_of_all_ranks(folder, name):
         assert_equal(train(folder, f"{name}{ranks}", net, ranks), one)
 
 
+@pytest.mark.long
 def test_matched_boxes_are_those_of_all_ranks(folder):
     one = train(folder, "boxes1", DETECTION, 1)
     assert_equal(train(folder, "boxes2", DETECTION, 2, "--overlap=forward"), one)
