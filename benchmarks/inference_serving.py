@@ -28,8 +28,8 @@ def serve(
 ) -> None:
     """Write the output of ``forward``, then answer lines.
 
-    A number asks for so many runs, "idle" for the share of a core that the process uses without
-    work; ``other`` answers the rest.  ``before`` is the memory without the net.
+    A line is a number of runs, or "idle": the answer is the share of a core that the process uses
+    without work.  ``other`` answers all other lines.  ``before`` is the memory without the net.
     """
     say({"output": forward().reshape(-1)[:VALUES].tolist()})
     for line in sys.stdin:

@@ -66,7 +66,7 @@ class MPICluster(Cluster):
         self._peers: Peers | None = None
         self._has_changed = False  # whether ranks were lost
         self._next_size = 0  # the number of ranks after a change
-        self._new_hosts: Sequence[str] = ()  # and the hosts of those that join
+        self._new_hosts: Sequence[str] = ()  # the hosts of the ranks that join then
         self.may_leave = False
         self.communication = CommunicationThread(
             self._mpi.Request.Testall,

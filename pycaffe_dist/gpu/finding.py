@@ -13,7 +13,7 @@ EMULATE = "PCAFFE_EMULATE_GPU"
 # Which float32 products may round to TF32.
 TF32 = "PCAFFE_TF32"
 _TF32_CHOICES = ("none", "convolutions", "all")
-# Which of cuDNN's plans run: the fastest ones by measurement, or those that cuDNN ranks first.
+# Which plans of cuDNN run: the fastest by measurement, or the first in cuDNN's ranking.
 PLANS = "PCAFFE_CUDNN_PLANS"
 _PLANS_CHOICES = ("timed", "first")
 

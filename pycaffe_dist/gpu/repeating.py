@@ -22,7 +22,7 @@ class _Mode(Enum):
 
 
 class _Part:
-    """One of the works, with what it uses and its graph."""
+    """A function that is repeated, the arrays that it uses, and its graph."""
 
     def __init__(self, work: Callable[[], None]):
         self.work = work

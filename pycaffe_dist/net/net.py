@@ -18,7 +18,7 @@ from pycaffe_dist.layers import Layer, LayerContext
 from pycaffe_dist.layers.joined import Joined
 from pycaffe_dist.log import DETAIL, logger
 from pycaffe_dist.net import debug, idle, weights
-from pycaffe_dist.net.build import Builder, out_of_memory
+from pycaffe_dist.net.build import Builder, Node, out_of_memory
 from pycaffe_dist.net.diff_sharing import Turns, share_diffs
 from pycaffe_dist.net.fusion import Fusing
 from pycaffe_dist.net.in_place import check_in_place
@@ -68,9 +68,7 @@ class Net:
         self.device = device or devices.current()
         kept = kept_layers(param)
         filtered = filter_layers(param, kept)
-        if logger.isEnabledFor(DETAIL):
-            shown = text.to_text(filtered).rstrip()
-            logger.log(DETAIL, "Initializing net from parameters: \n%s", shown)
+        _log_definition(filtered)
         self.definition = filtered
         self.dtype = np.dtype(dtype)
         self.name: str = filtered.name
@@ -88,11 +86,7 @@ class Net:
         self.shard = shard
         self.keeps_blobs = keep_blobs or self.device.is_gpu
         context = LayerContext(
-            phase=self.phase,
-            dtype=np.dtype(dtype),
-            seed=seed,
-            shard=shard,
-            forward_only=not self.keeps_blobs,
+            self.phase, self.dtype, seed, shard, forward_only=not self.keeps_blobs
         )
         self.rank_mean = context.rank_mean
         where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}
@@ -112,10 +106,7 @@ class Net:
         self.outputs: list[str] = builder.outputs
         self._seen: list[list[tuple[int, ...]]] = [_shapes(node.bottom) for node in self.nodes]
         # The tops that are part of the loss, with their weights, by layer.
-        self._weighted = [
-            [(top, weight) for top, weight in zip(node.top, node.layer.loss_weights) if weight]
-            for node in self.nodes
-        ]
+        self._weighted = [_weighted_tops(node) for node in self.nodes]
         with devices.use(self.device):
             self._fusing = Fusing(self.nodes)
             self._turns = Turns() if keep_diffs else share_diffs(self.nodes)
@@ -473,6 +464,16 @@ def _on_host(callbacks: list[Callable[[Any], None]], argument: Any) -> None:
         with devices.use(devices.HOST):
             for callback in callbacks:
                 callback(argument)
+
+
+def _log_definition(definition: NetParameter) -> None:
+    if logger.isEnabledFor(DETAIL):
+        shown = text.to_text(definition).rstrip()
+        logger.log(DETAIL, "Initializing net from parameters: \n%s", shown)
+
+
+def _weighted_tops(node: Node) -> list[tuple[Blob, float]]:
+    return [(top, weight) for top, weight in zip(node.top, node.layer.loss_weights) if weight]
 
 
 def _by_layer(parameters: list[Parameter], which: str) -> dict[int, list[Parameter]]:

@@ -72,9 +72,10 @@ class SharedData:
         self._lent: list[_Lent] = []
 
     def place(self, inside: Mapping[int, Sequence[int]]) -> None:
-        """Give all blobs new memory; ``inside`` has, for a group, those that lie in it in order.
+        """Give all blobs new memory.
 
-        Groups are numbered as given.
+        ``inside`` has, by the number of a group, the numbers of the groups that are its parts, in
+        order.
         """
         parts = {part for others in inside.values() for part in others}
         whole = [n for n, group in enumerate(self._groups) if group.span and n not in parts]

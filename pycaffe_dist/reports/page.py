@@ -52,7 +52,7 @@ class RunMetrics:
     def read(cls, paths: Sequence[str], name: str = "") -> RunMetrics:
         """Return a run from the files of metrics of its parts, in order; raises DataError.
 
-        A later part replaces what it repeats of the earlier ones.
+        If parts have the same iteration, the record of the latest part counts.
         """
         records: list[Metrics] = []
         for part in map(read_records, paths):

@@ -112,7 +112,7 @@ class EventFile:
             self._add(0, summary=made)
 
     def net(self, definition: NetParameter) -> None:
-        """Add a net as a graph: its layers by name, and what they read."""
+        """Add a net as a graph: layers are nodes, their bottoms are edges."""
         from tensorboardX.proto import graph_pb2, versions_pb2
 
         graph = graph_pb2.GraphDef(versions=versions_pb2.VersionDef(producer=22))

@@ -63,7 +63,7 @@ def train(
                 cluster.has_request = file.has_new
 
             def run(attempt: Attempt, ranks: Cluster) -> None:
-                # Those who have joined do not know what the others have done.
+                # A rank that has joined does not know which requests are done.
                 file.done = Request(int(ranks.max(file.done.number)))
                 ending = [*callbacks, lambda solver: attempt.resize(solver, file)]
                 try:

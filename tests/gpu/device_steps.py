@@ -30,7 +30,7 @@ from on_device import EMULATE, LACKS, PYTEST, ROOT
 sys.path.append(str(ROOT / "benchmarks"))
 SOLVER = "models/lenet/lenet_quick_solver.prototxt"
 LEAST_ACCURACY = 0.985  # LeNet's on the CPU with this solver is above it
-# Packages of which the versions are shown, beside those that setup.cfg requires.
+# Packages whose versions are shown, in addition to the requirements of setup.cfg.
 SHOWN = "cupy-cuda12x", "cupy-cuda13x", "ml_dtypes", "nvidia-cudnn-frontend", "nvidia-cudnn-cu12"
 SHOWN += "nvidia-cudnn-cu13", "nvidia-cuda-nvrtc", "torch", "mpi4py", "pytest", "pytest-xdist"
 

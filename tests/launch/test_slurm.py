@@ -56,6 +56,8 @@ def submit(tmp_path):
             },
             stdout=subprocess.PIPE,
             text=True,
+            # The tests' own process may ignore SIGINT, which bash then could not trap.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     return start

@@ -87,7 +87,7 @@ def test_a_resumed_run_replaces_what_it_repeats(tmp_path):
     resumed = run(tmp_path, snapshot=str(tmp_path / "tiny_iter_4.solverstate"))
     assert results(resumed) == results(whole)
     assert [r["iteration"] for r in resumed if r["kind"] == "start"] == [0, 4]
-    # The snapshot from which the run went on is no part of what it repeats.
+    # The record of the snapshot that the run resumed from stays.
     assert [r["iteration"] for r in resumed if r["kind"] == "snapshot"] == [4, 8, 10]
 
 

@@ -31,7 +31,7 @@ from pycaffe_dist.threads import parallel_for
 VECTORS = 3
 # Steps of k whose operands stay in the first- and second-level cache.
 DEPTH = 256
-# The same for a flat product, by level: a panel of so many steps fills half of a first-level cache.
+# The same for a flat product, by SIMD level: a panel then fills half of a first-level cache.
 BLOCK = {"avx512": 128, "avx2": 256, "sse": 256}
 # A unit of work of a flat product has `ROW_TILES` row tiles, or fewer (down to `FEWEST_ROW_TILES`)
 # until there are `ENOUGH_UNITS`.  Its column tiles have panels of at most `PANEL_BYTES`, by level:

@@ -102,8 +102,8 @@ def _cycles(
 ) -> float:
     """Return the cycles for one image and group.
 
-    Of ``images`` alone, if any: their weights are held, and those that are kept transformed cost
-    nothing.
+    With ``images``, the cost is for so many images in inference: weights are held, and the
+    transform of weights costs nothing where it is kept.
     """
     size, tiles = taps + tile - 1, 1
     for extent in shapes.outer:
