@@ -21,7 +21,7 @@ from pycaffe_dist.comm import library
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.comm.gpu_paths import Peers
 from pycaffe_dist.comm.measured import Measured
-from pycaffe_dist.comm.recovery import Recovery, limited
+from pycaffe_dist.comm.recovery import START_SECONDS, Recovery, limited
 from pycaffe_dist.comm.rma import Windows
 from pycaffe_dist.comm.stall_inspector import StallInspector
 from pycaffe_dist.comm.tasks import Handle, Step, Task
@@ -97,7 +97,7 @@ class MPICluster(Cluster):
         """
         mpi = self._mpi
         ours = not mpi.Is_initialized()
-        with limited(environment.is_replacement()):
+        with limited(START_SECONDS if environment.is_replacement() else 0):
             level = mpi.Init_thread(mpi.THREAD_SERIALIZED) if ours else mpi.Query_thread()
             if level < mpi.THREAD_SERIALIZED:
                 names = {mpi.THREAD_SINGLE: "SINGLE", mpi.THREAD_FUNNELED: "FUNNELED"}

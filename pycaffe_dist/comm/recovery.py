@@ -190,7 +190,8 @@ class Recovery:
             info.Set("host", slots)
             if not {*hosts} <= {*self._former_hosts}:
                 info.Set("PMIX_ADD_HOST", slots)
-        with limited(living.Get_rank() == 0):
+        # If a new process dies later, Open MPI may not release the others, which end then.
+        with limited(START_SECONDS * (1 if living.Get_rank() == 0 else 2)):
             return living.Spawn("env", command, maxprocs=number, info=info).Merge(high=False)
 
     def _agree(self, communicator: Any, fine: bool) -> bool:
@@ -210,17 +211,14 @@ class Recovery:
 
 
 @contextmanager
-def limited(applies: bool) -> Iterator[None]:
-    """End this process by a signal if the block takes more than `START_SECONDS`.
+def limited(seconds: int) -> Iterator[None]:
+    """End this process by a signal if the block takes more than ``seconds``; 0: no limit.
 
     When a new process dies in MPI_Init, the first rank waits for it for ever, and when that dies,
-    the new ones do, in MPI functions that hold Python's lock.  The death of the first rank releases
-    the others, who begin again.
+    the new ones do, in MPI functions that Python cannot interrupt.  The death of the first rank
+    releases the others, who begin again.
     """
-    if not applies:
-        yield
-        return
-    signal.alarm(START_SECONDS)
+    signal.alarm(seconds)
     try:
         yield
     finally:

@@ -274,7 +274,7 @@ def test_a_rank_that_is_stopped_for_a_while_is_not_lost(folder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seconds", [0.1, 0.9])
+@pytest.mark.parametrize("seconds", [0.1, 0.5])
 def test_a_new_rank_may_die_while_it_starts(folder, seconds):
     """The first rank, which waits for it, ends itself; the last one starts two others."""
     (folder / "healed.solver").write_text(SOLVER % "healed")
