@@ -1,10 +1,10 @@
 """Measures what following a run costs: metrics of layers, TensorBoard's files and a timeline.
 
-``python benchmarks/metrics.py [NET] [--ranks N] [--display N] [--blocks N]`` trains a net of
-cpu_nets.py on random numbers, in blocks of ``--display`` iterations with everything on and with
-everything off, which take turns.  Shown are the medians of both: wall time, and processor time of
-all threads of rank 0; then what the training thread spends on records and spans, which other work
-on the machine hardly changes.
+``python benchmarks/metrics.py [NET] [--ranks N] [--display N] [--displays N]`` trains a net of
+cpu_nets.py on random numbers.  First, short blocks of iterations without a display take turns, with
+everything on and with everything off; the median of the ratios of neighbours is the cost in an
+iteration.  Then come ``--displays`` blocks of ``--display`` iterations with everything on; shown is
+the time of the training thread for records.  The sum of both is the share of the whole.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import numpy as np
 from cpu_nets import NETS
 from ranks import ENVIRONMENT
 
-from pycaffe_dist.profiling import Kind
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.layer_metrics import LayerMetrics
@@ -35,7 +34,8 @@ from pycaffe_dist.training.trainer import launched_cluster, make_solver
 
 MODELS = Path(__file__).parent.parent / "models"
 WARM_UP = 30  # iterations
-REPEATED = 10_000  # spans
+BLOCK = 8  # iterations of one kind, before those of the other
+PAIRS_SECONDS, MOST_PAIRS = 45, 400
 
 
 def solver_of(name: str, display: int) -> Solver:
@@ -70,26 +70,11 @@ class Followers:
 
     def _timed(self, function: Callable[..., None]) -> Callable[..., None]:
         def call(*arguments: Any) -> None:
-            began = time.thread_time()
+            began = time.perf_counter()
             function(*arguments)
-            self.seconds += time.thread_time() - began
+            self.seconds += time.perf_counter() - began
 
         return call
-
-    def span_seconds(self) -> float:
-        """Return what the spans of an iteration cost."""
-        solver, spans = self._solver, []
-        note = lambda *span: spans.append(span)  # noqa: E731
-        solver.profile(note)
-        solver.step(1)
-        solver.profile(note, False)
-        self.switch(True)
-        record = solver.profiler.record
-        assert record is not None
-        began = time.thread_time()
-        for _ in range(REPEATED):
-            record(Kind.FORWARD, "layer", time.perf_counter(), time.perf_counter())
-        return len(spans) * (time.thread_time() - began) / REPEATED
 
     def switch(self, on: bool) -> None:
         """Turn all on or off."""
@@ -103,40 +88,47 @@ class Followers:
         solver.step(0)
 
 
-def measure(name: str, display: int, blocks: int, folder: str) -> None:
+def measure(name: str, display: int, displays: int, folder: str) -> None:
     """Train on this rank; rank 0 prints the result."""
     logging.disable(logging.INFO)
     solver = solver_of(name, display)
-    solver.step(-(-WARM_UP // display) * display)
     followers = Followers(solver, folder)
-    solver.step(display)
-    found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-    on, records, followers.seconds = True, 0, 0.0
-    for block in range(2 * blocks):
-        if block % 2:  # on, off, off, on, on, …
-            on = not on
-            followers.switch(on)
-        records += on
-        solver.cluster.barrier()
-        began = time.perf_counter(), time.process_time()
-        solver.step(display)
-        ended = time.perf_counter(), time.process_time()
-        found[on].append((ended[0] - began[0], ended[1] - began[1]))
-    for_record, for_spans = followers.seconds / records, followers.span_seconds()
+    solver.step(-(-WARM_UP // display) * display)
+    off, shares = in_iterations(solver, followers, display)
+    solver.step(-solver.iteration % display)
+    followers.switch(True)
+    followers.seconds = 0.0
+    solver.step(displays * display)
+    shown = followers.seconds / displays
     solver.close()
     if solver.cluster.rank:
         return
-    for number, what in enumerate(("wall time", "processor time")):
-        off, with_all = (1e3 * median(b[number] for b in found[w]) / display for w in (False, True))
-        print(
-            f"{name}, {solver.cluster.size} rank(s), {what}: {off:.2f} ms an iteration, "
-            f"{with_all:.2f} ms with everything on ({with_all / off - 1:+.2%})"
-        )
-    off = median(wall for wall, _ in found[False]) / display
+    share = median(shares)
+    low, _, high = quantiles(shares, n=4)
     print(
-        f"training thread: {1e3 * for_record:.2f} ms a display ({for_record / display / off:.2%}), "
-        f"{1e6 * for_spans:.0f} us of spans an iteration ({for_spans / off:.2%})"
+        f"{name}, {solver.cluster.size} rank(s): {1e3 * off:.2f} ms an iteration, with everything "
+        f"on {share:+.2%} (quartiles {low:+.2%}, {high:+.2%}); {1e3 * shown:.2f} ms a display; "
+        f"together {share + shown / display / off:+.2%}"
     )
+
+
+def in_iterations(solver: Solver, followers: Followers, display: int) -> tuple[float, list[float]]:
+    """Return seconds of an iteration with everything off, and what all adds, of each pair."""
+    offs, shares = [], []
+    until = time.perf_counter() + PAIRS_SECONDS
+    while solver.cluster.max(time.perf_counter() < until) and len(shares) < MOST_PAIRS:
+        seconds = {}
+        for on in (True, False) if len(shares) % 2 else (False, True):
+            if -solver.iteration % display < BLOCK:  # no display within a block
+                solver.step(-solver.iteration % display + 1)
+            followers.switch(on)
+            solver.cluster.barrier()
+            began = time.perf_counter()
+            solver.step(BLOCK)
+            seconds[on] = (time.perf_counter() - began) / BLOCK
+        offs.append(seconds[False])
+        shares.append(seconds[True] / seconds[False] - 1)
+    return median(offs), shares
 
 
 def main() -> None:
@@ -145,11 +137,11 @@ def main() -> None:
     parser.add_argument("net", nargs="?", choices=list(NETS), default="LeNet")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--display", type=int, default=100)
-    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--displays", type=int, default=5)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.folder:
-        measure(options.net, options.display, options.blocks, options.folder)
+        measure(options.net, options.display, options.displays, options.folder)
         return
     with tempfile.TemporaryDirectory() as folder:
         line = ["mpirun", "--oversubscribe", "-n", str(options.ranks)] if options.ranks > 1 else []
