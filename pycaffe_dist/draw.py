@@ -6,7 +6,6 @@ Graphviz works, too.
 
 from __future__ import annotations
 
-import html
 import importlib
 import os
 import shutil
@@ -27,8 +26,6 @@ _COLORS = {
     "InnerProduct": "#CC33FF",
 }
 _WITH_RATES = ("Convolution", "Deconvolution", "InnerProduct")
-# Drawings of larger nets are too large for a notebook.
-_MOST_LAYERS = 60
 # Graphviz's empty label.
 _NO_LABEL = '""'
 
@@ -248,19 +245,6 @@ def draw_net_to_file(
     path = os.fspath(filename)
     graph = get_pydot_graph(caffe_net, rankdir, phase=phase, display_lrm=display_lrm)
     graph.write(path, format=path.rpartition(".")[2])
-
-
-def as_html(graph: Graph, layers: int) -> str:
-    """Return the drawing of that many layers as HTML, or a sentence about why there is none."""
-    if layers > _MOST_LAYERS:
-        return (
-            f"<p>{layers} layers are not drawn here: <code>pcaffe draw_net</code> writes a file</p>"
-        )
-    try:
-        drawing = graph.create(format="svg")
-    except UsageError as error:
-        return f"<p>{html.escape(str(error))}</p>"
-    return f'<div style="overflow-x: auto">{svg_element(drawing)}</div>'
 
 
 def svg_element(file: bytes) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import text_format
 
-from pycaffe_dist import draw
+from pycaffe_dist import net_graph
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.schema import caffe_pb2
 from pycaffe_dist.table import as_html
@@ -217,8 +217,7 @@ class NetSpec:
     def _repr_html_(self) -> str:
         net = self.to_proto()
         rows = [("layer", "type", "bottoms", "tops", "fields"), *map(_cells, net.layer)]
-        drawing = draw.as_html(draw.get_pydot_graph(net, "LR"), len(net.layer))
-        return f"{as_html(rows, range(5))}\n{drawing}"
+        return f"{as_html(rows, range(5))}\n{net_graph.to_html(net.layer)}"
 
 
 def _cells(layer: caffe_pb2.LayerParameter) -> tuple[str, ...]:

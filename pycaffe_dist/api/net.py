@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pycaffe_dist import draw
 from pycaffe_dist import net as core
+from pycaffe_dist import net_graph
 from pycaffe_dist.api import batching
 from pycaffe_dist.api.on_demand import OnDemand
 from pycaffe_dist.api.process import chosen_device, process
@@ -19,7 +19,6 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.errors import ArgumentError, UsageError, did_you_mean
 from pycaffe_dist.layers import Layer
 from pycaffe_dist.log import logger
-from pycaffe_dist.net.graph import blocks_of, nodes_of, to_graph
 from pycaffe_dist.net.precompile import compile_kernels
 from pycaffe_dist.net.rules import with_state
 from pycaffe_dist.net.summary import Summary, log_layers, summarize
@@ -121,9 +120,7 @@ class Net:
 
     def _repr_html_(self) -> str:
         found = self.summary()
-        nodes = nodes_of(self._net.definition.layer)
-        drawn = sum(len(block.nodes) for block in blocks_of(nodes))
-        drawing = draw.as_html(to_graph(nodes, True, found, "LR"), drawn)
+        drawing = net_graph.to_html(self._net.definition.layer, found.layers)
         return f"<p>{html.escape(repr(self))}</p>\n{found._repr_html_()}\n{drawing}"
 
     @property

@@ -9,7 +9,9 @@ from pycaffe_dist.cli.flags import FlagParser, add_flag
 from pycaffe_dist.errors import NetError, UsageError
 
 if TYPE_CHECKING:
-    from pycaffe_dist.net.summary import Summary
+    from collections.abc import Sequence
+
+    from pycaffe_dist.net_graph import Row
     from pycaffe_dist.schema.caffe_pb2 import NetParameter
     from pycaffe_dist.schema.places import Places
 
@@ -81,15 +83,15 @@ def run(options: argparse.Namespace) -> int:
 def _draw(options: argparse.Namespace, net: NetParameter, places: Places) -> None:
     """Draw the layers of one phase."""
     from pycaffe_dist import atomic
-    from pycaffe_dist.net.graph import nodes_of, to_graph
     from pycaffe_dist.net.rules import kept_layers, with_state
+    from pycaffe_dist.net_graph import nodes_of, to_graph
     from pycaffe_dist.reports.net_viewer import viewer
     from pycaffe_dist.schema import caffe_pb2
 
     net = with_state(net, caffe_pb2.Phase.Value(options.phase or "TRAIN"))
     nodes = nodes_of([net.layer[index] for index in kept_layers(net, log=False)])
-    summary = _summary(options, net, places)
-    graph = to_graph(nodes, not options.unfold, summary, options.rankdir or "TB")
+    known = _known_layers(options, net, places)
+    graph = to_graph(nodes, not options.unfold, known, options.rankdir or "TB")
     path = options.output_image_file
     kind = path.rpartition(".")[2]
     if kind == "html":
@@ -98,17 +100,17 @@ def _draw(options: argparse.Namespace, net: NetParameter, places: Places) -> Non
         graph.write(path, format=kind)
 
 
-def _summary(options: argparse.Namespace, net: NetParameter, places: Places) -> Summary | None:
-    """Return shapes and parameters, or None for a net that cannot be built here."""
+def _known_layers(options: argparse.Namespace, net: NetParameter, places: Places) -> Sequence[Row]:
+    """Return shapes and parameters of layers, none for a net that cannot be built here."""
     from pycaffe_dist.net import Net
     from pycaffe_dist.net.summary import summarize
     from pycaffe_dist.reports.sources import data_shape, without_sources
 
     shape = data_shape(options.shape)
     try:
-        return summarize(Net(without_sources(net, shape, places), places=places))
+        return summarize(Net(without_sources(net, shape, places), places=places)).layers
     except NetError as error:
         if options.shape:
             raise
         print(f"Without shapes: {error}")
-        return None
+        return ()

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from pycaffe_dist.draw import Graph, svg_element
-from pycaffe_dist.net.graph import Node, prototxt
+from pycaffe_dist.net_graph import Node, prototxt
 
 _STYLE = """
 body { margin: 0; display: flex; height: 100vh; font: 14px system-ui, sans-serif }

@@ -72,14 +72,15 @@ def test_a_drawing_folds_repeated_blocks_and_shows_shapes(monkeypatch, folder):
         return b"<svg>"
 
     monkeypatch.setattr(draw.Graph, "create", note)
-    shown = caffe.Net(str(folder / "deep.prototxt"), caffe.TEST)._repr_html_()
-    assert shown.endswith("><svg></div>") and "70 times" in drawn[0]
+    shown = caffe.Net(str(folder / "deep.prototxt"), caffe.TEST)._repr_html_(), n._repr_html_()
+    for page, graph in zip(shown, drawn, strict=True):
+        assert page.endswith("><svg></div>") and "70 times" in graph
     assert 'label="2x3"' in drawn[0]
 
 
 def test_a_drawing_has_only_what_belongs_into_a_page(monkeypatch):
     monkeypatch.setattr(draw.Graph, "create", lambda *_, **__: b"<?xml?>\n<svg>x</svg>")
-    assert draw.as_html(draw.Graph("digraph net {}"), 1).endswith("><svg>x</svg></div>")
+    assert specification()._repr_html_().endswith("><svg>x</svg></div>")
 
 
 def test_a_missing_graphviz_is_told_in_the_page(monkeypatch):
@@ -90,10 +91,9 @@ def test_a_missing_graphviz_is_told_in_the_page(monkeypatch):
 
 def test_a_large_net_is_not_drawn_in_a_page():
     n = caffe.NetSpec()
-    n.data = L.Input(shape={"dim": [1, 1]})
-    top = n.data
+    n.data = top = L.Input(shape={"dim": [1, 1]})
     for number in range(60):
-        n[f"layer{number}"] = top = L.ReLU(top)
+        n[f"layer{number}"] = top = L.InnerProduct(top, num_output=number + 1)
     assert "61 layers are not drawn" in n._repr_html_()
 
 

@@ -11,8 +11,8 @@ from tool_runs import run
 
 from pycaffe_dist.cli import draw_net
 from pycaffe_dist.errors import WRONG_INPUT
-from pycaffe_dist.net.graph import Node, blocks_of, nodes_of
 from pycaffe_dist.net.rules import kept_layers, with_state
+from pycaffe_dist.net_graph import Node, blocks_of, nodes_of
 from pycaffe_dist.schema import caffe_pb2, text
 
 MODELS = Path(__file__).parents[2] / "models"

@@ -1,19 +1,47 @@
-"""Nets as graphs that fit a page: layers in place inside their producers, repeated blocks once."""
+"""Nets as graphs that fit a page: layers in place inside their producers, repeated blocks once.
+
+Unlike the drawings of `pycaffe_dist.draw`, which are pycaffe's.
+"""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import indent
+from typing import Protocol
 
-from pycaffe_dist.draw import Graph, choose_color_by_layertype, get_pooling_types_dict
-from pycaffe_dist.net.summary import Summary
+from pycaffe_dist.draw import (
+    Graph,
+    choose_color_by_layertype,
+    get_pooling_types_dict,
+    svg_element,
+)
+from pycaffe_dist.errors import UsageError
 from pycaffe_dist.schema import caffe_pb2, text
 
 LayerParameter = caffe_pb2.LayerParameter
 _LONGEST_PERIOD = 6  # stages of a block that repeats
 _LEAST_SAVED = 3  # nodes
 _DATA = "#DDDDDD"
+# Drawings of larger nets are too large for a notebook.
+_MOST_NODES = 60
+
+
+class Row(Protocol):
+    """What a drawing shows of a layer, if it is known."""
+
+    @property
+    def name(self) -> str:
+        """The layer's name."""
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, ...]]:
+        """The shapes of its tops."""
+
+    @property
+    def parameters(self) -> int:
+        """How many values it learns."""
 
 
 @dataclass
@@ -137,8 +165,8 @@ def _best_repeat(alike: Sequence[tuple], place: int) -> tuple[int, int]:
     return best
 
 
-def to_graph(nodes: Sequence[Node], fold: bool, summary: Summary | None, rankdir: str) -> Graph:
-    """Return the graph of nodes, with shapes and parameters if ``summary`` has them.
+def to_graph(nodes: Sequence[Node], fold: bool, layers: Sequence[Row], rankdir: str) -> Graph:
+    """Return the graph of nodes, with shapes and parameters of those ``layers`` that are known.
 
     A node's ``id`` in an SVG is ``layer`` and its number.
     """
@@ -152,7 +180,7 @@ def to_graph(nodes: Sequence[Node], fold: bool, summary: Summary | None, rankdir
         first, size = block.nodes[0].number, len(block.nodes)
         for number in range(first, first + size * block.count):
             shown[number] = first + (number - first) % size
-    rows = {row.name: row for row in summary.layers} if summary else {}
+    rows = {row.name: row for row in layers}
     for index, block in enumerate(blocks):
         inner = [_node_line(node, rows) for node in block.nodes]
         if block.count > 1:
@@ -166,6 +194,21 @@ def to_graph(nodes: Sequence[Node], fold: bool, summary: Summary | None, rankdir
         lines += inner
     lines += _edge_lines(nodes, shown, rows)
     return Graph("\n".join([*lines, "}", ""]))
+
+
+def to_html(layers: Sequence[LayerParameter], known: Sequence[Row] = ()) -> str:
+    """Return the drawing of layers as HTML, or a sentence about why there is none."""
+    nodes = nodes_of(layers)
+    drawn = sum(len(block.nodes) for block in blocks_of(nodes))
+    if drawn > _MOST_NODES:
+        return (
+            f"<p>{drawn} layers are not drawn here: <code>pcaffe draw_net</code> writes a file</p>"
+        )
+    try:
+        drawing = to_graph(nodes, True, known, "LR").create(format="svg")
+    except UsageError as error:
+        return f"<p>{html.escape(str(error))}</p>"
+    return f'<div style="overflow-x: auto">{svg_element(drawing)}</div>'
 
 
 def _node_line(node: Node, rows: Mapping) -> str:
