@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 from ranks import ENVIRONMENT
 
+from pycaffe_dist.launch.mpirun import FAULT_TOLERANCE
+
 LENET = Path(__file__).parent.parent / "models" / "lenet" / "lenet_train_test.prototxt"
 HERE = Path(__file__).resolve().parent
 EVERY = 50  # iterations between snapshots, of elastic_torch.py, too
@@ -170,15 +172,7 @@ def rank_that_agrees() -> int:
 
 def agreement(ranks: int) -> tuple[float, ...]:
     """Return an iteration's seconds, and by what share the two ways of waiting add to them."""
-    line = [
-        "mpirun",
-        "--with-ft",
-        "ulfm",
-        "-n",
-        str(ranks),
-        sys.executable,
-        str(HERE / "elastic.py"),
-    ]
+    line = ["mpirun", *FAULT_TOLERANCE, "-n", str(ranks), sys.executable, str(HERE / "elastic.py")]
     line += ["train", "--solver=solver.prototxt", "--exchange=allreduce", "--elastic"]
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), COMPARED, 0)

@@ -21,6 +21,7 @@ import numpy as np
 from pycaffe_dist.comm.tasks import Step, Task
 from pycaffe_dist.errors import ClusterError, JobEnds, RankLost, RanksChange
 from pycaffe_dist.launch import environment
+from pycaffe_dist.launch.mpirun import FAULT_TOLERANCE
 
 # Set by Open MPI's mpirun --with-ft ulfm.
 _ENABLED = "OMPI_MCA_mpi_ft_enable"
@@ -63,8 +64,8 @@ class Recovery:
             version = mpi.Get_library_version().split(",")[0]
             raise ClusterError(
                 f"--elastic needs an MPI with fault tolerance (ULFM), and {version} was started "
-                "without: use pcaffe launch --elastic, or mpirun --with-ft ulfm of Open MPI 5; or "
-                "pcaffe launch --restarts, which starts again from the last snapshot"
+                f"without: use pcaffe launch --elastic, or mpirun {' '.join(FAULT_TOLERANCE)} of "
+                "Open MPI 5; or pcaffe launch --restarts, which starts again from the last snapshot"
             )
         self._mpi = mpi
         self._world: Any = None

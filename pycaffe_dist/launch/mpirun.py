@@ -25,6 +25,9 @@ ENVIRONMENT = {
     "PRTE_MCA_oob_tcp_keepalive_intvl": "10",
     "PRTE_MCA_oob_tcp_keepalive_probes": "4",
 }
+# Flags of Open MPI 5 that let a job go on without a rank.  Without state_base_recoverable, mpirun
+# ends all ranks that joined together when one of them ends.
+FAULT_TOLERANCE = ("--with-ft", "ulfm", "--prtemca", "state_base_recoverable", "1")
 # Open MPI's flags, of versions 5 and 4, and MPICH's.
 _ELSEWHERE = re.compile(
     r"(?:^| )--?(?:output[ =]\S*(?:file|dir|xml)|output-filename|xml|outfile|errfile)\S*"
@@ -102,9 +105,7 @@ def fault_tolerance(timeout: int) -> list[str]:
         for name, value in checks.items()
         for word in ("--prtemca", f"oob_tcp_keepalive_{name}", str(value))
     ]
-    # Without it, mpirun ends all ranks that joined together when one of them ends.
-    settings += ["--prtemca", "state_base_recoverable", "1"]
-    return ["--with-ft", "ulfm", *settings]
+    return [*FAULT_TOLERANCE, *settings]
 
 
 def is_hydra(mpirun: str) -> bool:
