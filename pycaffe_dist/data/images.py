@@ -7,18 +7,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pycaffe_dist.data.batches import ImageBatches
+from pycaffe_dist.data.datums import Shape
 from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.image import read_image, with_shorter_side
 from pycaffe_dist.data.image_changes import ImageChanges
 from pycaffe_dist.data.image_list import ImageList
 from pycaffe_dist.data.order import Order
-from pycaffe_dist.data.packing import Packer, buffers
+from pycaffe_dist.data.packing import Packer
 from pycaffe_dist.data.partition import Shard
-from pycaffe_dist.data.prefetch import Buffer, Loader, new_tops
+from pycaffe_dist.data.prefetch import new_tops
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
-
-Shape = tuple[int, int, int]
 
 
 class Reader(Protocol):
@@ -85,16 +85,8 @@ class ImageReader:
         return f"{self._root}{os.fspath(self._images.paths[number])}"
 
 
-class ImageLoader(Loader):
-    """Loads a rank's batches, numbered from 0; batch b depends on b only.
-
-    Its tops are images (batch_size, C, h, w) and, with ``labels``, labels (batch_size,).  The first
-    ``skip`` images of the stream are skipped.  With a ``packer``, `load` makes rows of bytes
-    instead of images.  One thread at a time uses a loader.
-    """
-
-    # The axes of a label.
-    label_axes: tuple[int, ...] = ()
+class ImageLoader(ImageBatches):
+    """Loads batches of the images that a ``reader`` returns."""
 
     def __init__(
         self,
@@ -106,26 +98,13 @@ class ImageLoader(Loader):
         labels: bool = True,
         packer: Packer | None = None,
     ):
-        self.dtype = transformer.dtype
+        super().__init__(transformer, batch_size, shard, skip, labels, packer)
         self._reader = reader
-        self._transformer, self._packer = transformer, packer
-        self._batch_size = batch_size
-        self._shard = shard or Shard()
-        self._skip = skip
-        self._labels = labels
         # Images that `load` read but that had another shape.
         self._spare: dict[int, tuple[np.ndarray, Any]] = {}
         first = int(self._indices(0)[0])
         self._spare[first] = reader.read(first)
-        self._shape: Shape = self._shape_of(self._spare[first][0])
-
-    def top_shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of a batch's tops, expected from the first image."""
-        return self._top_shapes(self._shape)
-
-    def buffers(self) -> list[Buffer]:
-        """Return the arrays for `load`: the tops, or rows of bytes in place of the first."""
-        return buffers(self.top_shapes(), self.dtype, self._packer, self._shape)
+        self._shape = self._shape_of(self._spare[first][0])
 
     def load(self, number: int, tops: list[np.ndarray]) -> int:
         """Load batches ``number``, ``number + 1``, … into ``tops``; return the number of batches.
@@ -157,11 +136,6 @@ class ImageLoader(Loader):
         """Stop the threads that decode images."""
         self._reader.decoders.close()
 
-    def _top_shapes(self, shape: Shape) -> list[tuple[int, ...]]:
-        n = self._batch_size
-        data = (n, *self._transformer.output_shape(shape))
-        return [data, (n, *self.label_axes)] if self._labels else [data]
-
     def _shape_of(self, image: np.ndarray) -> Shape:
         """Return what the images of a batch must have in common."""
         return image.shape
@@ -170,10 +144,6 @@ class ImageLoader(Loader):
         """Write what belongs to image ``at`` of a batch into the other tops."""
         if self._labels:
             tops[1][at] = label
-
-    def _indices(self, number: int) -> np.ndarray:
-        first = self._skip + self._shard.first_record(number, self._batch_size)
-        return first + self._shard.step * np.arange(self._batch_size)
 
     def _take(self, index: int) -> tuple[np.ndarray, Any]:
         """Return an image and its label, and keep them for the next call."""

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pycaffe_dist.data.batches import ImageBatches
 from pycaffe_dist.data.datums import DatumReader, Datums, Shape
 from pycaffe_dist.data.decoders import Decoders
-from pycaffe_dist.data.packing import Packer, buffers
+from pycaffe_dist.data.packing import Packer
 from pycaffe_dist.data.partition import Shard
-from pycaffe_dist.data.prefetch import Buffer, Loader, new_tops
+from pycaffe_dist.data.prefetch import new_tops
 from pycaffe_dist.data.sources import Source
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
@@ -27,17 +28,12 @@ class Tops(NamedTuple):
     labels: np.ndarray
 
 
-class DatumLoader(Loader):
-    """Loads a rank's batches, numbered from 0; batch b depends on b only.
+class DatumLoader(ImageBatches):
+    """Loads batches from a source of Datums.
 
-    Its tops are images (batch_size, C, h, w) and, with ``labels``, labels (batch_size,), of the
-    transformer's dtype.  The first ``skip`` records of the stream are skipped.  With a ``packer``,
-    `load` makes rows of bytes instead of images, if the first record has bytes.  One thread at a
-    time uses a loader; several loaders may share a source and decoders.
+    A ``packer`` has no effect if the first record has no bytes.  Several loaders may share a source
+    and decoders.
     """
-
-    # The axes of a label.
-    label_axes: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -50,30 +46,17 @@ class DatumLoader(Loader):
         decoders: Decoders | None = None,
         packer: Packer | None = None,
     ):
-        self.dtype = transformer.dtype
+        super().__init__(transformer, batch_size, shard, skip, labels, packer)
         self._decoders = decoders or Decoders()
         self._reader = self._make_reader(source, transformer)
-        self._transformer = transformer
-        self._batch_size = batch_size
-        self._shard = shard or Shard()
-        self._skip = skip
-        self._labels = labels
         first = self._reader.read(skip + self._shard.first_record(0, batch_size), 1)
         self._reader.decode(first)
         self._reader.check(first, 0)
-        # The usual shape of images; some batches may have another one.
         self._shape = first.shape(0)
-        self._packer = None if first.table[0, FLOATS] else packer
+        if first.table[0, FLOATS]:
+            self._packer = None
         # The first batch number of the last read, and its records: `load_other` follows `load`.
         self._held = (0, first)
-
-    def top_shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of a batch's tops, expected from the first record."""
-        return self._top_shapes(self._shape)
-
-    def buffers(self) -> list[Buffer]:
-        """Return the arrays for `load`: the tops, or rows of bytes in place of the first."""
-        return buffers(self._top_shapes(self._shape), self.dtype, self._packer, self._shape)
 
     def load(self, number: int, tops: list[np.ndarray]) -> int:
         """Load batches ``number``, ``number + 1``, … into ``tops``; return the number of batches.
@@ -107,16 +90,6 @@ class DatumLoader(Loader):
 
     def _make_reader(self, source: Source, transformer: Transformer) -> DatumReader:
         return DatumReader(source, transformer.color, self._decoders, transformer.changes or None)
-
-    def _top_shapes(self, shape: Shape) -> list[tuple[int, ...]]:
-        n = self._batch_size
-        data = (n, *self._transformer.output_shape(shape))
-        return [data, (n, *self.label_axes)] if self._labels else [data]
-
-    def _indices(self, number: int) -> np.ndarray:
-        """Return the stream indices of a batch."""
-        first = self._skip + self._shard.first_record(number, self._batch_size)
-        return first + self._shard.step * np.arange(self._batch_size)
 
     def _read(self, number: int, batches: int) -> Datums:
         """Return the records of ``batches`` batches, or of fewer."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,20 +9,9 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.data.datums import Datums, Shape, WriteImage
-from pycaffe_dist.data.prefetch import Buffer
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.device import use
 from pycaffe_dist.kernels.packing import pack_datums, pack_decoded, pack_image, row_bytes
-
-
-def buffers(
-    shapes: Sequence[tuple[int, ...]], dtype: np.dtype, packer: Packer | None, image: Shape
-) -> list[Buffer]:
-    """Return a loader's buffers for tops of these shapes; the first top has images."""
-    found = [Buffer(shape, dtype) for shape in shapes]
-    if packer is not None:
-        found[0] = Buffer((shapes[0][0], *packer.row_shape(image)), packer.dtype)
-    return found
 
 
 class Packer:

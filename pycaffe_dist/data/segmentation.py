@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pycaffe_dist.data.datums import Shape
 from pycaffe_dist.data.decoders import Decoders
 from pycaffe_dist.data.image import read_image, resize
 from pycaffe_dist.data.image_list import Line, read_words
-from pycaffe_dist.data.images import ImageLoader, Shape
+from pycaffe_dist.data.images import ImageLoader
 from pycaffe_dist.data.order import Order
 from pycaffe_dist.data.transformer import Transformer
 from pycaffe_dist.errors import DataError
