@@ -130,8 +130,7 @@ def _mpi() -> Iterator[Fact]:
         yield "MPI", f"{name}, thread level {level}"
         yield (
             "Ranks",
-            f"{cluster.size} on {len(set(cluster.hosts))} node(s); "
-            f"{link.latency * 1e6:.0f} us and {link.bandwidth / 1e6:.0f} MB/s between the slowest",
+            f"{cluster.size} on {len(set(cluster.hosts))} node(s); {link} between the slowest",
         )
         yield from _between_gpus(cluster)
         for host in dict.fromkeys(cluster.hosts):
@@ -153,11 +152,7 @@ def _between_gpus(cluster: MPICluster) -> Iterator[Fact]:
         mine = HOST
     peers = cluster.peers(mine)  # it logs what joins them, and why the rest does not
     for path in peers.paths:
-        link = gpu_link(peers, path)
-        yield (
-            f"GPUs by {path}",
-            f"{link.latency * 1e6:.0f} us and {link.bandwidth / 1e6:.0f} MB/s between the slowest",
-        )
+        yield f"GPUs by {path}", f"{gpu_link(peers, path)} between the slowest"
 
 
 def _versions() -> Iterator[Fact]:

@@ -16,6 +16,9 @@ class Link:
     latency: float
     bandwidth: float
 
+    def __str__(self) -> str:
+        return f"latency {self.latency * 1e6:.0f} us, {self.bandwidth / 1e6:.0f} MB/s"
+
 
 @dataclass(frozen=True)
 class Contention:

@@ -56,10 +56,7 @@ class DeviceExchange(Allreduce):
 
     def measured(self) -> str:
         """Return what the messages' path was measured to take."""
-        if self._link is None:
-            return ""
-        latency, bandwidth = self._link.latency * 1e6, self._link.bandwidth / 1e6
-        return f"{self.type} {latency:.0f} us and {bandwidth:.0f} MB/s"
+        return "" if self._link is None else f"{self.type}: {self._link}"
 
     def supports(self, parameter: Parameter, cluster: Cluster) -> str | None:
         """Refuse ranks whose GPUs nothing joins, and numbers that it does not know."""

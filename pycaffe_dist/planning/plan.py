@@ -230,11 +230,10 @@ def messages_of(
 
 def describe(cluster: Cluster, exchanges: Sequence[Exchange]) -> str:
     """Return the measurements that a plan is made from, in words."""
-    link, hosts = link_of(cluster), len(set(cluster.hosts))
-    measured = f"latency {link.latency * 1e6:.0f} us, {link.bandwidth / 1e6:.0f} MB/s"
+    measured, hosts = str(link_of(cluster)), len(set(cluster.hosts))
     if any(exchange.computes for exchange in exchanges):
         measured += f", {product_rate(cluster) / 1e9:.3g} GFLOP/s"
-    measured = ", ".join([measured, *(text for each in exchanges if (text := each.measured()))])
+    measured = "; ".join([measured, *(text for each in exchanges if (text := each.measured()))])
     return f"{cluster.size} ranks on {hosts} host{'s' * (hosts > 1)} ({measured})"
 
 
