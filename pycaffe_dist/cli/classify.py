@@ -59,14 +59,14 @@ def run(options: argparse.Namespace) -> int:
 
     from pycaffe_dist.cli.progress import Counter
     from pycaffe_dist.reports.results import show
-    from pycaffe_dist.zoo.classifying import AllClassified, Classified, Classifier
+    from pycaffe_dist.zoo.classifying import AllClassified, ClassFinder, Classified
     from pycaffe_dist.zoo.models import find
 
     model = find(options.model)
     paths = files_of(options.images)
     weights = options.weights or str(model.required_weights())
     use_device(options.gpu)
-    classifier = Classifier(
+    finder = ClassFinder(
         model,
         weights,
         Path(options.labels) if options.labels else model.labels,
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     )
     with Counter(len(paths), "images") as counter:
         best = []
-        for path, classes in zip(paths, classifier.classify(paths, options.top)):
+        for path, classes in zip(paths, finder.classify(paths, options.top)):
             best.append(Classified(path, classes))
             counter.update()
     show(AllClassified(best), options.json)

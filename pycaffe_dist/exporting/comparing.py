@@ -45,7 +45,7 @@ def is_model(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class NetComparison:
     """The differences of the blobs that two nets have, in the order of the first.
 
     ``first`` says which blob is the first to differ by more than the tolerance; empty if none does.
@@ -63,7 +63,7 @@ class Comparison:
         return f"{differences_table(self.blobs)}\n{last}"
 
 
-def compare(first: str, second: str, inputs: str, tolerance: float) -> Comparison:
+def compare(first: str, second: str, inputs: str, tolerance: float) -> NetComparison:
     """Compare two nets, each PROTOTXT+CAFFEMODEL, an .onnx or an exported .py.
 
     ``inputs`` is an .npz with an array for each input, or RANDOM.  Raises PcaffeError.
@@ -82,10 +82,10 @@ def compare(first: str, second: str, inputs: str, tolerance: float) -> Compariso
     found = checking.differences({name: one[name] for name in shared}, shared)
     worst = next((each for each in found if each.note or each.relative > tolerance), None)
     if worst is None:
-        return Comparison(tuple(found), "", tolerance)
+        return NetComparison(tuple(found), "", tolerance)
     layers = filter(None, (model.layer_of(worst.name) for model in models))
     first = " of ".join([f"blob '{worst.name}'", *layers][:2])
-    return Comparison(tuple(found), first, tolerance)
+    return NetComparison(tuple(found), first, tolerance)
 
 
 def _plain(name: str) -> str:

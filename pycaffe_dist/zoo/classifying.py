@@ -53,7 +53,7 @@ class AllClassified:
         return "\n".join(lines)
 
 
-class Classifier:
+class ClassFinder:
     """Classifies images with a model; see `prepare` for ``mean`` and ``scale``.
 
     ``ten`` takes the mean over ten crops; None does so if the model was trained on crops.  Raises
