@@ -263,6 +263,7 @@ class TrainOptions:
         "check everything, make two iterations, a test and a snapshot, which goes to a temporary "
         "folder, and print the time, memory and disk space of the whole run",
     )
+    json: bool = flag(False, "with --check: print the result as JSON instead of a table")
     stop_at_nan: bool = flag(
         True,
         "what a loss that is NaN or infinite does",

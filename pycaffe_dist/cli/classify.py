@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from pycaffe_dist.cli.progress import Counter
-    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.results import show
     from pycaffe_dist.zoo.classifying import AllClassified, ClassFinder, Classified
     from pycaffe_dist.zoo.models import find
 

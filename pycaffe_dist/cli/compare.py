@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.exporting import comparing
     from pycaffe_dist.exporting.options import TOLERANCE
     from pycaffe_dist.reports.compare import compare
-    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.results import show
 
     if comparing.is_model(options.first) or comparing.is_model(options.second):
         if options.blobs:

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("need a model to detect with: --model=NAME (see pcaffe models)")
     if bool(options.images) == bool(options.windows):
         raise UsageError("give images, or a list of windows with --windows=FILE")
-    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.results import show
     from pycaffe_dist.zoo.detecting import AllDetected, Detected
     from pycaffe_dist.zoo.models import find
 

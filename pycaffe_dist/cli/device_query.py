@@ -48,7 +48,7 @@ def add_flags(parser: FlagParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the machine's devices and versions; raises DeviceError for a missing GPU."""
-    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.results import show
 
     show(Facts(dict(chain(_cpu(), _gpus(options.gpu), _mpi(), _versions()))), options.json)
     return 0

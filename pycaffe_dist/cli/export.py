@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     """Export the net; raises PcaffeError."""
     from pycaffe_dist.errors import UsageError
     from pycaffe_dist.exporting import export_net
-    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.results import show
 
     for flag, formats in (
         ("preprocess", ("onnx",)),

@@ -319,7 +319,7 @@ def _add(parser: FlagParser, flag: Flag) -> None:
 
 
 def add_json_flag(parser: FlagParser) -> None:
-    """Give ``parser`` --json, for a command that prints its result by `reports.results.show`."""
+    """Give ``parser`` --json, for a command that prints its result by `results.show`."""
     add_flag(parser, "json", bool, help="print the result as JSON instead of a table")
 
 

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """List, copy or fetch; raises PcaffeError."""
     from pathlib import Path
 
-    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.results import show
     from pycaffe_dist.zoo import fetching, models
 
     if options.action not in _ACTIONS:

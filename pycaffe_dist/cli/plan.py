@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.comm.measured import Link
     from pycaffe_dist.planning import prediction
     from pycaffe_dist.planning.search import Workload
-    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.results import show
     from pycaffe_dist.threads import set_threads
 
     if options.threads:

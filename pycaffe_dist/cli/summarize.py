@@ -26,8 +26,8 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.net import Net
     from pycaffe_dist.net.rules import with_state
     from pycaffe_dist.net.summary import summarize
-    from pycaffe_dist.reports.results import show
     from pycaffe_dist.reports.sources import data_shape, without_sources
+    from pycaffe_dist.results import show
     from pycaffe_dist.schema import caffe_pb2, text
 
     phase = caffe_pb2.Phase.Value(options.phase or "TEST")

@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.data.partition import Shard
     from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.net.precompile import compile_kernels
-    from pycaffe_dist.reports.results import show
     from pycaffe_dist.reports.scores import Scores
+    from pycaffe_dist.results import show
     from pycaffe_dist.schema import caffe_pb2
     from pycaffe_dist.snapshot.caffemodel import require_weights
     from pycaffe_dist.solvers.average_precision import VERSIONS

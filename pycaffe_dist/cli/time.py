@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     from pycaffe_dist.cli.nets import open_net
     from pycaffe_dist.gpu.choice import choose_device
     from pycaffe_dist.net.precompile import compile_kernels
-    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.results import show
     from pycaffe_dist.schema import caffe_pb2
     from pycaffe_dist.threads import set_threads
 

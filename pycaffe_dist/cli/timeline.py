@@ -18,7 +18,7 @@ def add_flags(parser: FlagParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the table; raises PcaffeError."""
     from pycaffe_dist.reports.iteration_times import read_times
-    from pycaffe_dist.reports.results import show
+    from pycaffe_dist.results import show
 
     if options.skip < 0:
         raise UsageError(f"flag --skip needs 0 or more, not {options.skip}")

@@ -67,6 +67,10 @@ def start(
     ``prepare`` is as in `trainer.train`.  Raises PcaffeError.
     """
     require_exchange(options, TrainOptions)
+    if wanted.json and not wanted.check:
+        raise UsageError(
+            "flag --json is for --check; --metrics=FILE writes a run's records as JSON"
+        )
     if wanted.scale_lr and wanted.global_batch:
         raise UsageError(
             "--scale_lr is for a batch that grows with the number of ranks; with --global_batch it "

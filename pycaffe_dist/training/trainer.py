@@ -17,6 +17,7 @@ from pycaffe_dist.exchange.server.serving import serve
 from pycaffe_dist.gpu.choice import choose_device
 from pycaffe_dist.launch.resizing import Request, RequestFile
 from pycaffe_dist.log import fmt, logger
+from pycaffe_dist.results import show
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
 from pycaffe_dist.solvers.callbacks import Callback
@@ -103,7 +104,7 @@ def _train(
             if options.cluster.elastic:
                 attempt.begin(solver, goes_on, options.cluster.elastic)
             if options.check:
-                trial.run(solver, snapshot, prefix)
+                show(trial.run(solver, snapshot, prefix), options.json)
             else:
                 _run(solver, options, attempt, snapshot, actions, callbacks)
         finally:

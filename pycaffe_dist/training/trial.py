@@ -57,36 +57,75 @@ class Remaining:
 
 
 @dataclass(frozen=True)
-class Costs:
-    """What a trial has measured: seconds by action, and bytes.
+class Trial:
+    """What a run has still to do and will take about, in seconds and bytes.
 
-    ``memory`` is the most of any rank's, ``gpu`` None without a GPU, ``snapshot`` the files' size.
+    ``seconds_each`` has the seconds of an iteration, a test and a snapshot, by the names of
+    `Remaining`.  ``memory`` is the most of any rank's, ``gpu_memory`` None without a GPU.  Only
+    rank 0 knows ``snapshot``, the size of one's files, and ``free``, the space on the disk.  A
+    ``max_time`` above 0 may end the run earlier.
     """
 
-    seconds: dict[str, float]
+    seconds: float
+    remaining: Remaining
+    seconds_each: dict[str, float]
+    max_time: float
+    ranks: int
     memory: int
-    gpu: int | None
+    gpu_memory: int | None
     snapshot: int
+    free: int
+
+    def table(self) -> str:
+        """Return the result as text."""
+        title = "The solver, its nets and its data are in order. The whole run will take about:"
+        return f"{title}\n{aligned(list(self._rows()), left=(0, 1))}"
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        yield "time", f"{_duration(self.seconds)}, if data are read as fast"
+        for what, count in asdict(self.remaining).items():
+            if count:
+                each = self.seconds_each[what]
+                yield f"  {what}", f"{_duration(count * each)}: {count} of {each:.2g} s"
+        if 0 < self.max_time < self.seconds:
+            yield "  max_time", f"ends the run after {_duration(self.max_time)}"
+        of_each = f" on each of {self.ranks} ranks" if self.ranks > 1 else ""
+        yield "memory", fmt_bytes(self.memory) + of_each
+        if self.gpu_memory is not None:
+            yield "GPU memory", fmt_bytes(self.gpu_memory)
+        if self.remaining.snapshots:
+            all_files = fmt_bytes(self.remaining.snapshots * self.snapshot)
+            each_file = f"{fmt_bytes(self.snapshot)} a snapshot"
+            yield "disk", f"{all_files}, {each_file}; {fmt_bytes(self.free)} are free"
 
 
-def run(solver: Solver, snapshot: str, prefix: str) -> None:
-    """Make the trial with a new solver; let rank 0 print what the whole run will take.
+def run(solver: Solver, snapshot: str, prefix: str) -> Trial:
+    """Make the trial with a new solver; return what the whole run will take.
 
     The run will resume from ``snapshot``, if there is one, and write to the user's ``prefix``.
     """
     if snapshot:
         solver.restore(snapshot)
-    rest = Remaining.of(solver.param, solver.iteration)
-    costs = _measure(solver)
-    if solver.cluster.rank == 0:
-        free = shutil.disk_usage(Path(prefix).parent).free
-        print("The solver, its nets and its data are in order. The whole run will take about:")
-        rows = _rows(rest, costs, solver.param.max_time, solver.cluster.size, free)
-        print(aligned(list(rows), left=(0, 1)))
+    param, cluster = solver.param, solver.cluster
+    rest = Remaining.of(param, solver.iteration)
+    each = _seconds_each(solver)
+    files = Path(param.snapshot_prefix).parent.glob("check_iter_*")
+    device: Any = solver.device
+    return Trial(
+        seconds=sum(count * each[what] for what, count in asdict(rest).items()),
+        remaining=rest,
+        seconds_each=each,
+        max_time=param.max_time,
+        ranks=cluster.size,
+        memory=int(cluster.max(np.array(_memory()))),
+        gpu_memory=device.memory().held if device.is_gpu else None,
+        snapshot=sum(path.stat().st_size for path in files),
+        free=shutil.disk_usage(Path(prefix).parent).free if cluster.rank == 0 else 0,
+    )
 
 
-def _measure(solver: Solver) -> Costs:
-    """Make the steps of the trial; all ranks get the same times."""
+def _seconds_each(solver: Solver) -> dict[str, float]:
+    """Make the steps of the trial; return the seconds by action, the same ones on all ranks."""
     param, cluster = solver.param, solver.cluster
     batches = list(param.test_iter)
     # The steps make no tests and snapshots; in a test each rank has one batch.
@@ -98,40 +137,7 @@ def _measure(solver: Solver) -> Costs:
         solver.test_all()
         rounds = sum(-(-count // cluster.size) for count in batches) / len(batches)
         seconds["tests"] = _time(solver, solver.test_all) * rounds
-    seconds["snapshots"] = _time(solver, solver.snapshot)
-    files = Path(param.snapshot_prefix).parent.glob("check_iter_*")
-    device: Any = solver.device
-    return Costs(
-        seconds=seconds,
-        memory=int(cluster.max(np.array(_memory()))),
-        gpu=device.memory().held if device.is_gpu else None,
-        snapshot=sum(path.stat().st_size for path in files),
-    )
-
-
-def _rows(
-    rest: Remaining, costs: Costs, max_time: float, ranks: int, free: int
-) -> Iterator[tuple[str, str]]:
-    """Yield names and values of what the whole run will take; ``free`` is space on the disk."""
-    counts = asdict(rest)
-    total = sum(counts[what] * seconds for what, seconds in costs.seconds.items())
-    yield "time", f"{_duration(total)}, if data are read as fast"
-    for what, seconds in costs.seconds.items():
-        if counts[what]:
-            yield (
-                f"  {what}",
-                f"{_duration(counts[what] * seconds)}: {counts[what]} of {seconds:.2g} s",
-            )
-    if 0 < max_time < total:
-        yield "  max_time", f"ends the run after {_duration(max_time)}"
-    yield "memory", fmt_bytes(costs.memory) + (f" on each of {ranks} ranks" if ranks > 1 else "")
-    if costs.gpu is not None:
-        yield "GPU memory", fmt_bytes(costs.gpu)
-    if rest.snapshots:
-        of_all = (
-            f"{fmt_bytes(rest.snapshots * costs.snapshot)}, {fmt_bytes(costs.snapshot)} a snapshot"
-        )
-        yield "disk", f"{of_all}; {fmt_bytes(free)} are free"
+    return seconds | {"snapshots": _time(solver, solver.snapshot)}
 
 
 def _time(solver: Solver, act: Callable[[], object]) -> float:

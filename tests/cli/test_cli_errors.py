@@ -106,6 +106,11 @@ def test_a_solver_that_is_missing(fails):
     assert "none.prototxt" in message
 
 
+def test_json_is_for_a_check(fails):
+    message = fails("train", "--solver=solver.prototxt", "--json")
+    assert message.startswith("flag --json is for --check")
+
+
 def test_a_net_that_is_missing(job, fails):
     (job.folder / "net.prototxt").unlink()
     assert "net.prototxt" in fails("train", "--solver=solver.prototxt")

@@ -54,8 +54,8 @@ def test_decoupled_decay_and_means_equal_the_cpus(method, gpu, tmp_path):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_a_check_prints_the_memory_of_the_gpu(gpu, tmp_path, capsys):
+def test_a_check_tells_the_memory_of_the_gpu(gpu, tmp_path):
     solver = tiny_solver(tmp_path, "test_iter: 2 test_interval: 3", device=gpu)
     solver.param.snapshot_prefix = f"{tmp_path}/check"
-    trial.run(solver, "", f"{tmp_path}/tiny")
-    assert "\nGPU memory  " in capsys.readouterr().out
+    found = trial.run(solver, "", f"{tmp_path}/tiny")
+    assert found.gpu_memory is not None and "\nGPU memory  " in found.table()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -53,6 +54,16 @@ def test_a_check_touches_nothing(tmp_path, capsys):
         assert re.search(rf"^  {what} +\d.* s: {count} of \S+ s$", printed, re.MULTILINE), printed
     assert re.search(r"^memory +\S+ [MG]iB$", printed, re.MULTILINE)
     assert re.search(r"^disk +\d\S* KiB, \d\S* KiB a snapshot; \S+ .iB are free$", printed, re.M)
+
+
+def test_a_check_is_told_to_programs(tmp_path, capsys):
+    run(tmp_path, "max_iter: 95 snapshot: 10 snapshot_after_train: false", check=True, json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["remaining"] == {"iterations": 95, "tests": 0, "snapshots": 9}
+    each = found["seconds_each"]
+    assert each["iterations"] > 0 and each["snapshots"] > 0 and each["tests"] == 0
+    assert found["seconds"] == pytest.approx(95 * each["iterations"] + 9 * each["snapshots"])
+    assert found["memory"] > 1e7 and found["snapshot"] > 100 and found["gpu_memory"] is None
 
 
 def test_a_check_goes_on_from_a_snapshot(tmp_path, capsys):
