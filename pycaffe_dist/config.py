@@ -175,7 +175,8 @@ class TrainOptions:
     newest of the solver's prefix, if there is any.  ``gpu`` holds device numbers or "all",
     comma-separated, and is empty when the solver's own setting counts.  ``level`` and ``stages``
     select the net's layers.  ``seed`` None leaves the solver's ``random_seed``, ``max_time`` None
-    (else seconds) its ``max_time``.
+    (else seconds) its ``max_time``.  ``flags`` has those of the command line that differ from their
+    defaults, for records of the run.
     """
 
     solver: str
@@ -184,6 +185,7 @@ class TrainOptions:
     gpu: str = ""
     level: int = 0
     stages: tuple[str, ...] = ()
+    flags: Mapping[str, Any] = field(default_factory=dict)
     exchange: str = flag(
         "auto",
         "how gradients are combined over ranks: auto takes the cheapest for each parameter "

@@ -69,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
         solver=str(task.solver),
         weights=split_list(weights),
         gpu=options.gpu,
+        flags=options.given,
     )
     wanted = replace(wanted, global_batch=True, keep=wanted.keep or _KEPT_SNAPSHOTS)
     return start(options, wanted, (Action.STOP, Action.SNAPSHOT), lambda: prepare(task))

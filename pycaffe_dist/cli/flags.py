@@ -135,9 +135,15 @@ class FlagParser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="help", help="show this text and exit")
 
     def parse(self, args: Sequence[str]) -> argparse.Namespace:
-        """Return the values of all flags and arguments; raises UsageError."""
+        """Return the values of all flags and arguments; raises UsageError.
+
+        ``given`` has the flags whose values differ from their defaults.
+        """
         self.given_without_effect = []
-        return self.parse_args(self._canonical(list(args)))
+        found = self.parse_args(self._canonical(list(args)))
+        values = {name: getattr(found, name) for name in self.flags}
+        found.given = {k: value for k, value in values.items() if value != self.flags[k].default}
+        return found
 
     def format_help(self) -> str:
         """Return the help text, with a short usage line."""

@@ -51,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
         gpu=options.gpu,
         level=options.level,
         stages=split_list(options.stage),
+        flags=options.given,
     )
     effects = Action(options.sigint_effect), Action(options.sighup_effect)
     return start(options, wanted, effects)

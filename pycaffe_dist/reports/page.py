@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from pycaffe_dist.draw import svg_element
 from pycaffe_dist.errors import DataError
@@ -33,6 +34,8 @@ ins { background: #d8f5d8; text-decoration: none } del { background: #fbdcdc }
 _SHARES = {name: PARTS[name] for name in ("forward", "backward", "update", "data")}
 _SHARES |= {"exchange_not_hidden": PARTS["wait"], "test": PARTS["test"]}
 _SHARES["rest"] = "snapshots and other work"
+# Flags that name files of the run itself.
+_FILES = ("metrics", "tensorboard", "timeline")
 _WIDTH = 20  # of a full bar, in em
 
 
@@ -222,17 +225,35 @@ def _layers(run: RunMetrics) -> Iterator[str]:
         yield as_html(dead)
 
 
-def _differences(one: RunMetrics, other: RunMetrics) -> Iterator[str]:
-    """Yield the settings and the lines of the nets that differ."""
-    yield f"<h2>What differs: {html.escape(one.name)} and {html.escape(other.name)}</h2>"
-    first, second = (
-        {**run.starts[-1]["solver"], "ranks": run.starts[-1]["ranks"]} for run in (one, other)
-    )
-    rows = [("setting", one.name, other.name)]
+def _unequal(
+    head: str, one: RunMetrics, other: RunMetrics, found: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Return a table of the settings that two runs have not in common; none if they are equal."""
+    first, second = found
+    rows: list[tuple[str, ...]] = [(head, one.name, other.name)]
     for name in dict.fromkeys((*first, *second)):
         if first.get(name) != second.get(name):
-            rows.append((name, *(str(of.get(name, "")) for of in (first, second))))
-    yield as_html(rows) if len(rows) > 1 else "<p>The solvers have the same settings.</p>"
+            rows.append((name, *(_shown(of.get(name, "")) for of in found)))
+    return [as_html(rows)] if len(rows) > 1 else []
+
+
+def _shown(value: Any) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def _differences(one: RunMetrics, other: RunMetrics) -> Iterator[str]:
+    """Yield the settings, flags and lines of the nets that differ."""
+    yield f"<h2>What differs: {html.escape(one.name)} and {html.escape(other.name)}</h2>"
+    starts = one.starts[-1], other.starts[-1]
+    settings = [{**start["solver"], "ranks": start["ranks"]} for start in starts]
+    yield from _unequal("setting", one, other, settings) or (
+        "<p>The solvers have the same settings.</p>",
+    )
+    if all("flags" in start for start in starts):
+        flags = [
+            {f"--{k}": v for k, v in start["flags"].items() if k not in _FILES} for start in starts
+        ]
+        yield from _unequal("flag", one, other, flags)
     plans = [run.plans[-1]["messages"] if run.plans else {} for run in (one, other)]
     if plans[0].keys() != plans[1].keys():
         rows = [("only in one plan", one.name, other.name)]

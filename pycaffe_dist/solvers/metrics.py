@@ -9,6 +9,7 @@ import math
 import time
 import weakref
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -77,7 +78,7 @@ class Recorder:
     """Makes the records of a solver and hands them to its ``callbacks.on_record``, on rank 0.
 
     While there is nobody to get them, nothing is measured.  ``layers`` asks for the values of
-    layers and parameters, too.
+    layers and parameters, too; ``flags`` has the command line's, for the record of a start.
     """
 
     def __init__(self, solver: Solver):
@@ -90,6 +91,7 @@ class Recorder:
         self._shown: tuple[int, Metrics] | None = None
         self._plan: Metrics = {}
         self.layers: LayerMetrics | None = None
+        self.flags: Mapping[str, Any] = {}
 
     @property
     def _is_wanted(self) -> bool:
@@ -122,6 +124,7 @@ class Recorder:
                 "hosts": len(set(solver.cluster.hosts)) if solver.cluster.size > 1 else 1,
                 "batch": solver.effective_batch,
                 "parameter_count": sum(p.blob.count for p in solver.net.parameters),
+                "flags": dict(self.flags),
                 "solver": _fields(solver.param),
                 "definition": text.to_text(solver.net.definition),
             }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Paths of files and GPUs may differ between ranks; nets are compared after they are built.
 _OWN_FIELDS = ("net", "train_net", "test_net", "weights", "snapshot_prefix", "device_id")
 _NETS = ("net_param", "train_net_param", "test_net_param")
-_OWN_OPTIONS = ("solver", "snapshot", "weights", "gpu", "threads")
+_OWN_OPTIONS = ("solver", "snapshot", "weights", "gpu", "threads", "flags")
 
 
 def check_options(cluster: Cluster, options: TrainOptions) -> None:

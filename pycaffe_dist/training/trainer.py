@@ -189,6 +189,7 @@ def _run(
 def _follow(solver: Solver, options: TrainOptions) -> None:
     """Let files get the records of the run."""
     files = options.metrics or options.tensorboard
+    solver.recorder.flags = options.flags
     if options.layer_metrics:
         if not files:
             raise UsageError(

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pycaffe_dist import results
 from pycaffe_dist.cli import device_query
 from pycaffe_dist.cli.main import main
-from pycaffe_dist.reports import results
 from pycaffe_dist.reports.scores import Output, Scores
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -14,11 +14,15 @@ from pycaffe_dist.errors import FAILURE
 pytest.importorskip("matplotlib")
 
 
-def metrics_of(path, name: str = "net", exchange: str = "allreduce", **solver) -> str:
+def metrics_of(
+    path, name: str = "net", exchange: str = "allreduce", flags: dict | None = None, **solver
+) -> str:
     """Write the metrics of a short run that was resumed at iteration 2; return the path."""
     plan = {f"{exchange} of a[0]": {"count": 2, "bytes": 2048, "predicted_ms": 2.0}}
     about = {"net": name, "ranks": 2, "batch": 8, "parameter_count": 1234}
     about["solver"] = {"base_lr": 0.1, "max_iter": 5, **solver}
+    if flags is not None:  # which older files lack
+        about["flags"] = flags
     about["definition"] = f'name: "{name}"\nlayer {{ name: "a" }}'
     records = []
     for iteration in range(5):
@@ -127,6 +131,25 @@ def test_a_page_that_compares_runs(tmp_path):
     assert re.search(
         r"<del>-name: &quot;net&quot;</del>\n<ins>\+name: &quot;wide&quot;</ins>", page
     )
+
+
+def test_flags_that_differ_are_shown(tmp_path):
+    old, one, other = (
+        metrics_of(tmp_path / f"{name}.jsonl", flags=flags)
+        for name, flags in (
+            ("old", None),
+            ("one", {"metrics": "one.jsonl", "threads": 2, "wire": "float16"}),
+            ("other", {"metrics": "other.jsonl", "threads": 2, "cuda_graph": False}),
+        )
+    )
+    page = tmp_path / "page.html"
+    assert main(["report", one, other, f"--output={page}"]) == 0
+    shown = ["one", "other", "--wire", "float16", "", "--cuda_graph", "", "off"]
+    assert after(check(page), "flag", 8) == shown
+    assert "--threads" not in page.read_text() and "--metrics" not in page.read_text()
+    for same in (one, old):
+        assert main(["report", one, same, f"--output={page}"]) == 0
+        assert "flag" not in check(page)
 
 
 def test_files_without_a_run(tmp_path, capsys):

@@ -10,6 +10,7 @@ import pytest
 from tiny import NET, tiny_param
 
 import pycaffe_dist as caffe
+from pycaffe_dist.cli.main import main
 from pycaffe_dist.config import Action, TrainOptions
 from pycaffe_dist.data.writers import create_database
 from pycaffe_dist.errors import DataError, UsageError
@@ -41,6 +42,15 @@ def run(folder, name: str = "run.jsonl", fields: str = FIELDS, **options) -> lis
     wanted = TrainOptions(solver=solver_file(folder, fields), metrics=str(path), **options)
     train(wanted, lambda: Action.NONE)
     return read_records(str(path))
+
+
+def test_a_start_has_the_flags_that_were_given(tmp_path):
+    file = f"--metrics={tmp_path / 'run.jsonl'}"
+    solver = f"--solver={solver_file(tmp_path)}"
+    assert main(["train", solver, file, "--seed=5", "--wire=float32", "--nocuda_graph"]) == 0
+    (start,) = [r for r in read_records(str(tmp_path / "run.jsonl")) if r["kind"] == "start"]
+    given = {"seed": 5, "cuda_graph": False}
+    assert start["flags"] == given | {"solver": solver[9:], "metrics": file[10:]}
 
 
 def results(records: list[dict]) -> list[tuple]:
