@@ -68,11 +68,12 @@ def join_gradient_sums(
     shift: Any,
     sum_dy: Any,
     sum_dyx: Any,
-    affine: tuple = _NO_AFFINE,
-    terms: tuple = _NO_TERMS,
-    rectifier: tuple = _NO_RECTIFIER,
+    affine: tuple | None = None,
+    terms: tuple | None = None,
+    rectifier: tuple | None = None,
 ) -> None:
-    """Set the sums and what follows from them; the tuples are kernel arguments."""
+    """See `pycaffe_dist.kernels.normalization.backward_sums`; the tuples are kernel arguments."""
+    affine, terms, rectifier = affine or _NO_AFFINE, terms or _NO_TERMS, rectifier or _NO_RECTIFIER
     outer, channels, inner = x.shape
     parts, stretch = _parts(x.shape)
     first, second = device.xp().empty((2, parts, channels))
@@ -85,7 +86,7 @@ def join_statistics(
     x: Any,
     mean: Any,
     variance: Any,
-    running: tuple = _NO_RUNNING_SUMS,
+    running: tuple | None = None,
     scales: tuple = _NO_SCALES,
 ) -> None:
     """Set mean, variance and what follows; ``running`` and ``scales`` are kernel arguments."""
@@ -95,7 +96,8 @@ def join_statistics(
     first, second, pivot = scratch[:parts], scratch[parts:-1], scratch[-1]
     _sums(x, None, (None, *_NO_RECTIFIER), first, second, pivot, parts, stretch)
     sums, sizes = (first, second, pivot, mean, variance), (outer * inner, channels, parts)
-    _cu.join_statistics.blocks(channels, *sums, *running, *scales, *sizes, threads=_JOINING_THREADS)
+    totals = running or _NO_RUNNING_SUMS
+    _cu.join_statistics.blocks(channels, *sums, *totals, *scales, *sizes, threads=_JOINING_THREADS)
 
 
 def normalize_gradient(

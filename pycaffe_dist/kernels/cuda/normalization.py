@@ -9,6 +9,8 @@ from pycaffe_dist.kernels.cuda.channel_affine import join_gradient_sums, join_st
 
 _cu = kernels("normalization")
 
+backward_sums = join_gradient_sums
+
 
 def measure(
     x: Any,
@@ -22,11 +24,7 @@ def measure(
     product: Any = None,
 ) -> None:
     """See `pycaffe_dist.kernels.normalization.measure`."""
-    scales = eps, shift, scale, factor, product
-    if running is None:
-        join_statistics(x, mean, variance, scales=scales)
-    else:
-        join_statistics(x, mean, variance, tuple(running), scales)
+    join_statistics(x, mean, variance, running, (eps, shift, scale, factor, product))
 
 
 def running_statistics(means: Any, variances: Any, weight: Any, mean: Any, variance: Any) -> None:
@@ -46,24 +44,3 @@ def shift_and_scale(
     """See `pycaffe_dist.kernels.normalization.shift_and_scale`."""
     scales = shift, scale, factor, product
     _cu.shift_and_scale(mean.size, mean, variance, eps, *scales, mean.size)
-
-
-def backward_sums(
-    x: Any,
-    dy: Any,
-    shift: Any,
-    sum_dy: Any,
-    sum_dyx: Any,
-    affine: Any = None,
-    terms: Any = None,
-    rectifier: Any = None,
-) -> None:
-    """See `pycaffe_dist.kernels.normalization.backward_sums`."""
-    given: dict[str, Any] = {}
-    if rectifier is not None:
-        given["rectifier"] = tuple(rectifier)
-    if affine is not None:
-        given["affine"] = tuple(affine)
-    if terms is not None:
-        given["terms"] = tuple(terms)
-    join_gradient_sums(x, dy, shift, sum_dy, sum_dyx, **given)
