@@ -53,6 +53,15 @@ def _labels(rng, step, shape):
     return rng.integers(0, max(1, classes), shape)
 
 
+def _rows_of_weights(rng, step, shape):
+    """Return labels that are numbers of a parameter's rows."""
+    return rng.integers(0, len(step.blobs[0]), shape)
+
+
+def _boxes_of_one_image(rng, step, shape):
+    return rng.random(shape) * (np.arange(np.prod(shape)).reshape(shape) % 5 > 0)
+
+
 def _boxes(rng, step, shape):
     """Return boxes in the first bottom's images."""
     scale = step.layer.param.roi_pooling_param.spatial_scale
@@ -81,7 +90,12 @@ _SPECIAL = {
     ("Proposal", 2): _images,
     ("ROIPooling", 1): _boxes,
     ("ROIAlign", 1): _boxes,
+    ("BoxAnnotatorOHEM", 0): _boxes_of_one_image,
+    ("CenterLoss", 1): _rows_of_weights,
+    ("MarginInnerProduct", 1): _rows_of_weights,
+    ("LargeMarginInnerProduct", 1): _rows_of_weights,
     ("SoftmaxWithLoss", 1): _labels,
+    ("SoftmaxWithLossOHEM", 1): _labels,
     ("Accuracy", 1): _labels,
     ("HingeLoss", 1): _labels,
     ("MultinomialLogisticLoss", 1): _labels,

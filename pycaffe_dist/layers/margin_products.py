@@ -39,7 +39,7 @@ def _psi(factor: int, cosine: Any) -> tuple[Any, Any]:
     return value, inner * 16 * cosine * (2 * square - 1)
 
 
-class _MarginProduct(Counting, Product):
+class MarginProduct(Counting, Product):
     """The base of products x·Wᵀ whose label's element is (|x||w| psi + lambda x·w) / (1 + lambda).
 
     lambda is max(lambda_min, base·(1 + gamma·iteration)^-power); an optional second top gets it.
@@ -130,7 +130,7 @@ class _MarginProduct(Counting, Product):
 
 
 @register("MarginInnerProduct")
-class MarginInnerProduct(_MarginProduct):
+class MarginInnerProduct(MarginProduct):
     """x·wᵀ/|w| with a margin: for the label |x| psi(m·angle) in place of |x| cos(angle).
 
     m is 1 to 4 (SINGLE to QUADRUPLE); lambda x·w is mixed in, see the fields.  Forward divides the
@@ -166,7 +166,7 @@ class MarginInnerProduct(_MarginProduct):
 
 
 @register("LargeMarginInnerProduct")
-class LargeMarginInnerProduct(_MarginProduct):
+class LargeMarginInnerProduct(MarginProduct):
     """x·wᵀ with a margin: for the label |x||w| psi(m·angle) in place of |x||w| cos(angle).
 
     m is 1 to 4 (SINGLE to QUADRUPLE); lambda x·w is mixed in, see the fields.  The bottoms are

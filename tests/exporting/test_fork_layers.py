@@ -74,6 +74,59 @@ def net_of(name):
     return Net(param)
 
 
+MARGINS = {
+    f"{kind} {name}": (kind, f"num_output: 6 type: {name} {options}")
+    for kind in ("MarginInnerProduct", "LargeMarginInnerProduct")
+    for name, options in (
+        ("SINGLE", "base: 3"),
+        ("DOUBLE", "base: 10 gamma: 0.12 lambda_min: 5"),
+        ("TRIPLE", "lambda_min: 0.5 iteration: 40"),
+        ("QUADRUPLE", "base: 2 gamma: 1 power: 0.5 axis: 2"),
+    )
+}
+
+
+@pytest.mark.parametrize("name", MARGINS)
+def test_torch_has_the_products_with_a_margin_and_their_gradients(name):
+    torch = pytest.importorskip("torch")
+    kind, options = MARGINS[name]
+    field = "margin" if kind == "MarginInnerProduct" else "largemargin"
+    param = caffe_pb2.NetParameter(name="one", force_backward=True)
+    shape = (2, 3, 5) if "axis" in options else (6, 5)
+    for blob, sizes in (("x", shape), ("label", (6,))):
+        source = param.layer.add(name=blob, type="Input", top=[blob])
+        source.input_param.shape.add(dim=sizes)
+    layer = caffe_pb2.LayerParameter(name="l", type=kind, bottom=["x", "label"], top=["y", "share"])
+    text_format.Parse(f"{field}_inner_product_param {{ {options} }}", layer)
+    param.layer.append(layer)
+    net, rng = Net(param), np.random.default_rng(1)
+    product = net.layers[-1]
+    product.blobs[0].data[...] = rng.standard_normal((6, 5))
+    steps = steps_of(net, training=True)
+    text, source = source_of(net, steps)
+    module = Module(text, source.title, source.state, training=True).net
+    for _ in range(3):  # in each pass lambda falls
+        x, dy = rng.standard_normal(shape), rng.standard_normal((*shape[:-1], 6))
+        inputs = {"x": x.astype(np.float32), "label": rng.integers(0, 6, 6).astype(np.float32)}
+        ours = checking.forward(net, inputs, {"y": "y", "share": "share"})
+        net.blobs["y"].diff[...] = dy
+        net.clear_parameter_diffs()
+        net.backward()
+        given = torch.tensor(inputs["x"], requires_grad=True)
+        found = module(given, torch.tensor(inputs["label"]))
+        module.zero_grad()
+        found["y"].backward(torch.tensor(dy, dtype=torch.float32))
+        for theirs, mine in (
+            (found["y"], ours["y"]),
+            (found["share"], ours["share"]),
+            (given.grad, net.blobs["x"].diff),
+            (module.l.weight, product.blobs[0].data),
+            (module.l.weight.grad, product.blobs[0].diff),
+        ):
+            assert theirs.shape == mine.shape
+            np.testing.assert_allclose(theirs.detach(), mine, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_onnx_runtime_computes_the_same(name):
     net = net_of(name)
@@ -88,17 +141,20 @@ def test_onnx_runtime_computes_the_same(name):
             np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["ChannelScale", "Chnwise", "SeLu", "PriorBoxClustered"])
+@pytest.mark.parametrize("name", LAYERS)
 def test_torch_computes_the_same(name):
     pytest.importorskip("torch")
     net = net_of(name)
     steps = steps_of(net, training=True)
     text, source = source_of(net, steps)
-    inputs = checking.random_inputs(steps, steps.inputs)
-    found = Module(text, source.title, source.state, training=False).run(inputs)
-    ours = checking.forward(net, inputs, {key: key for key in found})
-    for key, value in ours.items():
-        np.testing.assert_allclose(found[key], value, rtol=1e-5, atol=1e-6)
+    module = Module(text, source.title, source.state, training=False)
+    for seed in range(5):
+        inputs = checking.random_inputs(steps, steps.inputs, seed)
+        found = module.run(inputs)
+        ours = checking.forward(net, inputs, {key: key for key in found})
+        for key, value in ours.items():
+            assert found[key].shape == value.shape
+            np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-4)
 
 
 def test_proposals_need_32_bits(tmp_path):

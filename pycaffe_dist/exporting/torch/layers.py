@@ -15,6 +15,7 @@ from pycaffe_dist.layers.base import is_test
 from pycaffe_dist.layers.bn import BN, SEGNET_EPS
 from pycaffe_dist.layers.channel_norm import ChannelNorm
 from pycaffe_dist.layers.convolution import read_geometry
+from pycaffe_dist.layers.margin_products import MarginProduct
 from pycaffe_dist.layers.pooling import AVE, MAX, STOCHASTIC, Pooling, bins_of
 from pycaffe_dist.layers.reduction import ASUM, MEAN, SUMSQ
 from pycaffe_dist.schema import caffe_pb2
@@ -76,6 +77,21 @@ def inner_product(step: Step, source: Source) -> None:
     name = source.module(f"nn.Linear({call})", *values)
     flat = "{0}" if axis == len(shape) - 1 else f"{{0}}.flatten({axis})"
     source.let(step, f"{name}({flat})")
+
+
+@converts("MarginInnerProduct", "LargeMarginInnerProduct")
+def margin_product(step: Step, source: Source) -> None:
+    """An inner product with a margin at the label."""
+    layer = step.layer
+    assert isinstance(layer, MarginProduct)
+    margin = layer.margin_options()
+    decay = arguments(margin.base, margin.gamma, margin.power, margin.lambda_min)
+    unit = {"unit": True} if step.type == "MarginInnerProduct" else {}
+    outputs, inputs = step.blobs[0].shape
+    sizes = arguments(inputs, outputs, step.axis(margin.axis), 1 + margin.type)
+    call = f"{sizes}, ({decay}), {arguments(layer.iteration, **unit)}"
+    name = source.module(f"{source.part('MarginProduct')}({call})", ("weight", step.blobs[0]))
+    source.let_first(step, f"{name}({{0}}, {{1}})", 2)
 
 
 @converts("Embed")
@@ -149,18 +165,14 @@ def bn(step: Step, source: Source) -> None:
         return
     part = source.part("batch_norm_of_batch")
     text = f"{part}({{0}}, {name}.weight, {name}.bias, {arguments(SEGNET_EPS)})"
-    several = len(step.tops)
-    source.let(
-        step, text if several == 3 else f"{text}[:{several}]" if several > 1 else f"{text}[0]", None
-    )
+    source.let_first(step, text, 3)
 
 
 @converts("MVN")
 def mvn(step: Step, source: Source) -> None:
     """Differences from the mean, over the deviation."""
     param = step.layer.param.mvn_param
-    call = arguments(param.across_channels, param.normalize_variance, param.eps)
-    source.let(step, f"{source.part('mvn')}({{0}}, {call})")
+    source.call(step, "mvn", param.across_channels, param.normalize_variance, param.eps)
 
 
 @converts("Normalize")
@@ -180,7 +192,7 @@ def lrn(step: Step, source: Source) -> None:
     if param.norm_region == caffe_pb2.LRNParameter.ACROSS_CHANNELS:
         source.let(step, f"F.local_response_norm({{0}}, {arguments(*rule, param.k)})")
     else:
-        source.let(step, f"{source.part('lrn_within')}({{0}}, {arguments(*rule)})")
+        source.call(step, "lrn_within", *rule)
 
 
 def _pool(
@@ -266,8 +278,7 @@ def arg_max(step: Step, source: Source) -> None:
     """Indices of the largest values."""
     param = step.layer.param.argmax_param
     axis = step.axis(param.axis) if param.HasField("axis") else None
-    call = arguments(param.top_k, axis, param.out_max_val)
-    source.let(step, f"{source.part('arg_max')}({{0}}, {call})")
+    source.call(step, "arg_max", param.top_k, axis, param.out_max_val)
 
 
 @converts("Upsample")
@@ -278,8 +289,7 @@ def upsample(step: Step, source: Source) -> None:
         scale = param.scale if param.HasField("scale") else 1
         source.let(step, f"{{0}}.repeat_interleave({scale}, 2).repeat_interleave({scale}, 3)")
         return
-    size = ", ".join(map(str, step.top_shapes[0][2:]))
-    source.let(step, f"{source.part('unpool')}({{0}}, {{1}}, {size})")
+    source.call(step, "unpool", *step.top_shapes[0][2:])
 
 
 @converts("Interp")

@@ -25,9 +25,9 @@ def _rule(step: Step, default: int) -> dict[str, Any]:
     return rule
 
 
-@converts("SoftmaxWithLoss")
+@converts("SoftmaxWithLoss", "SoftmaxWithLossOHEM")
 def softmax_loss(step: Step, source: Source) -> None:
-    """The loss, and the softmax for a second top."""
+    """The loss, the softmax for a second top, and each label's loss for a third."""
     param = step.layer.param
     axis, rule = step.axis(param.softmax_param.axis), _rule(step, VALID)
     if param.loss_param.weight_by_label_freqs:
@@ -38,13 +38,16 @@ def softmax_loss(step: Step, source: Source) -> None:
     source.let(step, f"{source.part('softmax_loss')}({{0}}, {{1}}, {call})")
     if len(step.tops) > 1:
         source.let(step, f"{{0}}.softmax({axis})", 1)
+    if len(step.tops) > 2:
+        ignore = {"ignore": rule["ignore"]} if "ignore" in rule else {}
+        losses = f"{source.part('label_losses')}({{0}}, {{1}}, {arguments(axis, **ignore)})[0]"
+        source.let(step, f"{losses}.reshape({{1}}.shape).detach()", 2)
 
 
 @converts("SigmoidCrossEntropyLoss")
 def sigmoid_loss(step: Step, source: Source) -> None:
     """The loss of sigmoids."""
-    call = arguments(**_rule(step, BATCH_SIZE))
-    source.let(step, f"{source.part('sigmoid_loss')}({{0}}, {{1}}, {call})")
+    source.call(step, "sigmoid_loss", **_rule(step, BATCH_SIZE))
 
 
 _PLAIN = {
@@ -57,14 +60,14 @@ _PLAIN = {
 @converts(*_PLAIN)
 def plain_loss(step: Step, source: Source) -> None:
     """A loss without options."""
-    source.let(step, f"{source.part(_PLAIN[step.type])}({{0}}, {{1}})")
+    source.call(step, _PLAIN[step.type])
 
 
 @converts("HingeLoss")
 def hinge_loss(step: Step, source: Source) -> None:
     """The hinge loss."""
     squared = step.layer.param.hinge_loss_param.norm == caffe_pb2.HingeLossParameter.L2
-    source.let(step, f"{source.part('hinge_loss')}({{0}}, {{1}}, {squared})")
+    source.call(step, "hinge_loss", squared)
 
 
 @converts("InfogainLoss")
@@ -74,7 +77,7 @@ def infogain_loss(step: Step, source: Source) -> None:
     if len(step.bottoms) < 3 or rule != {"mode": "VALID"}:
         raise step.error("is exported with a third bottom and the usual normalization only")
     axis = step.axis(step.layer.param.infogain_loss_param.axis)
-    source.let(step, f"{source.part('infogain_loss')}({{0}}, {{1}}, {{2}}, {axis})")
+    source.call(step, "infogain_loss", axis)
     if len(step.tops) > 1:
         source.let(step, f"{{0}}.softmax({axis})", 1)
 
@@ -83,16 +86,30 @@ def infogain_loss(step: Step, source: Source) -> None:
 def contrastive_loss(step: Step, source: Source) -> None:
     """The loss of pairs."""
     param = step.layer.param.contrastive_loss_param
-    call = arguments(param.margin, param.legacy_version)
-    source.let(step, f"{source.part('contrastive_loss')}({{0}}, {{1}}, {{2}}, {call})")
+    source.call(step, "contrastive_loss", param.margin, param.legacy_version)
 
 
 @converts("SmoothL1Loss")
 def smooth_l1_loss(step: Step, source: Source) -> None:
     """The loss of boxes."""
-    names = ", ".join(f"{{{index}}}" for index in range(len(step.bottoms)))
-    sigma = arguments(sigma=step.layer.param.smooth_l1_loss_param.sigma)
-    source.let(step, f"{source.part('smooth_l1_loss')}({names}, {sigma})")
+    source.call(step, "smooth_l1_loss", sigma=step.layer.param.smooth_l1_loss_param.sigma)
+
+
+@converts("SmoothL1LossOHEM")
+def smooth_l1_losses(step: Step, source: Source) -> None:
+    """The loss of boxes, and that of each place."""
+    rule = _rule(step, VALID)
+    rule.pop("ignore", None)
+    if rule["mode"] == "VALID":  # no place is ignored
+        rule["mode"] = "FULL"
+    source.call(step, "smooth_l1_losses", returns=2, **rule)
+
+
+@converts("BoxAnnotatorOHEM")
+def hardest(step: Step, source: Source) -> None:
+    """Labels and weights of the boxes of largest loss."""
+    param = step.layer.param.box_annotator_ohem_param
+    source.call(step, "hardest", param.roi_per_img, param.ignore_label, returns=2)
 
 
 @converts("CenterLoss")
@@ -110,5 +127,4 @@ def accuracy(step: Step, source: Source) -> None:
     if len(step.tops) > 1:
         raise step.error("is exported with one top only")
     ignore = {"ignore": param.ignore_label} if param.HasField("ignore_label") else {}
-    call = arguments(step.axis(param.axis), param.top_k, **ignore)
-    source.let(step, f"{source.part('accuracy_of')}({{0}}, {{1}}, {call})")
+    source.call(step, "accuracy_of", step.axis(param.axis), param.top_k, **ignore)

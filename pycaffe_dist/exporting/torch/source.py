@@ -15,7 +15,16 @@ from pycaffe_dist.exporting.steps import Step, Steps
 
 _FOLDER = Path(__file__).parent / "parts"
 # Modules of parts: classes and functions that exported files contain if they use them.
-_PARTS = ("layers.py", "regions.py", "losses.py", "multibox.py", "detecting.py", "methods.py")
+_PARTS = (
+    "layers.py",
+    "regions.py",
+    "losses.py",
+    "multibox.py",
+    "detecting.py",
+    "proposals.py",
+    "margins.py",
+    "methods.py",
+)
 _TAKEN = {
     "F",
     "Path",
@@ -113,6 +122,22 @@ class Source:
         names = step.tops if top is None else [step.tops[top]]
         targets = ", ".join(self.variable(name) for name in names)
         self.lines.append(f"{targets} = {expression.format(*bottoms)}")
+
+    def let_first(self, step: Step, expression: str, count: int) -> None:
+        """Set the tops to the first of the ``count`` values of an expression."""
+        tops = len(step.tops)
+        part = "" if tops == count else f"[:{tops}]" if tops > 1 else "[0]"
+        self.let(step, f"{expression}{part}", None)
+
+    def call(self, step: Step, part: str, *values: Any, returns: int = 1, **options: Any) -> None:
+        """Set tops to what a part ``returns`` for the bottoms, with `arguments` behind them."""
+        bottoms = ", ".join(f"{{{index}}}" for index in range(len(step.bottoms)))
+        given = arguments(*values, **options)
+        text = f"{self.part(part)}({', '.join(filter(None, (bottoms, given)))})"
+        if returns > 1:
+            self.let_first(step, text, returns)
+        else:
+            self.let(step, text)
 
     def part_sources(self) -> list[str]:
         """Return the sources of the parts that the module uses, and of those that they use."""

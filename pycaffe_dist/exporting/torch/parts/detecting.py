@@ -29,12 +29,14 @@ def overlaps_of(boxes, others):
 
 def suppress(boxes, threshold):
     """Return the places of boxes (n, 4), the best first, that overlap no better one too much."""
-    overlap = overlaps_of(boxes, boxes)
+    # In parts, which take less memory than all pairs.
+    parts = [overlaps_of(part, boxes) > threshold for part in boxes.split(256)]
+    close = torch.cat(parts).cpu()
     kept, open_ = [], torch.ones(len(boxes), dtype=torch.bool)
     for place in range(len(boxes)):
         if open_[place]:
             kept.append(place)
-            open_ &= ~(overlap[place].cpu() > threshold)
+            open_ &= ~close[place]
     return torch.tensor(kept, dtype=torch.long)
 
 

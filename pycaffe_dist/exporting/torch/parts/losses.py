@@ -7,14 +7,19 @@ from torch.nn import functional as F
 
 def softmax_loss(x, labels, axis, mode, ignore=None, fixed=1.0, weights=None):
     """Return -log of the labels' softmax; ``mode`` says what the sum is divided by."""
-    outer, classes = x.shape[:axis].numel(), x.shape[axis]
-    scores = x.reshape(outer, classes, -1)
-    labels = labels.reshape(outer, -1).long()
+    losses, counted = label_losses(x, labels, axis, ignore, weights)
+    return losses.sum() / divisor(mode, len(losses), losses.numel(), counted.sum(), fixed)
+
+
+def label_losses(x, labels, axis, ignore=None, weights=None):
+    """Return -log of each label's softmax (n, m), 0 where it is ignored, and where it is not."""
+    scores = x.reshape(x.shape[:axis].numel(), x.shape[axis], -1)
+    labels = labels.reshape(len(scores), -1).long()
     skipped = -100 if ignore is None else ignore
     losses = F.nll_loss(
         scores.log_softmax(1), labels, weights, ignore_index=skipped, reduction="none"
     )
-    return losses.sum() / divisor(mode, outer, labels.numel(), (labels != skipped).sum(), fixed)
+    return losses, labels != skipped
 
 
 def divisor(mode, samples, labels, valid, fixed):
@@ -76,12 +81,42 @@ def contrastive_loss(a, b, similar, margin, legacy):
 
 
 def smooth_l1_loss(a, b, inside=None, outside=None, sigma=1.0):
-    """Return squares of small differences and magnitudes of others, of a sample."""
+    """Return `smooth_l1`, weighted and summed, of a sample."""
+    losses = smooth_l1(a, b, inside, sigma)
+    return (losses if outside is None else losses * outside).sum() / len(a)
+
+
+def smooth_l1(a, b, inside=None, sigma=1.0):
+    """Return squares of small differences and magnitudes of others."""
     difference = a - b if inside is None else (a - b) * inside
     size = difference.abs()
     small = size < 1 / sigma**2
-    losses = torch.where(small, 0.5 * (sigma * difference) ** 2, size - 0.5 / sigma**2)
-    return (losses if outside is None else losses * outside).sum() / len(a)
+    return torch.where(small, 0.5 * (sigma * difference) ** 2, size - 0.5 / sigma**2)
+
+
+def smooth_l1_losses(a, b, inside=None, mode="FULL", fixed=1.0):
+    """Return the loss, and its sums over channels at each place."""
+    losses = smooth_l1(a, b, inside)
+    places = losses.sum(1, keepdim=True)
+    places = places.reshape(*places.shape, *(1,) * (4 - places.dim()))
+    return losses.sum() / divisor(mode, len(a), places.numel(), None, fixed), places.detach()
+
+
+def hardest(boxes, losses, labels, weights, count, ignore):
+    """Return the labels and weights of the ``count`` boxes of largest loss in each image.
+
+    The others get the label ``ignore`` and weights of 0.
+    """
+    images, losses = boxes.reshape(-1, 5)[:, 0].contiguous(), losses.flatten()
+    order = losses.argsort(descending=True, stable=True)
+    order = order[images[order].argsort(stable=True)]
+    images = images[order]
+    places = torch.arange(len(order)).to(order) - torch.searchsorted(images, images)
+    chosen = torch.zeros_like(order, dtype=torch.bool)
+    chosen[order] = places < count
+    labels, weights = (each.clone() for each in (labels, weights))
+    labels[~chosen], weights[~chosen] = ignore, 0
+    return labels, weights
 
 
 class CenterLoss(nn.Module):
