@@ -127,6 +127,15 @@ TRANSLATIONS: dict[str, Callable[[Net, dict[str, Any]], Callable[..., torch.Tens
 }
 
 
+def optimizer_of(net: Net) -> torch.optim.Optimizer:
+    """Return SGD with Caffe's usual multipliers for biases."""
+    rates = [
+        {"params": net.weights, "lr": 0.001},
+        {"params": net.biases, "lr": 0.002, "weight_decay": 0.0},
+    ]
+    return torch.optim.SGD(rates, momentum=0.9, weight_decay=0.0005, fused=True)
+
+
 def main() -> None:
     """Read numbers of iterations, one per line, and train."""
     threads = int(sys.argv[1])
@@ -134,15 +143,7 @@ def main() -> None:
     torch.manual_seed(0)
     before = peak_memory()
     net = Net(json.loads(sys.stdin.readline()))
-    optimizer = torch.optim.SGD(
-        [
-            {"params": net.weights, "lr": 0.001},
-            {"params": net.biases, "lr": 0.002, "weight_decay": 0.0},
-        ],
-        momentum=0.9,
-        weight_decay=0.0005,
-        fused=True,
-    )
+    optimizer = optimizer_of(net)
     for line in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(int(line)):

@@ -12,7 +12,7 @@ import sys
 import time
 
 import torch
-from cpu_torch import TRANSLATIONS, Net
+from cpu_torch import TRANSLATIONS, Net, optimizer_of
 
 TRANSLATIONS["Eltwise"] = lambda net, layer: lambda x, y: x + y
 
@@ -26,15 +26,7 @@ def main() -> None:
     layers = json.loads(sys.stdin.readline())
     with torch.device("cuda"):
         net = Net(layers)
-    optimizer = torch.optim.SGD(
-        [
-            {"params": net.weights, "lr": 0.001},
-            {"params": net.biases, "lr": 0.002, "weight_decay": 0.0},
-        ],
-        momentum=0.9,
-        weight_decay=0.0005,
-        fused=True,
-    )
+    optimizer = optimizer_of(net)
     for line in sys.stdin:
         torch.cuda.synchronize()
         wall, cpu = time.perf_counter(), time.process_time()
