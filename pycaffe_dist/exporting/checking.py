@@ -92,6 +92,8 @@ _SPECIAL = {
     ("ROIAlign", 1): _boxes,
     ("BoxAnnotatorOHEM", 0): _boxes_of_one_image,
     ("CenterLoss", 1): _rows_of_weights,
+    ("LabelSpecificAdd", 1): _labels,
+    ("LabelSpecificRescale", 1): _labels,
     ("MarginInnerProduct", 1): _rows_of_weights,
     ("LargeMarginInnerProduct", 1): _rows_of_weights,
     ("SoftmaxWithLoss", 1): _labels,

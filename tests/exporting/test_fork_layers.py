@@ -127,6 +127,52 @@ def test_torch_has_the_products_with_a_margin_and_their_gradients(name):
             np.testing.assert_allclose(theirs.detach(), mine, rtol=1e-4, atol=1e-5)
 
 
+BIASES = "bias_base: 0.3 bias_gamma: 0.5 bias_power: 1.5 bias_max: 4 iteration: 2"
+
+
+@pytest.mark.parametrize("phase", [caffe_pb2.TRAIN, caffe_pb2.TEST])
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        ("LabelSpecificAdd", "label_specific_add_param { bias: -0.4 }"),
+        ("LabelSpecificAdd", f"label_specific_add_param {{ {BIASES} }}"),
+        ("LabelSpecificRescale", "label_specific_rescale_param { positive_weight: 0.5 }"),
+        (
+            "LabelSpecificRescale",
+            "label_specific_rescale_param { negative_weight: 3 rescale_test: true }",
+        ),
+    ],
+)
+def test_torch_changes_the_labels_scores(kind, options, phase):
+    torch = pytest.importorskip("torch")
+    param = caffe_pb2.NetParameter(name="one", force_backward=True)
+    param.state.phase = phase
+    for blob, sizes in (("x", (6, 5)), ("label", (6,))):
+        source = param.layer.add(name=blob, type="Input", top=[blob])
+        source.input_param.shape.add(dim=sizes)
+    tops = ["y", "bias"] if kind == "LabelSpecificAdd" else ["y"]
+    layer = text_format.Parse(options, caffe_pb2.LayerParameter())
+    layer.name, layer.type = "l", kind
+    layer.bottom.extend(["x", "label"])
+    layer.top.extend(tops)
+    param.layer.append(layer)
+    net, rng = Net(param), np.random.default_rng(1)
+    text, source = source_of(net, steps_of(net, training=True))
+    module = Module(text, source.title, source.state, training=not phase).net
+    for _ in range(3):
+        inputs = {"x": rng.standard_normal((6, 5)), "label": rng.integers(0, 5, 6)}
+        inputs = {name: value.astype(np.float32) for name, value in inputs.items()}
+        ours = checking.forward(net, inputs, {name: name for name in tops})
+        net.blobs["y"].diff[...] = dy = rng.standard_normal((6, 5)).astype(np.float32)
+        net.backward()
+        given = torch.tensor(inputs["x"], requires_grad=True)
+        found = module(given, torch.tensor(inputs["label"]))
+        found["y"].backward(torch.tensor(dy))
+        for name, value in ours.items():
+            np.testing.assert_allclose(found[name].detach(), value, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(given.grad, net.blobs["x"].diff, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_onnx_runtime_computes_the_same(name):
     net = net_of(name)

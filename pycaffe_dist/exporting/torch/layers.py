@@ -15,7 +15,6 @@ from pycaffe_dist.layers.base import is_test
 from pycaffe_dist.layers.bn import BN, SEGNET_EPS
 from pycaffe_dist.layers.channel_norm import ChannelNorm
 from pycaffe_dist.layers.convolution import read_geometry
-from pycaffe_dist.layers.margin_products import MarginProduct
 from pycaffe_dist.layers.pooling import AVE, MAX, STOCHASTIC, Pooling, bins_of
 from pycaffe_dist.layers.reduction import ASUM, MEAN, SUMSQ
 from pycaffe_dist.schema import caffe_pb2
@@ -77,21 +76,6 @@ def inner_product(step: Step, source: Source) -> None:
     name = source.module(f"nn.Linear({call})", *values)
     flat = "{0}" if axis == len(shape) - 1 else f"{{0}}.flatten({axis})"
     source.let(step, f"{name}({flat})")
-
-
-@converts("MarginInnerProduct", "LargeMarginInnerProduct")
-def margin_product(step: Step, source: Source) -> None:
-    """An inner product with a margin at the label."""
-    layer = step.layer
-    assert isinstance(layer, MarginProduct)
-    margin = layer.margin_options()
-    decay = arguments(margin.base, margin.gamma, margin.power, margin.lambda_min)
-    unit = {"unit": True} if step.type == "MarginInnerProduct" else {}
-    outputs, inputs = step.blobs[0].shape
-    sizes = arguments(inputs, outputs, step.axis(margin.axis), 1 + margin.type)
-    call = f"{sizes}, ({decay}), {arguments(layer.iteration, **unit)}"
-    name = source.module(f"{source.part('MarginProduct')}({call})", ("weight", step.blobs[0]))
-    source.let_first(step, f"{name}({{0}}, {{1}})", 2)
 
 
 @converts("Embed")

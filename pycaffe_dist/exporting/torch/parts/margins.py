@@ -1,7 +1,8 @@
-"""Inner products with a margin on the label's angle."""
+"""Margins at the label: of inner products, on the angle, and of scores."""
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 
 def psi(factor, cosine):
@@ -97,3 +98,35 @@ def mix(dy, labels, slope, share):
     own, mixed = dy[at] / (1 + share), dy.clone()
     mixed[at] = own * (slope + share)
     return own, mixed
+
+
+class LabelMargin(nn.Module):
+    """Adds a bias to each label's score above -bias.
+
+    With ``growth`` (gamma, power, the least and the largest bias), the bias grows with each pass
+    from number ``passes`` on.
+    """
+
+    def __init__(self, bias, growth=None, passes=0):
+        super().__init__()
+        self.bias, self.growth, self.passes = bias, growth, passes
+
+    def forward(self, x, labels):
+        bias = self.bias
+        if self.growth is not None:
+            gamma, power, least, most = self.growth
+            bias += (1 + gamma * self.passes) ** power - 1
+            bias = min(max(bias, least), most)
+            self.passes += 1
+        raised = of_labels(x, labels) & (x > -bias)
+        return torch.where(raised, x + bias, x), x.new_tensor([bias])
+
+
+def of_labels(x, labels):
+    """Return which scores (N, classes, …) are their label's."""
+    return F.one_hot(labels.flatten().long(), x.shape[1]).bool().reshape(x.shape)
+
+
+def label_rescale(x, labels, positive, negative):
+    """Return each label's score times ``positive``, and the others times ``negative``."""
+    return torch.where(of_labels(x, labels), x * positive, x * negative)
