@@ -11,7 +11,7 @@ import numpy as np
 
 from pycaffe_dist.kernels import dry_run
 from pycaffe_dist.kernels.compiling import jit
-from pycaffe_dist.kernels.im2col import valid_range
+from pycaffe_dist.kernels.im2col import valid_range, window_range
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
@@ -63,8 +63,7 @@ def average(begin, end, x, y, geometry) -> None:
         for oy in range(y.shape[1]):
             out = y[i, oy]
             out[:] = 0
-            top = max(0, oy * stride_h - pad_h)
-            bottom = min(height, oy * stride_h - pad_h + kernel_h)
+            top, bottom = window_range(oy, kernel_h, stride_h, pad_h, height)
             if bottom <= top:
                 continue
             for j in range(width):
@@ -93,8 +92,7 @@ def average_rows(begin, end, x, y, geometry, kernel, margin) -> None:
     plane_x, plane_y = 4 * height * width, 4 * y.shape[1] * count
     for i in range(begin, end):
         for oy in range(y.shape[1]):
-            top = max(0, oy * stride_h - pad_h)
-            bottom = min(height, oy * stride_h - pad_h + kernel_h)
+            top, bottom = window_range(oy, kernel_h, stride_h, pad_h, height)
             if bottom <= top:
                 y[i, oy] = 0
                 continue
@@ -146,8 +144,7 @@ def average_backward(begin, end, dy, dx, geometry) -> None:
                     # Unsigned, because Numba tests a signed index for being negative.
                     spread[np.uint64(column)] += share[np.uint64(o)]
                     column += stride_w
-            top = max(0, oy * stride_h - pad_h)
-            bottom = min(height, oy * stride_h - pad_h + kernel_h)
+            top, bottom = window_range(oy, kernel_h, stride_h, pad_h, height)
             for h in range(top, bottom):
                 out = plane[h]
                 for j in range(width):

@@ -202,7 +202,8 @@ def _rectified_gradient(
 
 
 @jit
-def _affine_rows(begin, end, x, y, kept, shift, scale, bias, slope, kernel):
+def _short_rows(begin, end, x, second, third, shift, scale, bias, offset, slope, low, kernel):
+    """Run `AffineRows` or `GradientRows`; all rows of an image's channels in one call."""
     channels, inner = x.shape[1], x.shape[2]
     row = begin
     while row < end:
@@ -212,40 +213,19 @@ def _affine_rows(begin, end, x, y, kept, shift, scale, bias, slope, kernel):
             kernel,
             count,
             x.ctypes.data + at,
-            y.ctypes.data + at,
-            kept.ctypes.data + at,
+            second.ctypes.data + at,
+            third.ctypes.data + at,
             shift.ctypes.data + 4 * c,
             scale.ctypes.data + 4 * c,
             bias.ctypes.data + 4 * c,
-            slope.ctypes.data,
-        )
-        row += count
-
-
-@jit
-def _gradient_rows(begin, end, x, dy, dx, shift, scale, offset, slope, bias, low, kernel):
-    channels, inner = x.shape[1], x.shape[2]
-    row = begin
-    while row < end:
-        c = row % channels
-        count, at = min(end - row, channels - c), 4 * row * inner
-        call(
-            kernel,
-            count,
-            x.ctypes.data + at,
-            dy.ctypes.data + at,
-            dx.ctypes.data + at,
-            shift.ctypes.data + 4 * c,
-            scale.ctypes.data + 4 * c,
             offset.ctypes.data + 4 * c,
             slope.ctypes.data + 4 * c,
-            bias.ctypes.data + 4 * c,
             low.ctypes.data,
         )
         row += count
 
 
-def _short_rows(x: np.ndarray) -> Target | None:
+def _unit_for(x: np.ndarray) -> Target | None:
     """Return the unit whose microkernels take x's rows: a few float32 values each."""
     unit = target() if x.dtype == np.float32 else None
     return unit if unit is not None and is_short(unit, x.shape[2]) else None
@@ -301,12 +281,13 @@ def _set_affine(
     vectors: tuple[np.ndarray, np.ndarray, np.ndarray],
     slope: float | None,
 ) -> None:
-    rows, unit = _rows(x), _short_rows(x)
+    rows, unit = _rows(x), _unit_for(x)
     low, one = _factors(slope, x.dtype)
     if unit is not None:
         kernel = address_of(AffineRows(x.shape[2], kept is not None), unit)
-        copy, low = x if kept is None else kept, np.full(1, low)
-        parallel_for(_affine_rows, rows, x, y, copy, *vectors, low, kernel, grain=_grain(x, rows))
+        arrays, unused = (x, y, x if kept is None else kept), vectors[:2]
+        args = *arrays, *vectors, *unused, np.full(1, low), kernel
+        parallel_for(_short_rows, rows, *args, grain=_grain(x, rows))
     elif kept is None:
         parallel_for(_affine, rows, x, y, *vectors, low, one, x is y, grain=_grain(x, rows))
     else:
@@ -363,14 +344,14 @@ def normalize_gradient(
     With a ``rectifier_slope``, dy is first multiplied by it where the result of `affine` with
     ``scale`` and ``bias`` is not positive.
     """
-    rows, unit = _rows(x), _short_rows(x)
+    rows, unit = _rows(x), _unit_for(x)
     args = x, dy, dx, shift, scale, offset, slope
     low, one = _factors(rectifier_slope, x.dtype)
     if unit is not None:
         kernel = address_of(GradientRows(x.shape[2], rectifier_slope is not None), unit)
         added = offset if bias is None else bias
-        more = added, np.full(1, low), kernel
-        parallel_for(_gradient_rows, rows, *args, *more, grain=_grain(x, rows))
+        vectors = shift, scale, added, offset, slope, np.full(1, low)
+        parallel_for(_short_rows, rows, x, dy, dx, *vectors, kernel, grain=_grain(x, rows))
     elif rectifier_slope is None:
         parallel_for(_normalize_gradient, rows, *args, dx is dy, grain=_grain(x, rows))
     else:

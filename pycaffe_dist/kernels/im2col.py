@@ -101,6 +101,13 @@ def valid_range(offset, stride, size, count) -> tuple[int, int]:
 
 
 @jit
+def window_range(o, kernel, stride, pad, size) -> tuple[int, int]:
+    """Return the half-open part of window ``o`` that is inside [0, size); it may be empty."""
+    start = o * stride - pad
+    return max(0, start), min(size, start + kernel)
+
+
+@jit
 def unfold(plane, columns, rows, last) -> None:
     """Fill columns (taps, pixels out) from one channel's plane (pixels in)."""
     kernel, stride, pad, dilation, width, count = last

@@ -22,7 +22,7 @@ from pycaffe_dist.kernels.average_pooling import (
     filtering_code,
 )
 from pycaffe_dist.kernels.compiling import jit
-from pycaffe_dist.kernels.im2col import valid_range
+from pycaffe_dist.kernels.im2col import valid_range, window_range
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, target
@@ -113,8 +113,7 @@ def _max_pool(begin, end, x, y, mask, geometry):
             out, index = y[i, oy], mask[i, oy]
             out[:] = -np.inf
             index[:] = -1
-            top = max(0, oy * stride_h - pad_h)
-            bottom = min(height, oy * stride_h - pad_h + kernel_h)
+            top, bottom = window_range(oy, kernel_h, stride_h, pad_h, height)
             if bottom <= top:
                 continue
             _column_maxima(x[i], top, bottom, best, where)
@@ -135,68 +134,43 @@ def _max_pool(begin, end, x, y, mask, geometry):
 
 
 @jit
-def _max_pool_rows(begin, end, x, y, mask, geometry, kernel, margin):
-    """`_max_pool` on `MaximumKernel`; ``margin`` floats of padding surround a scratch row."""
+def _max_pool_rows(begin, end, x, y, geometry, mask, kernel, margin):
+    """`_max_pool` on `MaximumKernel`, or on `LargestKernel` if the mask is None.
+
+    ``margin`` floats of padding surround a scratch row.
+    """
     kernel_h, _, stride_h, stride_w, pad_h, pad_w = geometry
     height, width, count = x.shape[1], x.shape[2], y.shape[2]
     best = np.full(width + 2 * margin, -np.inf, np.float32)
     where = np.full(width + 2 * margin, NOWHERE, np.int32)
     plane_x, plane_y = 4 * height * width, 4 * y.shape[1] * count
+    at_x, at_y, at_mask = x.ctypes.data, y.ctypes.data, 0
+    if mask is not None:
+        at_mask = mask.ctypes.data
     # Windows that start beyond the image; they occur only if the stride is larger than the kernel.
     inside = min(count, (width + pad_w + stride_w - 1) // stride_w)
     for i in range(begin, end):
         for oy in range(y.shape[1]):
-            top = max(0, oy * stride_h - pad_h)
-            bottom = min(height, oy * stride_h - pad_h + kernel_h)
-            if bottom <= top:
-                y[i, oy] = -np.inf
-                mask[i, oy] = -1
-                continue
-            call(
-                kernel,
-                x.ctypes.data + i * plane_x + 4 * top * width,
-                4 * width,
-                bottom - top,
-                width,
-                top * width,
-                best.ctypes.data + 4 * margin,
-                where.ctypes.data + 4 * margin,
-                y.ctypes.data + i * plane_y + 4 * oy * count,
-                mask.ctypes.data + i * plane_y + 4 * oy * count,
-                count,
-            )
-            if inside < count:
-                y[i, oy, inside:] = -np.inf
-                mask[i, oy, inside:] = -1
-
-
-@jit
-def _largest_rows(begin, end, x, y, geometry, kernel, margin):
-    """The maxima of `_max_pool_rows`, on `LargestKernel`."""
-    kernel_h, _, stride_h, stride_w, pad_h, pad_w = geometry
-    height, width, count = x.shape[1], x.shape[2], y.shape[2]
-    best = np.full(width + 2 * margin, -np.inf, np.float32)
-    plane_x, plane_y = 4 * height * width, 4 * y.shape[1] * count
-    inside = min(count, (width + pad_w + stride_w - 1) // stride_w)
-    for i in range(begin, end):
-        for oy in range(y.shape[1]):
-            top = max(0, oy * stride_h - pad_h)
-            bottom = min(height, oy * stride_h - pad_h + kernel_h)
-            if bottom <= top:
-                y[i, oy] = -np.inf
-                continue
-            call(
-                kernel,
-                x.ctypes.data + i * plane_x + 4 * top * width,
-                4 * width,
-                bottom - top,
-                width,
-                best.ctypes.data + 4 * margin,
-                y.ctypes.data + i * plane_y + 4 * oy * count,
-                count,
-            )
-            if inside < count:
-                y[i, oy, inside:] = -np.inf
+            top, bottom = window_range(oy, kernel_h, stride_h, pad_h, height)
+            if top < bottom:
+                call(
+                    kernel,
+                    at_x + i * plane_x + 4 * top * width,
+                    4 * width,
+                    bottom - top,
+                    width,
+                    top * width,
+                    best.ctypes.data + 4 * margin,
+                    where.ctypes.data + 4 * margin,
+                    at_y + i * plane_y + 4 * oy * count,
+                    at_mask + i * plane_y + 4 * oy * count,
+                    count,
+                )
+            first_empty = inside if top < bottom else 0
+            if first_empty < count:
+                y[i, oy, first_empty:] = -np.inf
+                if mask is not None:
+                    mask[i, oy, first_empty:] = -1
 
 
 def _microkernel(
@@ -229,19 +203,19 @@ def max_pool_forward(
     gives -inf and -1.  Without a mask only y is set.
     """
     if mask is None:
-        plain = _microkernel(LargestKernel, x, geometry)
-        if plain is not None:
-            _over_planes(_largest_rows, (x, y), geometry, *plain)
-            return
-        mask = np.empty(y.shape, np.int32)
-    special = _microkernel(MaximumKernel, x, geometry, min(geometry.kernel[0], MOST_UNROLLED))
+        special = _microkernel(LargestKernel, x, geometry)
+    else:
+        special = _microkernel(MaximumKernel, x, geometry, min(geometry.kernel[0], MOST_UNROLLED))
     if special is None:
-        _over_planes(_max_pool, (x, y, mask), geometry)
-        return
-    places = mask if mask.dtype == np.int32 else np.empty(mask.shape, np.int32)
-    _over_planes(_max_pool_rows, (x, y, places), geometry, *special)
-    if places is not mask:
-        mask[...] = places
+        places = np.empty(y.shape, np.int32) if mask is None else mask
+        _over_planes(_max_pool, (x, y, places), geometry)
+    elif mask is None:
+        _over_planes(_max_pool_rows, (x, y), geometry, None, *special)
+    else:
+        places = mask if mask.dtype == np.int32 else np.empty(mask.shape, np.int32)
+        _over_planes(_max_pool_rows, (x, y), geometry, _planes(places), *special)
+        if places is not mask:
+            mask[...] = places
 
 
 @jit
@@ -299,11 +273,9 @@ def _stochastic_pool(begin, end, x, random, y, mask, geometry):
     height, width = x.shape[1], x.shape[2]
     for i in range(begin, end):
         for oy in range(y.shape[1]):
-            top = max(0, oy * stride_h - pad_h)
-            bottom = min(height, oy * stride_h - pad_h + kernel_h)
+            top, bottom = window_range(oy, kernel_h, stride_h, pad_h, height)
             for ox in range(y.shape[2]):
-                left = max(0, ox * stride_w - pad_w)
-                right = min(width, ox * stride_w - pad_w + kernel_w)
+                left, right = window_range(ox, kernel_w, stride_w, pad_w, width)
                 total = x.dtype.type(0)
                 for h in range(top, bottom):
                     for w in range(left, right):
@@ -337,11 +309,9 @@ def _stochastic_mean(begin, end, x, y, geometry):
     kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w = geometry
     for i in range(begin, end):
         for oy in range(y.shape[1]):
-            top = max(0, oy * stride_h - pad_h)
-            bottom = min(x.shape[1], oy * stride_h - pad_h + kernel_h)
+            top, bottom = window_range(oy, kernel_h, stride_h, pad_h, x.shape[1])
             for ox in range(y.shape[2]):
-                left = max(0, ox * stride_w - pad_w)
-                right = min(x.shape[2], ox * stride_w - pad_w + kernel_w)
+                left, right = window_range(ox, kernel_w, stride_w, pad_w, x.shape[2])
                 total, squares = x.dtype.type(0), x.dtype.type(0)
                 for h in range(top, bottom):
                     for w in range(left, right):

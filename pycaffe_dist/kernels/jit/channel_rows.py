@@ -54,8 +54,8 @@ class _Row:
 class AffineRows:
     """y = (x - shift)·scale + bias of each channel; what is not positive times a slope.
 
-    With ``keeps`` the copy gets x.  Arguments: rows, x, y, copy, shift, scale, bias, slope.  y may
-    be x.
+    With ``keeps`` the copy gets x.  Arguments are those of `GradientRows`: rows, x, y, copy, shift,
+    scale, bias, two without a use, slope.  y may be x.
     """
 
     length: int
@@ -63,8 +63,8 @@ class AffineRows:
 
     def build(self, target: Target) -> ir.Module:
         """Return the IR of the loop."""
-        e = Emitter(target, ENTRY, 8)
-        rows, x, y, copy, shift, scale, bias, slope = e.arguments
+        e = Emitter(target, ENTRY, 10)
+        rows, *starts, _, _, slope = e.arguments
         row, build, low = _Row(e, self.length), e.builder, e.broadcast(slope)
 
         def one_row(state: list[ir.Value]) -> list[ir.Value]:
@@ -80,7 +80,7 @@ class AffineRows:
             steps = [4 * self.length] * 3 + [4] * 3
             return [e.add(value, step) for value, step in zip(state, steps)]
 
-        e.repeat(rows, [x, y, copy, shift, scale, bias], one_row)
+        e.repeat(rows, starts, one_row)
         build.ret_void()
         return e.module
 
@@ -90,7 +90,7 @@ class GradientRows:
     """dx = (dy - offset - (x - shift)·slope)·scale of each channel.
 
     With ``rectified``, dy is first multiplied by `low` where `AffineRows` has no positive result.
-    Arguments: rows, x, dy, dx, shift, scale, offset, slope, bias, low.  dx may be dy.
+    Arguments: rows, x, dy, dx, shift, scale, bias, offset, slope, low.  dx may be dy.
     """
 
     length: int
@@ -104,7 +104,7 @@ class GradientRows:
 
         def one_row(state: list[ir.Value]) -> list[ir.Value]:
             at_x, at_dy, at_dx, *vectors = state
-            a, s, o, k, b = (e.broadcast(vector) for vector in vectors)
+            a, s, b, o, k = (e.broadcast(vector) for vector in vectors)
             results = []
             for value, gradient in zip(row.load(at_x), row.load(at_dy)):
                 centred = build.fsub(value, a)

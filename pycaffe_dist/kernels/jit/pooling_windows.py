@@ -172,8 +172,8 @@ class MaximumKernel:
 class LargestKernel:
     """One row of maximum pooling without indices.
 
-    Arguments: x (the first row that the windows cover), x_row, rows, width, best (a scratch row, at
-    column 0, with -inf around it), y, count.
+    Arguments are those of `MaximumKernel`: x, x_row, rows, width, one without a use, best, one
+    without a use, y, one without a use, count.
     """
 
     columns: int
@@ -182,8 +182,8 @@ class LargestKernel:
 
     def build(self, target: Target) -> ir.Module:
         """Return the IR."""
-        e = Emitter(target, ENTRY, 7)
-        x, x_row, rows, width, best, y, count = e.arguments
+        e = Emitter(target, ENTRY, 10)
+        x, x_row, rows, width, _, best, _, y, _, count = e.arguments
         build = e.builder
         nothing = ir.Constant(e.vector, [float("-inf")] * e.lanes)
 
