@@ -9,6 +9,7 @@ import numpy as np
 
 from pycaffe_dist.errors import LayerError
 from pycaffe_dist.layers import Layer
+from pycaffe_dist.layers.inner_product import make_unit_length
 from pycaffe_dist.net.net import Net
 
 Shape = tuple[int, ...]
@@ -79,6 +80,8 @@ def steps_of(net: Net, training: bool = False) -> Steps:
             continue
         given, made = ([blob.shape for blob in blobs] for blobs in (node.bottom, node.top))
         blobs = [np.array(blob.read_data()) for blob in node.layer.blobs]
+        if node.layer.changes_weights:  # in its next forward
+            make_unit_length(blobs[0])
         steps.append(Step(node.layer, bottoms, tops, given, made, blobs))
     if not training:
         left_out = _without_losses(steps)

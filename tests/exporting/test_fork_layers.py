@@ -47,6 +47,12 @@ LAYERS = {
         [(2, 6, 8, 10), (2, 6, 4, 5)],
         2,
     ),
+    "InnerProduct of unit length": (
+        "inner_product_param { num_output: 4 normalize: true weight_filler { type: 'gaussian' "
+        "std: 2 } }",
+        [(3, 5)],
+        1,
+    ),
     "ChannelScale": ("", [(2, 3, 4, 5), (2, 1, 4, 5)], 1),
     "Chnwise": ("chnwise_param { coeff: 2 coeff: -0.5 }", [(2, 3, 4, 5), (2, 3)], 1),
     "SeLu": ("selu_param { alpha: 1.5 }", [(2, 3, 4)], 1),

@@ -65,7 +65,7 @@ def im2col(step: Step, source: Source) -> None:
 
 @converts("InnerProduct")
 def inner_product(step: Step, source: Source) -> None:
-    """nn.Linear of flat samples."""
+    """nn.Linear of flat samples, or one that keeps its weights at unit length."""
     param, shape = step.layer.param.inner_product_param, step.bottom_shapes[0]
     axis, outputs = step.axis(param.axis), param.num_output
     weights = step.blobs[0].reshape((-1, outputs) if param.transpose else (outputs, -1))
@@ -73,7 +73,8 @@ def inner_product(step: Step, source: Source) -> None:
     biased = len(step.blobs) > 1
     call = arguments(weights.shape[1], outputs, **({} if biased else {"bias": False}))
     values = [("weight", weights), *(("bias", blob.reshape(-1)) for blob in step.blobs[1:])]
-    name = source.module(f"nn.Linear({call})", *values)
+    kind = source.part("UnitLinear") if param.normalize else "nn.Linear"
+    name = source.module(f"{kind}({call})", *values)
     flat = "{0}" if axis == len(shape) - 1 else f"{{0}}.flatten({axis})"
     source.let(step, f"{name}({flat})")
 

@@ -87,6 +87,15 @@ class Normalize(nn.Module):
         return x / norm * spread(self.weight, x, 1)
 
 
+class UnitLinear(nn.Linear):
+    """A product; forward first divides each row of weights by its length."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight /= (self.weight.square().sum(1, keepdim=True) + 1e-6).sqrt()
+        return super().forward(x)
+
+
 class Embed(nn.Module):
     """Rows of a table, plus a bias."""
 
