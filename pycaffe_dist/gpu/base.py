@@ -127,14 +127,16 @@ class GPU(Device, abc.ABC):
 
     @abc.abstractmethod
     def copy_to_device(self, source: np.ndarray, target: Any) -> None:
-        """Enqueue a copy of a host array on the current stream; both are contiguous, of one size.
+        """Enqueue a copy of a host array on the current stream; both are contiguous, of one size
+        and type.
 
         The host array must not change until the stream has done the copy.
         """
 
     @abc.abstractmethod
     def copy_to_host(self, source: Any, target: np.ndarray) -> None:
-        """Enqueue a copy to a host array on the current stream; both are contiguous, of one size.
+        """Enqueue a copy to a host array on the current stream; both are contiguous, of one size
+        and type.
 
         The host array has the values when the stream has done the copy.
         """

@@ -100,11 +100,13 @@ class EmulatedGPU(GPU):
 
     def copy_to_device(self, source: np.ndarray, target: DeviceArray) -> None:
         self.refuse_in_capture("a host array is copied")
-        np.copyto(target.inner.reshape(-1), source.reshape(-1))
+        _check_copy(source, target)
+        _copy_flat(target.inner, source)
 
     def copy_to_host(self, source: DeviceArray, target: np.ndarray) -> None:
         if emulated_graph.recording() is not None and not self._is_pinned(target):
             raise DeviceError("values are copied to memory that is not pinned in a graph")
+        _check_copy(source, target)
         change(_copy_flat, target, source.inner)
 
     def gemm(
@@ -122,7 +124,7 @@ class EmulatedGPU(GPU):
         if not all(array.flags.c_contiguous for array in (a, b, c)):
             raise DeviceError("gemm needs contiguous arrays")
         inner = a.inner, b.inner, c.inner
-        change(_multiply, *inner, trans_a, trans_b, alpha, beta)
+        change(multiply, *inner, trans_a, trans_b, alpha, beta)
 
     def graph_memory(self) -> Pool:
         return Pool()
@@ -232,11 +234,17 @@ def _run_with(run: Callable[..., None], order: _Launch, kept: Arguments, *arrays
     run(order, kept.address, *arrays)
 
 
+def _check_copy(source: Any, target: Any) -> None:
+    both = [(each.dtype, each.size, each.flags.c_contiguous) for each in (source, target)]
+    if both[0] != both[1] or not both[0][2]:
+        raise DeviceError(f"a copy needs contiguous arrays of one type and size, found {both}")
+
+
 def _copy_flat(target: np.ndarray, source: np.ndarray) -> None:
     np.copyto(target.reshape(-1), source.reshape(-1))
 
 
-def _multiply(
+def multiply(
     a: np.ndarray,
     b: np.ndarray,
     c: np.ndarray,

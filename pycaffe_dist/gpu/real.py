@@ -107,11 +107,10 @@ class RealGPU(GPU):
 
     def copy_to_device(self, source: np.ndarray, target: Any) -> None:
         self.refuse_in_capture("a host array is copied")
-        # Without an explicit stream CuPy may wait for the copy.
-        target.reshape(-1).set(source.reshape(-1), stream=cupy.cuda.get_current_stream())
+        _copy(target.data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice)
 
     def copy_to_host(self, source: Any, target: np.ndarray) -> None:
-        source.reshape(-1).get(out=target.reshape(-1), blocking=False)
+        _copy(target.ctypes.data, source.data.ptr, source.nbytes, runtime.memcpyDeviceToHost)
 
     def graph_memory(self) -> GraphMemory:
         self._graph_memories.add(memory := GraphMemory())
@@ -284,6 +283,13 @@ class RealGPU(GPU):
         if tf32 and dtype == np.float32 and int(self.capability) >= 80:
             return cublas.CUBLAS_COMPUTE_32F_FAST_TF32
         return cublas.CUBLAS_COMPUTE_32F
+
+
+def _copy(target: int, source: int, nbytes: int, kind: int) -> None:
+    """Enqueue a copy between two addresses on the current stream."""
+    # Not by the methods of CuPy's arrays, which refuse to be captured in a graph.
+    if nbytes:
+        runtime.memcpyAsync(target, source, nbytes, kind, cupy.cuda.get_current_stream().ptr)
 
 
 class GraphMemory:
