@@ -115,14 +115,14 @@ class Operation:
             unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
         return unwanted
 
-    def plans(self, most: int) -> list[str]:
-        """Return the names of the plans that cuDNN ranks first."""
-        count = min(most, self._graph.get_execution_plan_count())
+    def plans(self) -> list[str]:
+        """Return the names of cuDNN's plans in its ranking, with those that it will refuse."""
+        count = self._graph.get_execution_plan_count()
         return [self._graph.get_plan_name_at_index(index) for index in range(count)]
 
     def select(self, plan: str) -> None:
         """Use a plan from now on; raises one of ``refusals`` if that is impossible."""
-        index = self.plans(self._graph.get_execution_plan_count()).index(plan)
+        index = self.plans().index(plan)
         self._graph.build_plan_at_index(index)
         self._plan = index
 
