@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pycaffe_dist import device
+from pycaffe_dist.kernels.cuda import cudnn
 
 for _area in ("layers", "solvers", "parallel"):
     sys.path.append(str(Path(__file__).parents[1] / _area))
@@ -49,3 +52,41 @@ def on_gpu(gpu):
     """The GPU as the current device."""
     with device.use(gpu):
         yield gpu
+
+
+# What `stand_in/` replaces, and the modules that import it.
+_REPLACED = "cupy", "cupyx", "cupy_backends", "cudnn"
+_USERS = "pycaffe_dist.gpu.real", "pycaffe_dist.gpu.cublas"
+
+
+def _forget_cupy():
+    for name in list(sys.modules):
+        if name.partition(".")[0] in _REPLACED or name in _USERS:
+            del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def stand_in():
+    """A GPU as real.py makes it, over the stand-ins for CuPy, cuBLAS and cuDNN in stand_in/."""
+    if ON_REAL_GPU:
+        pytest.skip("a real GPU needs no stand-in for CuPy")
+    _gpu(reverse=False)  # skips without a C++ compiler
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", ctypes.CDLL)  # the stand-in replaces it
+        patch.syspath_prepend(Path(__file__).parent / "stand_in")
+        _forget_cupy()
+        from pycaffe_dist.gpu.real import RealGPU
+
+        yield RealGPU(0)
+        _forget_cupy()
+
+
+@pytest.fixture
+def front_end(stand_in):
+    """The stand-in for cuDNN's front end, which each test finds anew."""
+    found = importlib.import_module("cudnn")
+    found.executed.clear()
+    found.streams.clear()
+    cudnn.library.cache_clear()
+    yield found
+    cudnn.library.cache_clear()

@@ -1,0 +1,3 @@
+"""NCCL as the emulation has it."""
+
+from pycaffe_dist.gpu.emulated_nccl import *  # noqa: F403
