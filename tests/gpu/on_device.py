@@ -3,9 +3,9 @@
     python3 tests/gpu/on_device.py [--part N] [--out FOLDER] [WORD...]
 
 Part 1 shows what works: versions, a convolution by cuDNN, all kernels compiled and tested, Caffe's
-golden files, three nets timed beside PyTorch's, and LeNet's accuracy.  Part 2 times six nets in
-three modes.  Part 3 looks for wrong accesses and races, and profiles the slowest kernels.  Without
-``--part`` all run.  With words, only steps with one of them in their names run.
+golden files, CUDA graphs, three nets timed beside PyTorch's, and LeNet's accuracy.  Part 2 times
+six nets in three modes.  Part 3 looks for wrong accesses and races, and profiles the slowest
+kernels.  Without ``--part`` all run.  With words, only steps with one of them in their names run.
 
 Each step is a separate process with a time limit, so that it cannot harm or delay the others.  What
 it prints goes to FOLDER/part1.log at once, its result to FOLDER/part1.jsonl; the last lines are a
@@ -102,6 +102,7 @@ def parts() -> dict[int, list[Step]]:
             tests("cudnn", 60, "test_gpu_cudnn.py", "-rs"),
             tests("golden layers", 90, "test_gpu_layers.py", "-k", "same_as_caffe"),
             tests("golden solvers", 60, "test_gpu_solvers.py", "-k", "losses or resume"),
+            tests("graphs", 100, "test_gpu_graph*.py", *spread),
             *(timing(net, 60, "default", "--layers") for net in ("LeNet", "VGG-16", "ResNet-50")),
             body("accuracy", 120),
         ],
