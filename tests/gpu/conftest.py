@@ -55,7 +55,7 @@ def on_gpu(gpu):
 
 
 # What `stand_in/` replaces, and the modules that import it.
-_REPLACED = "cupy", "cupyx", "cupy_backends", "cudnn"
+_REPLACED = "cupy", "cupyx", "cupy_backends", "cuda", "cudnn"
 _USERS = "pycaffe_dist.gpu.real", "pycaffe_dist.gpu.cublas"
 
 

@@ -19,11 +19,12 @@ from typing import Any
 
 MODULES = {
     "cupy": ["cupy", "cupy.cuda", "cupy.cuda.driver", "cupy.cuda.runtime", "cupyx"],
+    "cuda": ["cuda.pathfinder"],
     "cublas": ["cupy_backends.cuda.libs.cublas"],
     "cudnn": ["cudnn"],
 }
 # What only CuPy itself makes, and what tests of cuDNN change.
-_LEFT_OUT = "Function", "Graph", "RawKernel", "clock", "executed", "streams"
+_LEFT_OUT = "Function", "Graph", "RawKernel", "clock", "executed", "loaded", "streams"
 
 
 def declared(modules: list[str]) -> dict[str, Any]:
@@ -70,9 +71,7 @@ def differences(known: dict[str, Any]) -> Iterator[str]:
 def _module(name: str) -> Any:
     # As ``from … import …`` does: CuPy loads its libraries when a module is asked for a submodule.
     parent, _, last = name.rpartition(".")
-    return (
-        getattr(importlib.import_module(parent), last) if parent else importlib.import_module(last)
-    )
+    return getattr(__import__(parent, fromlist=[last]), last) if parent else __import__(name)
 
 
 def _ways(owner: Any, function: Any) -> list[list[str]]:

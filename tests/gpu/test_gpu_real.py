@@ -26,8 +26,8 @@ from pycaffe_dist.schema import text
 from pycaffe_dist.solvers import Solver
 
 STAND_IN = Path(__file__).parent / "stand_in"
-# The packages that can be compared with the stand-in; cuBLAS is in CuPy's.
-INSTALLED = [name for name in signatures.MODULES if find_spec("cupy" if name == "cublas" else name)]
+# What can be compared with the stand-in; cuBLAS is in CuPy, which requires pathfinder.
+INSTALLED = [name for name in signatures.MODULES if find_spec(name.replace("cublas", "cupy"))]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ kernels do what a graph cannot do, or is slower at, and run on every GPU without
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +44,7 @@ def library(gpu: Any) -> Library | None:
     if gpu.cuda_stream() is None:
         return None
     try:
+        _load_runtime()
         import cudnn
 
         found = Library(cudnn, gpu)
@@ -51,6 +53,18 @@ def library(gpu: Any) -> Library | None:
         return None
     logger.info("Convolutions run on cuDNN %s, unless their engine is CAFFE", version(cudnn))
     return found
+
+
+def _load_runtime() -> None:
+    """Load CUDA's runtime library: CuPy has its own inside, and the front end seeks it by name.
+
+    It may lie in a package that the system's loader does not know. Without it, the front end
+    refuses every graph.
+    """
+    with contextlib.suppress(ImportError, RuntimeError):
+        from cuda import pathfinder  # CuPy requires it
+
+        pathfinder.load_nvidia_dynamic_lib("cudart")
 
 
 def version(module: Any) -> str:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from cuda import pathfinder
 from cupy._machine import check_stream
 
 from pycaffe_dist.gpu.emulated_graph import change
@@ -150,6 +151,8 @@ class pygraph:
 
     def check_support(self) -> None:
         self._follow("check_support", "deselect_numeric_notes")
+        if "cudart" not in pathfinder.loaded:
+            raise RuntimeError("Unable to load any libcudart.so.* library.")
         if self._what == self.unsupported:
             raise cudnnGraphNotSupportedError("no plan can do this\nof all plans")
 
