@@ -148,13 +148,13 @@ class Operation:
         self.gpu.note_work("library", self._make, moved)
         pointers = {self._inputs[name]: array.data.ptr for name, array in inputs.items()}
         pointers[self._output] = output.data.ptr
-        if self._plan is None:
-            workspace = self._workspace(self._graph.get_workspace_size())
-            self._graph.execute(pointers, workspace.data.ptr, handle=handle)
+        graph, plan = self._graph, self._plan
+        if plan is None:
+            workspace = self._workspace(graph.get_workspace_size())
+            graph.execute(pointers, workspace.data.ptr, handle=handle)
         else:
-            size = self._graph.get_workspace_size_plan_at_index(self._plan)
-            workspace = self._workspace(size).data.ptr
-            self._graph.execute_plan_at_index(pointers, workspace, self._plan, handle=handle)
+            workspace = self._workspace(graph.get_workspace_size_plan_at_index(plan))
+            graph.execute_plan_at_index(pointers, workspace.data.ptr, plan, handle=handle)
 
     def _workspace(self, size: int) -> Any:
         return self.gpu.empty(max(1, size), np.uint8)
