@@ -153,7 +153,10 @@ class pygraph:
         self._follow("check_support", "deselect_numeric_notes")
         if "cudart" not in pathfinder.loaded:
             raise RuntimeError("Unable to load any libcudart.so.* library.")
-        if self._what == self.unsupported:
+        x, w, _ = self._roles(*self._inputs, self._output)
+        sizes = zip(x.dim[2:], w.dim[2:], *self._geometry[1:])
+        is_too_large = any(n + 2 * pad < dilation * (k - 1) + 1 for n, k, pad, dilation in sizes)
+        if is_too_large or self._what == self.unsupported:
             raise cudnnGraphNotSupportedError("no plan can do this\nof all plans")
 
     def build_plans(self) -> None:
@@ -197,12 +200,15 @@ class pygraph:
         ctypes.memset(workspace, 0, _WORKSPACE)
         tensors = [*self._inputs, self._output]
         first, second, result = (each._array(at) for each, at in zip(tensors, addresses))
-        x, w, y = {
-            "forward": (first, second, result),
-            "data": (result, second, first),
-            "weights": (first, result, second),
-        }[self._what]
-        result[...] = _convolution(self._what, x, w, y, *self._geometry)
+        roles = self._roles(first, second, result)
+        result[...] = _convolution(self._what, *roles, *self._geometry)
+
+    def _roles(self, first: Any, second: Any, result: Any) -> tuple[Any, Any, Any]:
+        """Return what belongs to images, weights and outputs."""
+        orders = {"forward": (0, 1, 2), "data": (2, 1, 0), "weights": (0, 2, 1)}
+        x, w, y = orders[self._what]
+        every = first, second, result
+        return every[x], every[w], every[y]
 
 
 def _convolution(
