@@ -201,7 +201,8 @@ class pygraph:
         tensors = [*self._inputs, self._output]
         first, second, result = (each._array(at) for each, at in zip(tensors, addresses))
         roles = self._roles(first, second, result)
-        result[...] = _convolution(self._what, *roles, *self._geometry)
+        with np.errstate(over="ignore"):
+            result[...] = _convolution(self._what, *roles, *self._geometry)
 
     def _roles(self, first: Any, second: Any, result: Any) -> tuple[Any, Any, Any]:
         """Return what belongs to images, weights and outputs."""
