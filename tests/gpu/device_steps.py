@@ -216,7 +216,8 @@ def accuracy() -> str:
     if os.environ.get(EMULATE):
         solver = Path(tempfile.mkdtemp()) / "short.prototxt"
         text = (ROOT / SOLVER).read_text()
-        for field, value in (("max_iter", 3), ("test_iter", 1), ("snapshot", 0)):
+        short = {"max_iter": 3, "test_iter": 1, "test_interval": 3, "snapshot": 0}
+        for field, value in short.items():
             text = re.sub(rf"(?m)^{field}: \d+", f"{field}: {value}", text)
         solver.write_text(text)
     command = [sys.executable, "-m", "pycaffe_dist", "train", f"--solver={solver}", "--gpu=0"]
