@@ -22,6 +22,8 @@ KEPT_CYCLES = {4: 250, 6: 550, 8: 950}
 INPUT_CYCLES = {4: 190, 6: 420, 8: 700}
 OUTPUT_CYCLES = {4: 160, 6: 320, 8: 500}
 WEIGHT_CYCLES = {4: 160, 6: 300, 8: 500}
+# The same in inference, where weights come from memory: transformed, or to be transformed at once.
+HELD_WEIGHT_CYCLES = {4: 280, 6: 640, 8: 1100}
 # Cycles in which the row kernel packs one weight.
 PACKING_CYCLES = 4
 # The fractions of the peak that products reach here, after the first steps of each, and elsewhere.
@@ -100,11 +102,7 @@ def _direct_cycles(
 def _cycles(
     target: Target, shapes: Direction, taps: int, tile: int, direction: Pass, images: int
 ) -> float:
-    """Return the cycles for one image and group.
-
-    With ``images``, the cost is for so many images in inference: weights are held, and the
-    transform of weights costs nothing where it is kept.
-    """
+    """Return the cycles for one image and group, of ``images`` in inference, or of a batch."""
     size, tiles = taps + tile - 1, 1
     for extent in shapes.outer:
         tiles *= -(-extent // tile)
@@ -116,7 +114,8 @@ def _cycles(
     )
     read = KEPT_CYCLES if kept else INPUT_CYCLES
     written = KEPT_CYCLES if direction == "weights" else OUTPUT_CYCLES
-    weights = shapes.inputs * outputs * WEIGHT_CYCLES[size] / (images or NOMINAL_IMAGES)
-    if images and not kept:
-        weights = 0
+    per_weight = WEIGHT_CYCLES[size] / NOMINAL_IMAGES
+    if images:
+        per_weight = HELD_WEIGHT_CYCLES[size] / images
+    weights = shapes.inputs * outputs * per_weight
     return tiles * (products + inputs * read[size] + outputs * written[size]) + weights
