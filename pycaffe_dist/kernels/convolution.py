@@ -23,14 +23,10 @@ from pycaffe_dist.kernels.inner_product import InnerProduct
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.target import Target, target
 from pycaffe_dist.kernels.jit.convolution.depthwise import DepthwiseConvolution, has_microkernels
-from pycaffe_dist.kernels.jit.convolution.rows import (
-    WIDEST_KERNEL,
-    RowConvolution,
-    rows_are_faster,
-)
+from pycaffe_dist.kernels.jit.convolution.rows import WIDEST_KERNEL, RowConvolution
 from pycaffe_dist.kernels.jit.convolution.sampling import sample, spread
 from pycaffe_dist.kernels.jit.convolution.weights import WeightGradient
-from pycaffe_dist.kernels.jit.gemm.joined import JoinedProduct, is_narrow
+from pycaffe_dist.kernels.jit.gemm.channels import ChannelProduct, channels_are_faster
 from pycaffe_dist.kernels.jit.gemm.pixels import PixelGradient
 from pycaffe_dist.kernels.jit.gemm.products import FlatProduct
 from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
@@ -80,9 +76,9 @@ class Convolution:
         elif geometry.group == 1 and geometry.kernel == x_shape[2:] and not any(geometry.pad):
             self._ways = _AsInnerProduct(x_shape, w_shape, alone)
         elif math.prod((*geometry.kernel, *geometry.stride)) == 1 and not any(geometry.pad):
-            self._ways = _Pointwise(self._target, x_shape, w_shape, geometry, alone, adds)
+            self._ways = _Pointwise(self._target, x_shape, w_shape, geometry, adds)
         elif geometry.kernel == (1, 1) and not any(geometry.pad):
-            self._ways = _SampledPointwise(self._target, x_shape, w_shape, geometry, alone, adds)
+            self._ways = _SampledPointwise(self._target, x_shape, w_shape, geometry, adds)
         else:
             self._ways = _ByRows(self._target, x_shape, w_shape, geometry, alone=alone)
 
@@ -202,10 +198,7 @@ class _ByRows:
 
 
 class _Pointwise(_ByRows):
-    """1×1 kernels: each image is a matrix product, with the image as its large operand.
-
-    Forward of small images alone may use the row kernel.
-    """
+    """1×1 kernels: each image is a matrix product, with the image as its large operand."""
 
     def __init__(
         self,
@@ -213,21 +206,13 @@ class _Pointwise(_ByRows):
         x_shape: Any,
         w_shape: Any,
         geometry: ConvolutionGeometry,
-        alone: bool,
         adds: bool,
     ):
         pixels, group = math.prod(x_shape[2:]), geometry.group
         flat = ConvolutionGeometry((1,), (1,), (0,), (1,), group)
-        super().__init__(target, (*x_shape[:2], pixels), (*w_shape[:2], 1), flat, alone=alone)
+        super().__init__(target, (*x_shape[:2], pixels), (*w_shape[:2], 1), flat)
         self._sizes = w_shape[0] // group, w_shape[1], pixels, x_shape[0], group
         self._adds = adds
-        self._image = target, x_shape, w_shape, geometry
-
-    @functools.cached_property
-    def _rows(self) -> RowConvolution | None:
-        if self._alone and rows_are_faster(*self._image):
-            return RowConvolution(*self._image, backward=False, adds=self._adds)
-        return None
 
     @functools.cached_property
     def _forward(self) -> Any:
@@ -235,32 +220,25 @@ class _Pointwise(_ByRows):
         return self._product(outputs, inputs)
 
     @functools.cached_property
-    def _data(self) -> FlatProduct | JoinedProduct:
+    def _data(self) -> ChannelProduct | FlatProduct:
         outputs, inputs, *_ = self._sizes
         return self._product(inputs, outputs)
 
-    def _product(self, rows: int, depth: int) -> FlatProduct | JoinedProduct:
+    def _product(self, rows: int, depth: int) -> ChannelProduct | FlatProduct:
         unit, (pixels, images, group) = self._plan[0], self._sizes[2:]
-        if group == 1 and not self._adds and is_narrow(unit, pixels, images):
-            return JoinedProduct(unit, rows, pixels, depth, images)
-        return FlatProduct(unit, rows, pixels, depth, images, group)
+        by_channels = channels_are_faster(unit, rows, pixels, depth)
+        kind = ChannelProduct if by_channels else FlatProduct
+        return kind(unit, rows, pixels, depth, images, group)
 
     @functools.cached_property
     def _weights(self) -> PixelGradient:
         return PixelGradient(self._plan[0], *self._sizes)
 
     def hold(self, w: Any) -> None:
-        if self._rows is not None:
-            self._rows.hold(w)
-        else:
-            self._forward.pack(w)
+        self._forward.pack(w)
 
     def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
-        if self._rows is not None:
-            self._rows.run(x, w, b, y, slope)
-        else:
-            add = {"add": True} if self._adds else {}
-            self._forward.run(w, x, y, bias=b, slope=slope, **add)
+        self._forward.run(w, x, y, bias=b, slope=slope, add=self._adds)
 
     def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
         self._data.run(w, dy, dx, transposed=True)
@@ -275,13 +253,12 @@ class _SampledPointwise(_Pointwise):
         x_shape: Any,
         w_shape: Any,
         geometry: ConvolutionGeometry,
-        alone: bool,
         adds: bool,
     ):
         self._sampled = (*x_shape[:2], *geometry.output_shape(x_shape[2:]))
         self._stride, axes = geometry.stride, len(geometry.stride)
         once = replace(geometry, stride=(1,) * axes)
-        super().__init__(target, self._sampled, w_shape, once, alone, adds)
+        super().__init__(target, self._sampled, w_shape, once, adds)
 
     @contextmanager
     def _lend(self) -> Iterator[np.ndarray]:

@@ -60,15 +60,21 @@ class Emitter:
         value.align = 4
         return value
 
-    def prefetch(self, address: ir.Value, offset: ir.Value | int = 0) -> None:
-        """Ask for a cache line that will be read; the address need not exist."""
+    def prefetch(
+        self,
+        address: ir.Value,
+        offset: ir.Value | int = 0,
+        level: int = 2,
+        write: bool = False,
+    ) -> None:
+        """Ask a level of caches for a line that will be read; the address need not exist."""
         kinds = [BYTES, INT32, INT32, INT32]
         name = "llvm.prefetch.p0"
         function = self.module.globals.get(name) or ir.Function(
             self.module, ir.FunctionType(ir.VoidType(), kinds), name
         )
-        # Read, into the second-level cache, data.
-        flags = [ir.Constant(INT32, flag) for flag in (0, 2, 1)]
+        # LLVM counts the levels backwards from 4; the last flag stands for data.
+        flags = [ir.Constant(INT32, flag) for flag in (int(write), 4 - level, 1)]
         self.builder.call(function, [self.place(address, offset, ir.IntType(8)), *flags])
 
     def store(self, value: ir.Value, address: ir.Value, offset=0, mask=None) -> None:

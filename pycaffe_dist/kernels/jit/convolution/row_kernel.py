@@ -31,8 +31,6 @@ class RowKernel:
                       · w[rows[t].index·row_step + (c·K + k)·vector bytes·vectors …]
         y[channel·plane + 4·i] = sum[i][channel], rectified, for channel < valid
 
-    With ``adds`` the old y is added before the rectifier; ``valid`` is a multiple of the lanes.
-
     Arguments: x, channel_step, rows (``taps`` pairs of int64: input offset, kernel row), taps,
     channels, columns (an int64 offset for each kernel column), w, row_step, bias, slope, y, plane,
     valid.
@@ -41,7 +39,6 @@ class RowKernel:
     pixels: int
     vectors: int
     taps: Taps
-    adds: bool = False
 
     def build(self, target: Target) -> ir.Module:
         """Return the IR of the loop nest."""
@@ -85,13 +82,10 @@ class RowKernel:
             for first in reversed(range(0, self.pixels, e.lanes)):
                 count = min(e.lanes, self.pixels - first)
                 tile = [sums[i * self.vectors + j] for i in range(first, first + count)]
-                if not self.adds:
-                    tile = [e.rectify(value, slope) for value in tile]
+                tile = [e.rectify(value, slope) for value in tile]
                 # Lanes beyond the last channel are written to that channel's row, which is stored
                 # last and overwrites them.
                 for lane, row in reversed(list(enumerate(e.transpose(tile)))):
                     channel = e.minimum(j * e.lanes + lane, last)
                     where = e.add(e.builder.mul(channel, plane), 4 * first)
-                    if self.adds:
-                        row = e.rectify(e.builder.fadd(row, e.load_first(count, y, where)), slope)
                     e.store_first(row, count, y, where)

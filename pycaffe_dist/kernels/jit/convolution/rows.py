@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
 from pycaffe_dist.kernels.jit.convolution.row_kernel import RowKernel
-from pycaffe_dist.kernels.jit.gemm.products import flat_cycles
 from pycaffe_dist.storage import aligned_zeros
 from pycaffe_dist.threads import parallel_for
 
@@ -22,10 +20,6 @@ from pycaffe_dist.threads import parallel_for
 WIDEST_KERNEL = 16
 # With fewer bands of all images, their rows are cut into parts, so that all threads have work.
 ENOUGH_UNITS = 16
-# Larger images do not stay in the second-level cache while each band of channels reads them.
-MOST_BYTES = 1 << 19
-# What products on rows must gain: their broadcasts read more lines of the cache.
-LEAST_GAIN = 1.03
 
 
 def split_vectors(count: int, width: int, target: Target) -> list[int]:
@@ -53,32 +47,8 @@ def split_pixels(width: int, most: int, multiple: int) -> list[tuple[int, int]]:
     return [(start, stop - start) for start, stop in itertools.pairwise(starts)]
 
 
-def rows_are_faster(
-    target: Target,
-    x_shape: tuple[int, ...],
-    w_shape: tuple[int, ...],
-    geometry: ConvolutionGeometry,
-) -> bool:
-    """Tell whether 1×1 kernels are faster by rows than as a `FlatProduct`, with held weights.
-
-    On small images a row wastes fewer lanes.
-    """
-    pixels, width = math.prod(x_shape[2:]), x_shape[-1]
-    outputs = w_shape[0] // geometry.group
-    if 4 * w_shape[1] * pixels > MOST_BYTES or outputs % target.lanes:
-        return False
-    cycles = 0.0
-    for size in split_vectors(outputs // target.lanes, width, target):
-        tiles = -(-width // target.tile_rows(size))
-        cycles += pixels // width * tiles * step_cycles(width / tiles, size)
-    return cycles * LEAST_GAIN < flat_cycles(target, outputs, pixels)
-
-
 class RowConvolution(BiasedConvolution):
-    """One direction of one convolution: ``backward`` False is forward, True the data gradient.
-
-    With ``adds`` it adds to its output; a group's outputs are then a multiple of the lanes.
-    """
+    """One direction of one convolution: ``backward`` False is forward, True the data gradient."""
 
     def __init__(
         self,
@@ -87,9 +57,7 @@ class RowConvolution(BiasedConvolution):
         w_shape: tuple[int, ...],
         geometry: ConvolutionGeometry,
         backward: bool,
-        adds: bool = False,
     ):
-        self._adds = adds
         plan = Im2colPlan(x_shape[2:], geometry)
         self.backward, self.group, self.images = backward, geometry.group, x_shape[0]
         self._width_x, self._width_y = x_shape[-1], plan.output[-1]
@@ -170,7 +138,7 @@ class RowConvolution(BiasedConvolution):
                 multiple = stride if self.backward else 1
                 for start, pixels in split_pixels(width, target.tile_rows(size), multiple):
                     taps = self._tile_taps(geometry, start, pixels)
-                    spec = RowKernel(pixels, size, taps, self._adds)
+                    spec = RowKernel(pixels, size, taps)
                     source = start // stride if self.backward else start * stride
                     tiles.append((address_of(spec, target), 4 * source, 4 * start))
                 first_of[size] = begin, len(tiles)

@@ -15,6 +15,9 @@ from pycaffe_dist.kernels.jit.codegen.emitter import Emitter
 from pycaffe_dist.kernels.jit.codegen.objects import ENTRY
 from pycaffe_dist.kernels.jit.codegen.target import Target
 
+# Steps of k by which lines of B are fetched ahead; bytes of a line.
+AHEAD, LINE = 12, 64
+
 
 @dataclass(frozen=True)
 class OuterKernel:
@@ -177,6 +180,81 @@ class FlatKernel:
             phi.add_incoming(biases[at // self.vectors], fresh)
             start.append(phi)
         return start
+
+
+@dataclass(frozen=True)
+class ChannelKernel:
+    """A tile of a matrix product: ``pixels`` columns of B times ``vectors`` of lanes, rows of A::
+
+        sum[i] = start[i·start_step …]
+        for k < depth: sum[i] += b[k·b_row + 4·i] · a[k·a_row …]
+        out[i·vector bytes·vectors …] = sum[i]
+
+    With ``ends`` the sums are transposed and rectified, out[lane·out_row + 4·i] = sum[i][lane] for
+    lane < valid; with ``adds`` the old values are added before.  In each step the line of the cache
+    at ahead + k·ahead_step is fetched.  Arguments: a, a_row, b, b_row, depth, start, start_step,
+    ahead, ahead_step, out, out_row, valid, slope.
+    """
+
+    pixels: int
+    vectors: int
+    ends: bool
+    adds: bool = False
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR of the loop."""
+        e = Emitter(target, ENTRY, 13)
+        a, a_row, b, b_row, depth, start, start_step, ahead, ahead_step, *output = e.arguments
+        vector_bytes, last = 4 * e.lanes, 4 * self.pixels - 4
+        places = [(i, j) for i in range(self.pixels) for j in range(self.vectors)]
+        reach = e.builder.mul(b_row, e.int(AHEAD))
+
+        def one_step(state: list[ir.Value]) -> list[ir.Value]:
+            at_a, at_b, at_ahead, *sums = state
+            e.prefetch(at_ahead)
+            # The hardware does not foresee strides of large images.
+            for offset in {*range(0, last, LINE), last}:
+                e.prefetch(e.add(at_b, reach), offset, level=1)
+            lanes = [e.load(at_a, vector_bytes * j) for j in range(self.vectors)]
+            values = [e.broadcast(at_b, 4 * i) for i in range(self.pixels)]
+            sums = [e.multiply_add(values[i], lanes[j], s) for s, (i, j) in zip(sums, places)]
+            return [e.add(at_a, a_row), e.add(at_b, b_row), e.add(at_ahead, ahead_step), *sums]
+
+        starts = [e.add(start, e.builder.mul(start_step, e.int(i))) for i in range(self.pixels)]
+        sums = [e.load(starts[i], vector_bytes * j) for i, j in places]
+        if self.ends:
+            rows = self._rows(e, *output[:3])
+            for row in rows:
+                e.prefetch(row, last, level=1, write=True)
+        sums = e.repeat(depth, [a, b, ahead, *sums], one_step)[3:]
+        if self.ends:
+            self._store(e, sums, rows, e.broadcast(output[3]))
+        else:
+            for at, value in enumerate(sums):
+                e.store(value, output[0], vector_bytes * at)
+        e.builder.ret_void()
+        return e.module
+
+    def _rows(self, e: Emitter, out, out_row, valid) -> list[ir.Value]:
+        """Return the address for each lane: lanes beyond the last row have that row's address."""
+        last = e.builder.sub(valid, e.int(1))
+        lanes = range(self.vectors * e.lanes)
+        return [e.add(out, e.builder.mul(e.minimum(lane, last), out_row)) for lane in lanes]
+
+    def _store(self, e: Emitter, sums: list, rows: list, slope: ir.Value) -> None:
+        for j in reversed(range(self.vectors)):
+            for first in reversed(range(0, self.pixels, e.lanes)):
+                count = min(e.lanes, self.pixels - first)
+                tile = [sums[i * self.vectors + j] for i in range(first, first + count)]
+                stored = list(zip(rows[j * e.lanes :], e.transpose(tile)))
+                if self.adds:
+                    stored = [
+                        (row, e.builder.fadd(value, e.load_first(count, row, 4 * first)))
+                        for row, value in stored
+                    ]
+                # The last row is stored after the lanes beyond it, and overwrites them.
+                for row, value in reversed(stored):
+                    e.store_first(e.rectify(value, slope), count, row, 4 * first)
 
 
 @dataclass(frozen=True)
