@@ -51,7 +51,7 @@ class _Job:
         self.number, self.kernel, self.n, self.chunks, self.args = number, kernel, n, chunks, args
         self.draw = itertools.count().__next__  # atomic under the interpreter lock
         self.entered: list[_Worker] = []  # the workers that came before all chunks were drawn
-        self.left: queue.SimpleQueue[None] = queue.SimpleQueue()  # one item for each that is done
+        self.left: queue.SimpleQueue[_Worker] = queue.SimpleQueue()  # those that are done
         self.error: BaseException | None = None
 
     def work(self) -> None:
@@ -93,7 +93,7 @@ class _Worker:
             last = job.number
             job.entered.append(self)
             job.work()
-            job.left.put(None)
+            job.left.put(self)
             del job  # its arrays must not live until the next one
 
     def start(self, job: _Job | None) -> None:
@@ -106,10 +106,9 @@ class _Worker:
         if job is not None:
             self._numbers[0] = job.number
 
-    def wait(self, job: _Job) -> None:
-        """Wait for the end of the job."""
+    def watch(self, job: _Job) -> None:
+        """Wait for a moment, awake, for the end of the job."""
         self._swap(self._nothing, 0, self._finished, job.number, SPINS, 1)
-        job.left.get()
 
 
 class _Pool:
@@ -139,9 +138,13 @@ class _Pool:
         for worker in self.workers[: chunks - 1]:
             worker.start(job)
         job.work()
-        # All chunks are drawn now: a worker that comes later will find nothing to do.
-        for worker in tuple(job.entered):
-            worker.wait(job)
+        # All chunks are drawn now: a worker that comes later will find nothing to do, and may leave
+        # before others.
+        working = set(job.entered)
+        for worker in tuple(working):
+            worker.watch(job)
+        while working:
+            working.discard(job.left.get())
         if job.error is not None:
             raise job.error
 

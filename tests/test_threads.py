@@ -11,6 +11,7 @@ import pytest
 
 from pycaffe_dist import threads
 from pycaffe_dist.errors import DeviceError, UsageError
+from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.jit.codegen.waiting import swap_function
 from pycaffe_dist.threads import parallel_for, set_threads
 
@@ -36,6 +37,20 @@ def test_every_index_runs_once(n, grain):
     for _ in range(20):
         parallel_for(count, n, hits, grain=grain)
     assert (hits == 20).all()
+
+
+@jit
+def count_without_lock(begin, end, hits):
+    for i in range(begin, end):
+        hits[i] += 1
+
+
+def test_a_loop_ends_after_its_last_chunk():
+    """Also if a worker that came too late for a chunk leaves before one that computes."""
+    hits = np.zeros(64, int)
+    for loop in range(1, 4000):
+        parallel_for(count_without_lock, len(hits), hits)
+        assert (hits == loop).all()
 
 
 def test_too_many_threads_for_the_system_give_a_one_line_error(monkeypatch):
