@@ -174,6 +174,12 @@ class Blob:
         """The shape, and the storages of data and diff."""
         return self.shape, self._data, self._diff
 
+    @property
+    def memory(self) -> tuple[Any, ...]:
+        """What changes when the shape or the arrays of data and diff become others."""
+        data, diff = self._data, self._diff
+        return self.shape, data, data.generation, diff, diff.generation
+
     def shares_data_with(self, other: Blob) -> bool:
         """Tell whether both blobs share the memory of their values."""
         return self._data is other._data

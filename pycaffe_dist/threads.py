@@ -26,9 +26,19 @@ SPINS = 2500
 HANDOVER = 150
 
 
+class Calls:
+    """What a thread called in a pass, in order, and the scratch memory that it was lent."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[Callable[..., Any], tuple]] = []
+        self.lent: list[Any] = []
+
+
 class _ThreadState(threading.local):
     # In a dry run, what `parallel_for` calls instead of running kernels.
     note: Callable[[Callable[..., Any], tuple], None] | None = None
+    # While a pass is noted, its calls.
+    calls: Calls | None = None
 
 
 _here = _ThreadState()
@@ -42,6 +52,48 @@ def instead_of_running(note: Callable[[Callable[..., Any], tuple], None]) -> Ite
         yield
     finally:
         _here.note = before
+
+
+@contextmanager
+def noting_calls() -> Iterator[Calls]:
+    """Return a context that notes what this thread calls by `parallel_for` and `in_every_pass`."""
+    _here.calls = calls = Calls()
+    try:
+        yield calls
+    finally:
+        _here.calls = None
+
+
+def can_note_calls() -> bool:
+    """Tell whether this thread runs kernels, and notes no calls already."""
+    return _here.note is None and _here.calls is None
+
+
+def in_every_pass(action: Callable[..., Any], *args: Any) -> None:
+    """Call ``action(*args)``, and again whenever the calls of this pass are made again.
+
+    For work between kernels that is not a loop of its own.
+    """
+    if _here.calls is None:
+        action(*args)
+    else:
+        _note(_here.calls, action, args)
+
+
+def note_lent(memory: Any) -> None:
+    """Note that this pass uses scratch memory that others may use after it."""
+    if _here.calls is not None:
+        _here.calls.lent.append(memory)
+
+
+def _note(calls: Calls, function: Callable[..., Any], args: tuple) -> None:
+    """Note a call and make it; what it calls in turn belongs to it."""
+    calls.made.append((function, args))
+    _here.calls = None
+    try:
+        function(*args)
+    finally:
+        _here.calls = calls
 
 
 class _Job:
@@ -206,7 +258,13 @@ def parallel_for(kernel: Callable[..., Any], n: int, *args: Any, grain: int = 1)
         return
     if _here.note is not None:
         _here.note(kernel, args)
-        return
+    elif _here.calls is not None:
+        _note(_here.calls, _spread, (kernel, n, args, grain))
+    else:
+        _spread(kernel, n, args, grain)
+
+
+def _spread(kernel: Callable[..., Any], n: int, args: tuple, grain: int) -> None:
     pool = _pool
     if pool.size == 1 or n < 2 * grain or not pool.owner.acquire(blocking=False):
         kernel(0, n, *args)

@@ -33,6 +33,7 @@ from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
 from pycaffe_dist.kernels.jit.winograd.costs import best_phase_tile, best_tile
 from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
 from pycaffe_dist.kernels.jit.winograd.phases import PhasedConvolution, PhasedGradient
+from pycaffe_dist.threads import in_every_pass
 
 __all__ = [
     "Convolution",
@@ -137,7 +138,7 @@ class Convolution:
     ) -> None:
         """Add the gradient with respect to w to dw, or set dw to it."""
         if not add:
-            dw[...] = 0
+            in_every_pass(np.copyto, dw, 0)
         self._ways.backward_weights(x, dy, dw)
 
 

@@ -6,6 +6,7 @@ steps run in vector registers.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,7 @@ class PoolingGeometry:
             pooled -= 1
         return pooled
 
+    @functools.cached_property
     def table(self) -> np.ndarray:
         """Return (kernel h, w, stride h, w, pad h, w) for the compiled loops."""
         return np.array([*self.kernel, *self.stride, *self.pad], np.int64)
@@ -79,7 +81,7 @@ def _over_planes(loop, arrays, geometry: PoolingGeometry, *extra: Any) -> None:
     planes = [_planes(array) for array in arrays]
     largest = max(plane.shape[1] * plane.shape[2] for plane in planes)
     grain = -(-ELEMENTS_PER_CHUNK // largest)
-    parallel_for(loop, len(planes[0]), *planes, geometry.table(), *extra, grain=grain)
+    parallel_for(loop, len(planes[0]), *planes, geometry.table, *extra, grain=grain)
 
 
 # Rows of a window that are unrolled in machine code.

@@ -92,6 +92,7 @@ class ReLU(Layer):
 
     in_place = True
     keeps_sign = True
+    only_kernels = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if self._slope < 0 and bottom[0] is top[0]:

@@ -154,6 +154,9 @@ class Layer:
     host_only: ClassVar[bool] = False
     # Does a GPU do the same in every pass, apart from random keys?
     repeats: ClassVar[bool] = True
+    # Is all that forward and backward do on the host, in float32, to run kernels on the arrays of
+    # blobs and plans, by `parallel_for` and `in_every_pass`?  Subclasses do not inherit this.
+    only_kernels: bool = False
     # Are diffs used in backward only, so that other diffs may share their memory?
     shares_diffs: ClassVar[bool] = True
     # Does forward compute anything?  If not, its tops share the bottoms' data.
@@ -211,6 +214,12 @@ class Layer:
         ``following`` has the next layers, at least one, all in place on this layer's only top.
         """
         return None
+
+    @property
+    def repeats_calls(self) -> bool:
+        """Whether the calls of one pass may be made again instead of the layer's methods."""
+        declared = "only_kernels" in vars(type(self)) and self.only_kernels
+        return declared and self.context.dtype == np.float32 and not any(self.loss_weights)
 
     @property
     def rectifier_slope(self) -> float | None:

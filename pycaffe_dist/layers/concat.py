@@ -39,6 +39,7 @@ class Concat(Layer):
 
     bottoms = Arity(1, None)
     backward_needs_bottom = Need.NONE
+    only_kernels = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self._axis = axis = _named_axis(self, bottom, self.param.concat_param, "concat_dim")

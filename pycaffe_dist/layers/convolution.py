@@ -162,6 +162,11 @@ class ConvolutionBase(Layer):
 class Convolution(ConvolutionBase):
     """y = x * W + b, as a cross-correlation."""
 
+    @property
+    def only_kernels(self) -> bool:  # type: ignore[override]
+        """Unless NumPy sets some gradients to 0."""
+        return self.param.connectivity_mode == self.param.CONNECTED
+
     def _output(self, bottom: list[Blob], spatial: tuple[int, ...]) -> tuple[int, ...]:
         return output_of(self, bottom, self._geometry, spatial)
 

@@ -54,6 +54,11 @@ class Eltwise(Layer):
         return self.param.eltwise_param.operation == SUM
 
     @property
+    def only_kernels(self) -> bool:  # type: ignore[override]
+        """Sums alone: NumPy does a part of the others."""
+        return self.param.eltwise_param.operation == SUM
+
+    @property
     def is_plain_sum(self) -> bool:
         """Whether it is a sum of its bottoms without coefficients."""
         is_sum = self.param.eltwise_param.operation == SUM

@@ -32,6 +32,11 @@ class Folded(Joined):
         self._plan: Any = None
         self._bias: np.ndarray | None = None
 
+    @property
+    def repeats_calls(self) -> bool:
+        """In float32: the parameters stay as they are until the next `hold`."""
+        return self.layers[0].context.dtype == np.float32
+
     @staticmethod
     @abc.abstractmethod
     def has_channels(layer: Layer, top: Blob) -> bool:

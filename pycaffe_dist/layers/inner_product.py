@@ -134,6 +134,11 @@ class InnerProduct(Product):
     is that of the product alone, as in happynear/caffe-windows (there on the CPU).
     """
 
+    @property
+    def only_kernels(self) -> bool:  # type: ignore[override]
+        """Unless NumPy changes weights or gradients."""
+        return not self.options.normalize and self._all_weights_train
+
     def read_options(self) -> caffe_pb2.InnerProductParameter:
         """Return the options of the prototxt."""
         return self.param.inner_product_param

@@ -22,6 +22,7 @@ class LRN(Layer):
     """
 
     backward_needs_top = Need.PRODUCT
+    only_kernels = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.lrn_param

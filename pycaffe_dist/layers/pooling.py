@@ -79,6 +79,11 @@ class Pooling(Layer):
     tops = Arity(1, 2)
     backward_needs_bottom = Need.NONE
 
+    @property
+    def only_kernels(self) -> bool:  # type: ignore[override]
+        """A random element needs a new key in every pass."""
+        return self.param.pooling_param.pool != STOCHASTIC
+
     def need_of_top(self, top_index: int) -> Need:
         """The mask, if it is a top."""
         return Need.VALUE if top_index == 1 else Need.NONE

@@ -35,6 +35,7 @@ class Softmax(Layer):
     in_place = True
     backward_needs_bottom = Need.NONE
     backward_needs_top = Need.VALUE
+    only_kernels = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         axis = axis_of(self, bottom, self.param.softmax_param.axis)

@@ -17,6 +17,7 @@ class Split(Layer):
     backward_needs_bottom = Need.NONE
     backward_in_place = True
     computes = False
+    only_kernels = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for blob in top:

@@ -1,18 +1,29 @@
-"""Fusion: finds layers that run as one with the next layers, and tracks which of them did."""
+"""Fusion: finds layers that run as one with the next layers, and tracks which of them did.
+
+On the host, what only runs kernels is repeated without the layers (`Repeated`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any
 
+from pycaffe_dist.layers.base import Layer
 from pycaffe_dist.layers.joined import Joined
 from pycaffe_dist.net.build import Node
+from pycaffe_dist.net.repeated import Repeated
 
 
 class Fusing:
-    """The joined layers of a net; remembers which of them ran forward as one."""
+    """Runs a net's layers, some of them as one, and remembers which of them ran forward as one.
 
-    def __init__(self, nodes: Sequence[Node]):
-        self._nodes = nodes
+    Unless ``on_host``, nothing is repeated.
+    """
+
+    def __init__(self, nodes: Sequence[Node], on_host: bool):
+        self._nodes, self._on_host = nodes, on_host
+        self._works: dict[Hashable, Callable[[], None]] = {}
         self._joined = _find(nodes)
         # By the index of a layer that ran with others: the joined layers, and the first one's
         # index.
@@ -23,10 +34,20 @@ class Fusing:
         joined = self._joined.get(index)
         return joined if joined and index + len(joined.layers) - 1 <= last else None
 
-    def ran(self, joined: Joined, first: int) -> None:
-        """Remember that layers ran as one."""
-        for index in range(first, first + len(joined.layers)):
-            self._ran[index] = joined, first
+    def forward(self, index: int, joined: Joined | None) -> None:
+        """Run a layer's forward, or that of the ``joined`` layers that start there."""
+        if joined is None:
+            self.part(index)
+        key = "forward", index, joined is None
+        work = self._works.get(key)
+        if work is None:
+            node, layer = self._nodes[index], joined or self._nodes[index].layer
+            arguments = node.bottom, node.top
+            work = self._works[key] = self._work(index, layer, layer.forward, *arguments)
+        work()
+        if joined is not None:
+            for other in range(index, index + len(joined.layers)):
+                self._ran[other] = joined, index
 
     def part(self, index: int) -> None:
         """Make the layers that ran as one with this layer use their own backward."""
@@ -50,12 +71,30 @@ class Fusing:
 
     def backward(self, index: int) -> None:
         """Run a layer's backward, or its share of the joined backward."""
-        node = self._nodes[index]
+        node, layer = self._nodes[index], self._nodes[index].layer
         joined, first = self._ran.get(index, (None, 0))
-        if joined is None:
-            node.layer.backward(node.top, node.propagate_down, node.bottom)
-        else:
-            joined.backward(index - first, node.top, node.propagate_down, node.bottom)
+        # What backward does depends on these, too.
+        sets = frozenset(layer.overwritten), frozenset(layer.factors_only)
+        key = "backward", index, joined is None, *sets
+        work = self._works.get(key)
+        if work is None:
+            arguments = node.top, node.propagate_down, node.bottom
+            if joined is None:
+                work = self._work(index, layer, layer.backward, *arguments)
+            else:
+                work = self._work(index, joined, joined.backward, index - first, *arguments)
+            self._works[key] = work
+        work()
+
+    def _work(
+        self, index: int, layer: Layer | Joined, method: Callable[..., None], *arguments: Any
+    ) -> Callable[[], None]:
+        """Return a function that calls a method of a layer, or that repeats what it does."""
+        work = partial(method, *arguments)
+        if not (self._on_host and layer.repeats_calls):
+            return work
+        node = self._nodes[index]
+        return Repeated(work, [*node.bottom, *node.top, *node.layer.blobs]).run
 
 
 def _find(nodes: Sequence[Node]) -> dict[int, Joined]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.layers.concat import Concat
@@ -17,6 +19,7 @@ from pycaffe_dist.layers.joined import Joined
 from pycaffe_dist.net import idle
 from pycaffe_dist.net.build import Node
 from pycaffe_dist.net.fusion import joined_at
+from pycaffe_dist.net.repeated import Repeated
 from pycaffe_dist.net.shared_data import Group, SharedData
 
 Ran = Callable[[int], None]
@@ -36,6 +39,8 @@ class _Step:
     bottom: list[Blob]
     joined: Joined | None
     seen: list[tuple[int, ...]] = field(default_factory=list)
+    # Is it part of another step?
+    left_out: bool = False
 
     @property
     def top(self) -> list[Blob]:
@@ -44,7 +49,18 @@ class _Step:
     @property
     def computes(self) -> bool:
         layer = self.nodes[0].layer
-        return self.joined is not None or layer.computes or any(layer.loss_weights)
+        some = self.joined is not None or layer.computes or any(layer.loss_weights)
+        return some and not self.left_out
+
+    @property
+    def repeats(self) -> bool:
+        """Whether all that it does in each pass, for blobs of the same shapes, is kernels."""
+        layer = self.nodes[0].layer
+        if layer.reshape_every_forward or idle.is_idle(self.nodes[0]):
+            return False
+        if self.joined is not None:
+            return self.joined.repeats_calls
+        return layer.repeats_calls or not self.computes
 
     def follow(self) -> None:
         """Reshape if bottoms changed their shapes."""
@@ -99,11 +115,11 @@ class Inference:
         """Take the parameters anew before the next forward."""
         self._stale = True
 
-    def forward(self, before: Ran, after: Ran) -> None:
+    def forward(self, before: Ran, after: Ran, one_by_one: bool) -> None:
         """Run all layers.
 
         ``before`` and ``after`` are called around each step that computes, with the index of its
-        first layer.
+        first layer: all steps if they shall run ``one_by_one``, else those that do not repeat.
         """
         self.has_run = True
         if self._shapes != self._input_shapes():
@@ -113,13 +129,13 @@ class Inference:
                 self._stale = False
                 for step in self._steps:
                     step.hold()
-            for step, computes in self._schedule:
-                if computes:
-                    before(step.first)
-                step.follow()
-                if computes:
-                    step.run()
-                    after(step.first)
+                for _, repeated in self._parts:
+                    repeated.forget()
+            for steps, repeated in self._parts:
+                if steps[0].repeats and not one_by_one:
+                    repeated.run()
+                else:
+                    _run(steps, before, after)
 
     def reshape(self) -> None:
         """Reshape all layers in order."""
@@ -151,9 +167,10 @@ class Inference:
                 inside[top] = parts
                 left_out.add(node.name)
         self._shared.place(inside)
-        self._schedule = [
-            (step, step.computes and step.nodes[0].name not in left_out) for step in self._steps
-        ]
+        for step in self._steps:
+            step.left_out = step.nodes[0].name in left_out
+        parts = [list(some) for _, some in groupby(self._steps, lambda step: step.repeats)]
+        self._parts = [(steps, Repeated(partial(_run, steps), _blobs(steps))) for steps in parts]
         self._shapes = self._input_shapes()
 
     @property
@@ -253,6 +270,24 @@ class Inference:
         # Blobs inside of a step are never used.
         shared = [key for key in blobs if key not in self._private]
         return [Group(blobs[key], spans.get(key)) for key in shared]
+
+
+def _run(steps: Sequence[_Step], before: Ran | None = None, after: Ran | None = None) -> None:
+    for step in steps:
+        if before and step.computes:
+            before(step.first)
+        step.follow()
+        if step.computes:
+            step.run()
+            if after:
+                after(step.first)
+
+
+def _blobs(steps: Sequence[_Step]) -> list[Blob]:
+    """Return the blobs that steps use, each once."""
+    blobs = [blob for step in steps for blob in (*step.bottom, *step.top)]
+    blobs += [blob for step in steps for node in step.nodes for blob in node.layer.blobs]
+    return list({id(blob): blob for blob in blobs}.values())
 
 
 def _private(nodes: Sequence[Node], kept: Collection[Blob]) -> Iterator[Blob]:

@@ -108,7 +108,7 @@ class Net:
         # The tops that are part of the loss, with their weights, by layer.
         self._weighted = [_weighted_tops(node) for node in self.nodes]
         with devices.use(self.device):
-            self._fusing = Fusing(self.nodes)
+            self._fusing = Fusing(self.nodes, on_host=not self.device.is_gpu)
             self._turns = Turns() if keep_diffs else share_diffs(self.nodes)
         self._ready_after = _by_layer(self.parameters, "ready_after")
         self._begun_by = _by_layer(self.parameters, "begun_by")
@@ -218,7 +218,7 @@ class Net:
             if self.record is not None:
                 self.record(Kind.FORWARD, self.nodes[index].name, started, perf_counter())
 
-        inference.forward(before, after)
+        inference.forward(before, after, one_by_one=self.record is not None)
         return loss
 
     def run_forward(
@@ -305,12 +305,8 @@ class Net:
         try:
             if idle.is_idle(node):
                 idle.forward(node)
-            elif joined is None:
-                self._fusing.part(index)
-                layer.forward(bottom, node.top)
             else:
-                joined.forward(bottom, node.top)
-                self._fusing.ran(joined, index)
+                self._fusing.forward(index, joined)
         except MemoryError as error:
             raise out_of_memory(layer, "forward", error) from error
 

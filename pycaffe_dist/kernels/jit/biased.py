@@ -6,6 +6,9 @@ import abc
 
 import numpy as np
 
+from pycaffe_dist.kernels.jit.constants import factors
+from pycaffe_dist.threads import in_every_pass
+
 
 class BiasedConvolution(abc.ABC):
     """One direction of one convolution: the base of its kinds.
@@ -17,7 +20,7 @@ class BiasedConvolution(abc.ABC):
     def __init__(self, group: int, outputs: int, padded: int):
         self._outputs = outputs
         self._bias = np.zeros((group, padded), np.float32)
-        self._slope = np.ones(1, np.float32)
+        self._slope = factors(1.0)
 
     @property
     def scratch_bytes(self) -> int:
@@ -37,8 +40,9 @@ class BiasedConvolution(abc.ABC):
         slope: float = 1.0,
     ) -> None:
         """Set out to the convolution of source, plus b; multiply negative results by slope."""
-        self._bias[:, : self._outputs] = 0 if b is None else b.reshape(len(self._bias), -1)
-        self._slope[0] = slope
+        bias = self._bias[:, : self._outputs]
+        in_every_pass(np.copyto, bias, 0 if b is None else b.reshape(len(bias), -1))
+        self._slope = factors(slope)
         self._convolve(source.reshape(-1), w, out.reshape(-1))
 
     @abc.abstractmethod

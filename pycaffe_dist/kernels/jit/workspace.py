@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+
+from pycaffe_dist.threads import in_every_pass, note_lent
 
 ALIGNMENT = 64
 
@@ -31,12 +33,26 @@ class Workspace:
             memory = self._take(wanted)
         if memory is None or memory.size < wanted:
             memory = np.empty(wanted, np.uint8)
+        note_lent(memory)
         start = -memory.ctypes.data % ALIGNMENT
         try:
             yield memory[start : start + 4 * floats].view(np.float32)
         finally:
-            with self._lock:
-                self._free.append(memory)
+            self.give_back([memory])
+
+    def claim(self, blocks: Sequence[np.ndarray]) -> bool:
+        """Take blocks that were lent before; return False, and take none, if any is not free."""
+        with self._lock:
+            left = [block for block in self._free if not any(block is other for other in blocks)]
+            if len(self._free) - len(left) < len(blocks):
+                return False
+            self._free = left
+        return True
+
+    def give_back(self, blocks: Sequence[np.ndarray]) -> None:
+        """Let others use blocks again."""
+        with self._lock:
+            self._free.extend(blocks)
 
     def _take(self, wanted: int) -> np.ndarray | None:
         """Return the smallest free block that is large enough, else the largest one."""
@@ -48,3 +64,20 @@ class Workspace:
 
 
 shared = Workspace()
+
+
+@contextmanager
+def lend_parts(count: int, total: np.ndarray) -> Iterator[np.ndarray]:
+    """Return a context with ``count`` rows of zeros, whose sum is added to ``total`` at its end.
+
+    ``total`` is a C-contiguous float32 array; a row has as many elements.
+    """
+    with shared.lend(count * total.size) as memory:
+        in_every_pass(np.copyto, memory, 0)
+        parts = memory.reshape(count, -1)
+        yield parts
+        in_every_pass(_add_sum, parts, total.reshape(-1))
+
+
+def _add_sum(parts: np.ndarray, total: np.ndarray) -> None:
+    total += parts.sum(axis=0)

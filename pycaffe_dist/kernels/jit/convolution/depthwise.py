@@ -13,6 +13,7 @@ from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
+from pycaffe_dist.kernels.jit.constants import factors
 from pycaffe_dist.kernels.jit.convolution.planes import (
     MOST_TAPS,
     STRIDES,
@@ -55,6 +56,7 @@ class DepthwiseConvolution:
         self._row = Row(geometry.kernel[-1], *last, width, width_y)
         self._lines = len(self._table.rows)
         self._zeros = np.zeros(max(width, width_y), np.float32)
+        self._no_bias = np.zeros(self._channels, np.float32)
         self._grain = -(-ELEMENTS_PER_CHUNK // self._table.pixels_in)
 
     @functools.cached_property
@@ -85,9 +87,9 @@ class DepthwiseConvolution:
         self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, y: np.ndarray, slope: float
     ) -> None:
         """Set y to the convolution of x with w, plus b; multiply negative results by slope."""
-        bias = np.zeros(self._channels, np.float32) if b is None else b.reshape(-1)
+        bias = self._no_bias if b is None else b.reshape(-1)
         kernel = address_of(FilterKernel(self._row, self._lines), self._target)
-        args = self._rows, self._zeros, self._weights(w), bias, np.full(1, slope, np.float32)
+        args = self._rows, self._zeros, self._weights(w), bias, factors(slope)
         self._over_planes(_filter_planes, x, y, kernel, *args)
 
     def backward_data(self, dy: np.ndarray, w: np.ndarray, dx: np.ndarray) -> None:

@@ -17,6 +17,7 @@ from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
+from pycaffe_dist.kernels.jit.constants import constants
 from pycaffe_dist.kernels.jit.gemm.kernels import OuterKernel, TransposeKernel
 from pycaffe_dist.kernels.jit.gemm.tiles import lane_tiles, rows_per_tile
 from pycaffe_dist.threads import parallel_for, thread_count
@@ -153,17 +154,14 @@ class WeightGradient:
         )
         args = (
             *(self._bands, self._offsets, self._runs, self._run_starts, self._passes),
-            *(self._places, np.array(sizes, np.int64)),
+            *(self._places, constants(*sizes)),
         )
         x, dy, units = x.reshape(-1), dy.reshape(-1), lane_units * blocks * self.parts
         if self.parts == 1:
             parallel_for(_gradient_units, units, x, dy, dw.reshape(1, -1), *args)
             return
-        with workspace.shared.lend(self.parts * dw.size) as memory:
-            memory[:] = 0
-            parts = memory.reshape(self.parts, *dw.shape)
-            parallel_for(_gradient_units, units, x, dy, parts.reshape(self.parts, -1), *args)
-            dw += parts.sum(axis=0)
+        with workspace.lend_parts(self.parts, dw) as parts:
+            parallel_for(_gradient_units, units, x, dy, parts, *args)
 
 
 @jit

@@ -17,6 +17,7 @@ from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.emitter import Emitter
 from pycaffe_dist.kernels.jit.codegen.objects import ENTRY, address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
+from pycaffe_dist.kernels.jit.constants import factors
 from pycaffe_dist.threads import parallel_for
 
 # With more rows than this the sums do not fit into the registers.
@@ -124,12 +125,11 @@ class DotProduct:
     def __init__(self, target: Target, m: int, n: int, k: int):
         kernels = [address_of(DotKernel(m, outputs), target) for outputs in (1, OUTPUTS)]
         self._kernels, self._lanes = np.array(kernels, np.int64), target.lanes
-        self._no_bias, self._slope = np.zeros(n, np.float32), np.ones(1, np.float32)
+        self._no_bias = np.zeros(n, np.float32)
         self._tiles, self._grain = -(-n // OUTPUTS), max(1, BYTES_PER_CHUNK // (4 * OUTPUTS * k))
 
     def run(self, a: Any, w: Any, y: Any, bias: Any = None, slope: float = 1.0) -> None:
         """Set y to a·wᵀ + bias (of N elements); multiply negative results by slope."""
-        self._slope[0] = slope
         bias = self._no_bias if bias is None else bias.reshape(-1)
-        args = a, w.reshape(-1), bias, self._slope, y, self._kernels, self._lanes
+        args = a, w.reshape(-1), bias, factors(slope), y, self._kernels, self._lanes
         parallel_for(_dot_units, self._tiles, *args, grain=self._grain)

@@ -16,6 +16,7 @@ from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
+from pycaffe_dist.kernels.jit.constants import constants
 from pycaffe_dist.kernels.jit.gemm.kernels import PixelKernel, TransposeKernel
 from pycaffe_dist.kernels.jit.gemm.tiles import lane_tiles
 from pycaffe_dist.threads import parallel_for, thread_count
@@ -91,15 +92,12 @@ class PixelGradient:
         )
         units = times * -(-len(self._bands) // bands) * blocks
         sides = (x, dy) if self._by_rows else (dy, x)
-        args = *(side.reshape(-1) for side in sides), self._bands, np.array(sizes, np.int64)
+        args = *(side.reshape(-1) for side in sides), self._bands, constants(*sizes)
         if self._parts == 1:
             parallel_for(_pixel_units, units, dw.reshape(1, -1), *args)
             return
-        with workspace.shared.lend(self._parts * dw.size) as memory:
-            memory[:] = 0
-            parts = memory.reshape(self._parts, -1)
+        with workspace.lend_parts(self._parts, dw) as parts:
             parallel_for(_pixel_units, units, parts, *args)
-            dw += parts.sum(axis=0).reshape(dw.shape)
 
     def _units(self, threads: int, times: int) -> tuple[int, int]:
         """Return a unit's bands, and the blocks of rows: enough units for the threads."""

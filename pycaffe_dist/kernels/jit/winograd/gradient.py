@@ -138,12 +138,10 @@ class WinogradGradient:
         z, bands, tables = self._sizes, self._bands, (self._kernels, self._x, self._y)
         x, dy, flat = x.reshape(-1), dy.reshape(-1), dw.reshape(-1)
         if self._parts > 1:
-            with workspace.shared.lend(self._parts * dw.size) as memory:
-                memory[:] = 0
-                parts, limits = memory.reshape(self._parts, -1), (self._pieces, self._chunk)
-                units, args = z.group * self._parts, (limits, bands, self._offsets, *tables, z)
+            limits, units = (self._pieces, self._chunk), z.group * self._parts
+            args = limits, bands, self._offsets, *tables, z
+            with workspace.lend_parts(self._parts, flat) as parts:
                 parallel_for(_gradient_of_parts, units, parts, x, dy, *args)
-                flat += parts.sum(axis=0)
             return
         vectors = -(-z.inputs // z.lanes) + -(-z.outputs // z.lanes)
         units = len(bands) * -(-z.inputs // z.channels)

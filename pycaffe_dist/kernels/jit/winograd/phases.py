@@ -17,7 +17,7 @@ from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit.codegen.target import Target
 from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
 from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
-from pycaffe_dist.threads import parallel_for
+from pycaffe_dist.threads import in_every_pass, parallel_for
 
 # The number of images that are split into phases at a time.
 IMAGES = 4
@@ -93,7 +93,7 @@ class PhasedConvolution(_Phases):
 
     def _split_weights(self, w: np.ndarray) -> None:
         for whole, part in _pairs(w, self._w, self._stride):
-            part[...] = whole
+            in_every_pass(np.copyto, part, whole)
 
     def run(
         self,
@@ -122,12 +122,12 @@ class PhasedGradient(_Phases):
 
     def run(self, x: np.ndarray, dy: np.ndarray, dw: np.ndarray) -> None:
         """Add the gradient to dw."""
-        self._w[:] = 0
+        in_every_pass(np.copyto, self._w, 0)
         for n in range(0, x.shape[0], self._images):
             self._split(x[n : n + self._images], self._x)
             self._winograd.run(self._x, dy[n : n + self._images], self._w)
         for whole, part in _pairs(dw, self._w, self._stride):
-            whole += part
+            in_every_pass(np.add, whole, part, whole)
 
 
 def _pairs(w: np.ndarray, phases: np.ndarray, stride: int) -> list[tuple[np.ndarray, np.ndarray]]:
