@@ -24,6 +24,12 @@ SPINS = 2500
 # Pauses between a worker's seeing a job and its asking for the interpreter lock, in which the
 # caller gets into its own first chunk and lets go of the lock: some 4 µs.
 HANDOVER = 150
+# How often a worker looks for another chain of loops: some 150 to 300 µs, because there is Python
+# between chains.
+STAY = 10000
+# The words of the block by which workers follow a chain; those that say whether it runs, and
+# whether they shall leave.
+CONTROL_WORDS, RUNNING, LEAVING = 32, 16, 24
 
 
 class Calls:
@@ -127,6 +133,8 @@ class _Worker:
         self._go = _thread.allocate_lock()
         self._go.acquire()
         self._swap = swap
+        # Has it been told to follow a chain of loops, and not returned since?
+        self.serves = False
         # Numbers of the last job given out and finished, and a place to write to in vain; each in
         # a cache line of its own.
         self._numbers = (ctypes.c_int64 * 24)()
@@ -145,11 +153,13 @@ class _Worker:
             last = job.number
             job.entered.append(self)
             job.work()
+            self.serves = False
             job.left.put(self)
             del job  # its arrays must not live until the next one
 
-    def start(self, job: _Job | None) -> None:
+    def start(self, job: _Job | None, serves: bool = False) -> None:
         """Give the worker a job, instead of one that it has not woken up for yet; None ends it."""
+        self.serves = serves
         try:
             self._jobs[0] = job
         except IndexError:
@@ -163,6 +173,15 @@ class _Worker:
         self._swap(self._nothing, 0, self._finished, job.number, SPINS, 1)
 
 
+def _serve(
+    begin: int, end: int, serve: Callable[[int, int, int], None], control: Any, give_way: int
+) -> None:
+    serve(ctypes.addressof(control), STAY, give_way)
+    # Somebody may have counted on this thread while it was about to leave.
+    while control[RUNNING] and not control[LEAVING]:
+        serve(ctypes.addressof(control), STAY, give_way)
+
+
 class _Pool:
     """The caller plus ``size - 1`` workers."""
 
@@ -171,6 +190,7 @@ class _Pool:
         self.owner = threading.Lock()  # held by the one caller that is using the workers
         self.workers: list[_Worker] = []
         self._number = 0
+        self._control = (ctypes.c_int64 * CONTROL_WORDS)()
 
     def _hire(self) -> None:
         swap = _make_swap() if _make_swap else _sleep_at_once
@@ -186,6 +206,7 @@ class _Pool:
         if not self.workers:
             self._hire()
         self._number += 1
+        self._control[LEAVING] = 1
         job = _Job(self._number, kernel, n, chunks, args)
         for worker in self.workers[: chunks - 1]:
             worker.start(job)
@@ -200,8 +221,22 @@ class _Pool:
         if job.error is not None:
             raise job.error
 
+    def lead(
+        self, run: Callable[[int], None], serve: Callable[[int, int, int], None], give_way: int
+    ) -> None:
+        if not self.workers:
+            self._hire()
+        self._control[LEAVING] = 0
+        for worker in self.workers:
+            if not worker.serves:
+                self._number += 1
+                job = _Job(self._number, _serve, 1, 1, (serve, self._control, give_way))
+                worker.start(job, serves=True)
+        run(ctypes.addressof(self._control))
+
     def stop(self) -> None:
         with self.owner:
+            self._control[LEAVING] = 1
             for worker in self.workers:
                 worker.start(None)
             self.workers = []
@@ -214,6 +249,7 @@ def _available_cores() -> int:
 
 
 _pool = _Pool(_available_cores())
+_unwatched = (ctypes.c_int64 * CONTROL_WORDS)()
 _make_swap: Callable[[], Swap] | None = None
 
 
@@ -259,18 +295,42 @@ def parallel_for(kernel: Callable[..., Any], n: int, *args: Any, grain: int = 1)
     if _here.note is not None:
         _here.note(kernel, args)
     elif _here.calls is not None:
-        _note(_here.calls, _spread, (kernel, n, args, grain))
+        _note(_here.calls, spread, (kernel, n, args, grain))
     else:
-        _spread(kernel, n, args, grain)
+        spread(kernel, n, args, grain)
 
 
-def _spread(kernel: Callable[..., Any], n: int, args: tuple, grain: int) -> None:
-    pool = _pool
-    if pool.size == 1 or n < 2 * grain or not pool.owner.acquire(blocking=False):
+def spread(kernel: Callable[..., Any], n: int, args: tuple, grain: int) -> None:
+    """Do what `parallel_for` does, without being noted."""
+    pool, chunks = _pool, chunks_of(n, grain)
+    if chunks == 1 or not pool.owner.acquire(blocking=False):
         kernel(0, n, *args)
         return
     try:
-        pool.run(kernel, n, min(n // grain, pool.size * CHUNKS_PER_THREAD), args)
+        pool.run(kernel, n, chunks, args)
+    finally:
+        pool.owner.release()
+
+
+def chunks_of(n: int, grain: int) -> int:
+    """Return into how many chunks `parallel_for` cuts a loop."""
+    if _pool.size == 1 or n < 2 * grain:
+        return 1
+    return min(n // grain, _pool.size * CHUNKS_PER_THREAD)
+
+
+def lead(run: Callable[[int], None], serve: Callable[[int, int, int], None], give_way: int) -> None:
+    """Call ``run(control)`` in this thread, and let the others help it.
+
+    ``control`` is the address of a block that the other threads watch in ``serve(control, spins,
+    give_way)``; see `kernels.jit.codegen.chains`.
+    """
+    pool = _pool
+    if pool.size == 1 or not pool.owner.acquire(blocking=False):
+        run(ctypes.addressof(_unwatched))
+        return
+    try:
+        pool.lead(run, serve, give_way)
     finally:
         pool.owner.release()
 

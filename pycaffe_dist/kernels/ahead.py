@@ -13,6 +13,7 @@ from typing import Any
 from pycaffe_dist.kernels import caching, workers
 from pycaffe_dist.kernels.compiling import compile_for, is_kept
 from pycaffe_dist.kernels.dry_run import Needs
+from pycaffe_dist.kernels.jit.codegen.chains import chain_kernels
 from pycaffe_dist.kernels.jit.codegen.objects import compile_microkernel, is_ready
 from pycaffe_dist.kernels.jit.codegen.waiting import swap_kernel
 from pycaffe_dist.kernels.workers import Task, Worker
@@ -78,7 +79,8 @@ def compile_needs(needs: Needs, others: Sequence[Task] = ()) -> bool:
     ``others`` are tasks that compile the kernels that no dry run finds.  Returns whether all
     kernels are cached now.
     """
-    needs.add_microkernel(*swap_kernel())  # for the threads: a dry run has one only
+    for kernel in (swap_kernel(), *chain_kernels()):  # a dry run has one thread and no chains
+        needs.add_microkernel(*kernel)
     if not _groups(needs, others):
         return True
     # One process of a host compiles, on all cores; the others find what they need afterwards.

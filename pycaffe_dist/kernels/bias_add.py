@@ -7,7 +7,8 @@ import numpy as np
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.activation import relu_backward
 from pycaffe_dist.kernels.compiling import jit
-from pycaffe_dist.threads import in_every_pass, parallel_for
+from pycaffe_dist.kernels.filling import clear
+from pycaffe_dist.threads import parallel_for
 
 # A chunk of an element-wise loop must be worth waking a thread.
 ELEMENTS_PER_CHUNK = 1 << 15
@@ -61,7 +62,7 @@ def _bias_gradient(begin, end, dy, db):
 def bias_gradient(dy: np.ndarray, db: np.ndarray, add: bool = True) -> None:
     """Add the sums of dy (N, M, *spatial) over images and pixels to db (M elements), or set it."""
     if not add:
-        in_every_pass(np.copyto, db, 0)
+        clear(db)
     planes = dy.reshape(dy.shape[0], dy.shape[1], -1)
     grain = max(1, ELEMENTS_PER_CHUNK * dy.shape[1] // max(1, dy.size))
     parallel_for(_bias_gradient, dy.shape[1], planes, db.reshape(-1), grain=grain)

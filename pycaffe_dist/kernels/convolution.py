@@ -18,6 +18,7 @@ import numpy as np
 from pycaffe_dist.kernels import plan
 from pycaffe_dist.kernels.bias_add import add_bias, bias_gradient
 from pycaffe_dist.kernels.convolution_generic import GenericConvolution
+from pycaffe_dist.kernels.filling import clear
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.inner_product import InnerProduct
 from pycaffe_dist.kernels.jit import workspace
@@ -33,7 +34,6 @@ from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
 from pycaffe_dist.kernels.jit.winograd.costs import best_phase_tile, best_tile
 from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
 from pycaffe_dist.kernels.jit.winograd.phases import PhasedConvolution, PhasedGradient
-from pycaffe_dist.threads import in_every_pass
 
 __all__ = [
     "Convolution",
@@ -138,7 +138,7 @@ class Convolution:
     ) -> None:
         """Add the gradient with respect to w to dw, or set dw to it."""
         if not add:
-            in_every_pass(np.copyto, dw, 0)
+            clear(dw)
         self._ways.backward_weights(x, dy, dw)
 
 

@@ -169,8 +169,8 @@ class Inference:
         self._shared.place(inside)
         for step in self._steps:
             step.left_out = step.nodes[0].name in left_out
-        parts = [list(some) for _, some in groupby(self._steps, lambda step: step.repeats)]
-        self._parts = [(steps, Repeated(partial(_run, steps), _blobs(steps))) for steps in parts]
+        runs = [list(run) for _, run in groupby(self._steps, lambda step: step.repeats)]
+        self._parts = [(steps, Repeated(partial(_run, steps), _blobs(steps))) for steps in runs]
         self._shapes = self._input_shapes()
 
     @property

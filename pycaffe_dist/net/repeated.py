@@ -53,8 +53,12 @@ class Repeated:
         self._is_settled, self._attempts = same, 0 if same else self._attempts + 1
         if self._attempts == MOST_ATTEMPTS:
             return
+        # Loads Numba.
+        from pycaffe_dist.kernels.chains import chained
+
         # The first pass allocates.
         self._calls, self._state = calls, self._now()
+        self._functions = chained(calls.made) if same else []
         calls.lent = list({id(block): block for block in calls.lent}.values())
 
     def _now(self) -> list[Any]:
@@ -69,8 +73,8 @@ class Repeated:
         if calls.lent and not workspace.shared.claim(calls.lent):
             return False
         try:
-            for function, args in calls.made:
-                function(*args)
+            for function in self._functions:
+                function()
         finally:
             if calls.lent:
                 workspace.shared.give_back(calls.lent)

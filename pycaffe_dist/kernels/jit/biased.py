@@ -6,8 +6,8 @@ import abc
 
 import numpy as np
 
+from pycaffe_dist.kernels.filling import copy_rows
 from pycaffe_dist.kernels.jit.constants import factors
-from pycaffe_dist.threads import in_every_pass
 
 
 class BiasedConvolution(abc.ABC):
@@ -20,12 +20,13 @@ class BiasedConvolution(abc.ABC):
     def __init__(self, group: int, outputs: int, padded: int):
         self._outputs = outputs
         self._bias = np.zeros((group, padded), np.float32)
+        self._no_bias = np.zeros(group * outputs, np.float32)
         self._slope = factors(1.0)
 
     @property
     def scratch_bytes(self) -> int:
         """The bytes of memory kept between calls."""
-        return self._bias.nbytes
+        return self._bias.nbytes + self._no_bias.nbytes
 
     @abc.abstractmethod
     def hold(self, w: np.ndarray) -> None:
@@ -40,8 +41,9 @@ class BiasedConvolution(abc.ABC):
         slope: float = 1.0,
     ) -> None:
         """Set out to the convolution of source, plus b; multiply negative results by slope."""
-        bias = self._bias[:, : self._outputs]
-        in_every_pass(np.copyto, bias, 0 if b is None else b.reshape(len(bias), -1))
+        groups = len(self._bias)
+        bias = self._no_bias if b is None else b
+        copy_rows(bias.reshape(groups, -1), self._bias[:, : self._outputs])
         self._slope = factors(slope)
         self._convolve(source.reshape(-1), w, out.reshape(-1))
 

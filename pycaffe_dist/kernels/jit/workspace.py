@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from pycaffe_dist.threads import in_every_pass, note_lent
+from pycaffe_dist.threads import note_lent
 
 ALIGNMENT = 64
 
@@ -64,20 +64,3 @@ class Workspace:
 
 
 shared = Workspace()
-
-
-@contextmanager
-def lend_parts(count: int, total: np.ndarray) -> Iterator[np.ndarray]:
-    """Return a context with ``count`` rows of zeros, whose sum is added to ``total`` at its end.
-
-    ``total`` is a C-contiguous float32 array; a row has as many elements.
-    """
-    with shared.lend(count * total.size) as memory:
-        in_every_pass(np.copyto, memory, 0)
-        parts = memory.reshape(count, -1)
-        yield parts
-        in_every_pass(_add_sum, parts, total.reshape(-1))
-
-
-def _add_sum(parts: np.ndarray, total: np.ndarray) -> None:
-    total += parts.sum(axis=0)

@@ -40,30 +40,32 @@ class SwapKernel:
         seen = build.load_atomic(e.place(watch, 0, INT64), "acquire", 8)
         build.cbranch(build.icmp_signed(">=", seen, wanted), found, again)
         build.position_at_end(again)
-        self._pause(e)
+        pause(e, self.machine)
         remaining = build.sub(left, e.int(1))
         left.add_incoming(remaining, again)
         build.cbranch(build.icmp_signed(">", remaining, e.int(0)), look, done)
         build.position_at_end(found)
 
-        def pause(state: list[ir.Value]) -> list[ir.Value]:
-            self._pause(e)
+        def rest(state: list[ir.Value]) -> list[ir.Value]:
+            pause(e, self.machine)
             return state
 
-        e.repeat(delay, [], pause)
+        e.repeat(delay, [], rest)
         build.branch(done)
         build.position_at_end(done)
         build.ret_void()
         return e.module
 
-    def _pause(self, e: Emitter) -> None:
-        names = {"x86_64": "llvm.x86.sse2.pause", "AMD64": "llvm.x86.sse2.pause"}
-        name = names.get(self.machine)
-        if name is None:
-            return
-        kind = ir.FunctionType(ir.VoidType(), [])
-        function = e.module.globals.get(name) or ir.Function(e.module, kind, name)
-        e.builder.call(function, [])
+
+def pause(e: Emitter, machine: str) -> None:
+    """Let the processor rest for a moment, on a machine of this kind, if it can."""
+    names = {"x86_64": "llvm.x86.sse2.pause", "AMD64": "llvm.x86.sse2.pause"}
+    name = names.get(machine)
+    if name is None:
+        return
+    kind = ir.FunctionType(ir.VoidType(), [])
+    function = e.module.globals.get(name) or ir.Function(e.module, kind, name)
+    e.builder.call(function, [])
 
 
 def swap_kernel() -> tuple[SwapKernel, Target]:

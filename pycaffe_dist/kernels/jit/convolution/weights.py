@@ -13,13 +13,13 @@ import numpy as np
 
 from pycaffe_dist.kernels.compiling import aligned_zeros, indices, jit
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry, Im2colPlan, valid_range
-from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
 from pycaffe_dist.kernels.jit.constants import constants
 from pycaffe_dist.kernels.jit.gemm.kernels import OuterKernel, TransposeKernel
 from pycaffe_dist.kernels.jit.gemm.tiles import lane_tiles, rows_per_tile
+from pycaffe_dist.kernels.jit.parts import lend_parts
 from pycaffe_dist.threads import parallel_for, thread_count
 
 # Pixels whose transposed dy stays in the first-level cache while all tiles use it.
@@ -160,7 +160,7 @@ class WeightGradient:
         if self.parts == 1:
             parallel_for(_gradient_units, units, x, dy, dw.reshape(1, -1), *args)
             return
-        with workspace.lend_parts(self.parts, dw) as parts:
+        with lend_parts(self.parts, dw) as parts:
             parallel_for(_gradient_units, units, x, dy, parts, *args)
 
 

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pycaffe_dist.kernels.compiling import jit
-from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
 from pycaffe_dist.kernels.jit.constants import constants
 from pycaffe_dist.kernels.jit.gemm.kernels import PixelKernel, TransposeKernel
 from pycaffe_dist.kernels.jit.gemm.tiles import lane_tiles
+from pycaffe_dist.kernels.jit.parts import lend_parts
 from pycaffe_dist.threads import parallel_for, thread_count
 
 # Pixels of a piece, about: its transposed channels stay in the first-level cache for all rows.
@@ -96,7 +96,7 @@ class PixelGradient:
         if self._parts == 1:
             parallel_for(_pixel_units, units, dw.reshape(1, -1), *args)
             return
-        with workspace.lend_parts(self._parts, dw) as parts:
+        with lend_parts(self._parts, dw) as parts:
             parallel_for(_pixel_units, units, parts, *args)
 
     def _units(self, threads: int, times: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import numpy as np
 from pycaffe_dist import storage
 from pycaffe_dist.kernels import dry_run
 from pycaffe_dist.kernels.compiling import aligned_zeros, jit
+from pycaffe_dist.kernels.filling import copy_rows
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
@@ -26,7 +27,7 @@ from pycaffe_dist.kernels.jit.gemm.kernels import (
 )
 from pycaffe_dist.kernels.jit.gemm.packing import RowPacking
 from pycaffe_dist.kernels.jit.gemm.tiles import lane_tiles, rows_per_tile
-from pycaffe_dist.threads import in_every_pass, parallel_for
+from pycaffe_dist.threads import parallel_for
 
 # Vectors of columns in a tile of a flat product.
 VECTORS = 3
@@ -219,6 +220,7 @@ class FlatProduct:
         # Behind the biases of all rows there are zeros for a tile.
         self._biases = np.zeros((group * self._tiles + 1) * self._rows, np.float32)
         self._bias = self._biases[: -self._rows].reshape(group, -1)
+        self._no_bias = np.zeros(group * m, np.float32)
         self._slopes = factors(1.0, 1.0)
         width = VECTORS * target.lanes
         column_tiles = -(-n // width)
@@ -302,8 +304,8 @@ class FlatProduct:
         a is as in `pack`, or None for the copy of the last `pack`, which is scaled; b is
         (images·group, K, N), or None for the copy of `lay_out`.
         """
-        own = self._bias[:, : self._m]
-        in_every_pass(np.copyto, own, 0 if bias is None else bias.reshape(self._group, -1))
+        given = self._no_bias if bias is None else bias
+        copy_rows(given.reshape(self._group, -1), self._bias[:, : self._m])
         self._slopes = factors(1.0, slope)
         if a is None:
             self._multiply(self._held, b, y, add)

@@ -22,6 +22,7 @@ from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target
 from pycaffe_dist.kernels.jit.gemm.kernels import OuterKernel
 from pycaffe_dist.kernels.jit.gemm.tiles import rows_per_tile
+from pycaffe_dist.kernels.jit.parts import lend_parts
 from pycaffe_dist.kernels.jit.winograd.grids import (
     cut,
     odd_lines,
@@ -140,7 +141,7 @@ class WinogradGradient:
         if self._parts > 1:
             limits, units = (self._pieces, self._chunk), z.group * self._parts
             args = limits, bands, self._offsets, *tables, z
-            with workspace.lend_parts(self._parts, flat) as parts:
+            with lend_parts(self._parts, flat) as parts:
                 parallel_for(_gradient_of_parts, units, parts, x, dy, *args)
             return
         vectors = -(-z.inputs // z.lanes) + -(-z.outputs // z.lanes)
