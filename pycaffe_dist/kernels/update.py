@@ -2,8 +2,8 @@
 
 All of them first form the gradient ``g = scale·diff + l2·w + l1·sign(w)``, then update the history,
 write the step to ``diff`` (as Caffe does) and subtract it from ``w``.  In AdamW and Lion the decay
-``l2·w + l1·sign(w)`` joins the step instead.  Arrays are flat and of one dtype, and so are the
-scalars.
+``l2·w + l1·sign(w)`` joins the step instead.  Arrays are flat and of one dtype, and so is the array
+of the ``numbers`` scale, l2, l1, rate and the method's own.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.kernels import kernel, plan
+from pycaffe_dist.kernels.chains import chained
 from pycaffe_dist.kernels.compiling import indices, jit
-from pycaffe_dist.threads import parallel_for
+from pycaffe_dist.threads import instead_of_running, parallel_for, spread
 
 _GRAIN = 16384
 
@@ -38,7 +39,8 @@ def _gradient(d, w, scale, l2, l1):
 
 
 @jit
-def _sgd(begin, end, w, d, h, scale, l2, l1, rate, momentum):
+def _sgd(begin, end, w, d, h, numbers):
+    scale, l2, l1, rate, momentum = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
     for i in indices(begin, end):
         step = momentum * h[i] + rate * _gradient(d[i], w[i], scale, l2, l1)
         h[i] = step
@@ -47,7 +49,8 @@ def _sgd(begin, end, w, d, h, scale, l2, l1, rate, momentum):
 
 
 @jit
-def _nesterov(begin, end, w, d, h, scale, l2, l1, rate, momentum):
+def _nesterov(begin, end, w, d, h, numbers):
+    scale, l2, l1, rate, momentum = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
     one = w.dtype.type(1)
     for i in indices(begin, end):
         before = h[i]
@@ -59,7 +62,8 @@ def _nesterov(begin, end, w, d, h, scale, l2, l1, rate, momentum):
 
 
 @jit
-def _adagrad(begin, end, w, d, h, scale, l2, l1, rate, delta):
+def _adagrad(begin, end, w, d, h, numbers):
+    scale, l2, l1, rate, delta = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
     for i in indices(begin, end):
         g = _gradient(d[i], w[i], scale, l2, l1)
         h[i] += g * g
@@ -69,7 +73,9 @@ def _adagrad(begin, end, w, d, h, scale, l2, l1, rate, delta):
 
 
 @jit
-def _rmsprop(begin, end, w, d, h, scale, l2, l1, rate, rms_decay, delta):
+def _rmsprop(begin, end, w, d, h, numbers):
+    scale, l2, l1, rate = numbers[0], numbers[1], numbers[2], numbers[3]
+    rms_decay, delta = numbers[4], numbers[5]
     one = w.dtype.type(1)
     for i in indices(begin, end):
         g = _gradient(d[i], w[i], scale, l2, l1)
@@ -80,7 +86,9 @@ def _rmsprop(begin, end, w, d, h, scale, l2, l1, rate, rms_decay, delta):
 
 
 @jit
-def _adadelta(begin, end, w, d, h, u, scale, l2, l1, rate, momentum, delta):
+def _adadelta(begin, end, w, d, h, u, numbers):
+    scale, l2, l1, rate = numbers[0], numbers[1], numbers[2], numbers[3]
+    momentum, delta = numbers[4], numbers[5]
     one = w.dtype.type(1)
     for i in indices(begin, end):
         g = _gradient(d[i], w[i], scale, l2, l1)
@@ -92,7 +100,9 @@ def _adadelta(begin, end, w, d, h, u, scale, l2, l1, rate, momentum, delta):
 
 
 @jit
-def _adam(begin, end, w, d, m, v, scale, l2, l1, rate, beta1, beta2, delta):
+def _adam(begin, end, w, d, m, v, numbers):
+    scale, l2, l1, rate = numbers[0], numbers[1], numbers[2], numbers[3]
+    beta1, beta2, delta = numbers[4], numbers[5], numbers[6]
     one = w.dtype.type(1)
     for i in indices(begin, end):
         g = _gradient(d[i], w[i], scale, l2, l1)
@@ -104,7 +114,9 @@ def _adam(begin, end, w, d, m, v, scale, l2, l1, rate, beta1, beta2, delta):
 
 
 @jit
-def _adamw(begin, end, w, d, m, v, scale, l2, l1, rate, beta1, beta2, delta, first, second):
+def _adamw(begin, end, w, d, m, v, numbers):
+    scale, l2, l1, rate = numbers[0], numbers[1], numbers[2], numbers[3]
+    beta1, beta2, delta, first, second = numbers[4], numbers[5], numbers[6], numbers[7], numbers[8]
     one = w.dtype.type(1)
     for i in indices(begin, end):
         g = scale * d[i]
@@ -117,7 +129,9 @@ def _adamw(begin, end, w, d, m, v, scale, l2, l1, rate, beta1, beta2, delta, fir
 
 
 @jit
-def _lion(begin, end, w, d, m, scale, l2, l1, rate, beta1, beta2):
+def _lion(begin, end, w, d, m, numbers):
+    scale, l2, l1, rate = numbers[0], numbers[1], numbers[2], numbers[3]
+    beta1, beta2 = numbers[4], numbers[5]
     one = w.dtype.type(1)
     for i in indices(begin, end):
         g = scale * d[i]
@@ -130,15 +144,15 @@ def _lion(begin, end, w, d, m, scale, l2, l1, rate, beta1, beta2):
 
 
 @jit
-def _blend(begin, end, mean, w, share):
+def _blend(begin, end, mean, w, numbers):
+    share = numbers[0]
     for i in indices(begin, end):
         mean[i] += share * (w[i] - mean[i])
 
 
-def _run(step, w: np.ndarray, arrays: tuple[np.ndarray, ...], scalars: tuple[float, ...]) -> None:
-    cast = w.dtype.type
+def _run(step, w: np.ndarray, arrays: tuple[np.ndarray, ...], numbers: tuple[float, ...]) -> None:
     flat = (array.reshape(-1) for array in (w, *arrays))
-    parallel_for(step, w.size, *flat, *map(cast, scalars), grain=_GRAIN)
+    parallel_for(step, w.size, *flat, np.array(numbers, w.dtype), grain=_GRAIN)
 
 
 @kernel
@@ -203,8 +217,8 @@ class UpdateOfMany:
     """The update of several parameters by ``update``, one of the functions above.
 
     ``arrays`` has each parameter's arrays, as ``update`` takes them; ``settings`` has each
-    parameter's l2, l1 and the factor of the common rate.  On a GPU this is a single launch; the CPU
-    gains nothing.
+    parameter's l2, l1 and the factor of the common rate.  On a GPU this is a single launch, on the
+    CPU a chain.
     """
 
     def __init__(
@@ -214,6 +228,10 @@ class UpdateOfMany:
         settings: Sequence[tuple[float, float, float]],
     ):
         self._update, self._arrays, self._settings = update, arrays, settings
+        # Of each loop: the numbers that it reads, and its parameter's setting.
+        self._numbers: list[tuple[np.ndarray, tuple[float, float, float]]] = []
+        self._calls: list[tuple[Callable[..., Any], tuple]] = []
+        self._functions: list[Callable[[], Any]] | None = None
 
     def run(self, values: Callable[[], tuple[float, ...]]) -> None:
         """Update all parameters.
@@ -221,6 +239,26 @@ class UpdateOfMany:
         ``values`` returns the gradients' scale, the rate and the other arguments of ``update``, now
         and whenever a GPU repeats the launch.
         """
-        scale, rate, *scalars = values()
-        for arrays, (l2, l1, factor) in zip(self._arrays, self._settings):
-            self._update(*arrays, (scale, l2, l1), rate * factor, *scalars)
+        scale, rate, *own = values()
+        if not self._calls:
+            self._find_calls(own)
+        for numbers, (l2, l1, factor) in self._numbers:
+            numbers[:] = scale, l2, l1, rate * factor, *own
+        if self._functions is None:
+            for function, args in self._calls:  # which compiles
+                function(*args)
+            self._functions = chained(self._calls)
+        else:
+            for function in self._functions:
+                function()
+
+    def _find_calls(self, own: Sequence[float]) -> None:
+        """Find the loops of ``update``; empty arrays have none."""
+        for arrays, setting in zip(self._arrays, self._settings):
+
+            def note(loop: Callable[..., None], args: tuple, setting: tuple = setting) -> None:
+                self._numbers.append((args[-1], setting))
+                self._calls.append((spread, (loop, args[0].size, args, _GRAIN)))
+
+            with instead_of_running(note):
+                self._update(*arrays, (0.0, 0.0, 0.0), 0.0, *own)

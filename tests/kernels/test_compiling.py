@@ -65,11 +65,11 @@ def test_a_change_of_any_kernel_source_makes_a_new_version(tmp_path, monkeypatch
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="looks for instructions of x86-64")
 @pytest.mark.parametrize(
-    "kernel, arrays, scalars",
-    [(update._sgd, 3, 5), (update._adam, 4, 7)],
+    "kernel, arrays",
+    [(update._sgd, 3), (update._adam, 4)],
     ids=["sgd", "adam"],
 )
-def test_updates_are_vector_code(kernel, arrays, scalars):
-    signature = (int64, int64, *[float32[::1]] * arrays, *[float32] * scalars)
+def test_updates_are_vector_code(kernel, arrays):
+    signature = (int64, int64, *[float32[::1]] * (arrays + 1))
     compiled = numba.njit(signature, error_model="numpy")(kernel.py_func)
     assert re.search(r"mulps", compiled.inspect_asm(signature))

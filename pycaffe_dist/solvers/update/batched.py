@@ -1,4 +1,4 @@
-"""Batched updates: all parameters in one launch, for on a GPU launches take the host's time."""
+"""Batched updates: all parameters at once, in one launch on a GPU or one chain of loops."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from pycaffe_dist.net import Net, Parameter
 from pycaffe_dist.profiling import Profiler
 from pycaffe_dist.solvers import gradients
 from pycaffe_dist.solvers.engine import Engine
+from pycaffe_dist.solvers.local_engine import LocalEngine
 from pycaffe_dist.solvers.update.batched import BatchedUpdates
 from pycaffe_dist.solvers.update.deferred import DeferredUpdates
 from pycaffe_dist.solvers.update.factored import FactoredUpdates
@@ -79,9 +80,12 @@ class Updates:
     def _strategy(self) -> ImmediateUpdates | BatchedUpdates | DeferredUpdates:
         if self._deferred is not None and self._engine.spans_forward:
             return self._deferred
-        if self.updater.device.is_gpu and not self._param.larc_policy:
-            return self._batched
-        return self._immediate
+        # One by one, parameters may be updated while others' gradients are on their way.
+        together = self.updater.device.is_gpu or (
+            isinstance(self._engine, LocalEngine)
+            and not (self._engine.factored or self._profiler.record)
+        )
+        return self._batched if together and not self._param.larc_policy else self._immediate
 
     def finish(self) -> None:
         """Make updates that were left to the next forward; the weights may then be used."""
