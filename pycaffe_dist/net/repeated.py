@@ -34,6 +34,7 @@ class Repeated:
         """Begin anew: the work has changed."""
         self._state: list[Any] = []
         self._calls: Calls | None = None
+        self._functions: list[Callable[[], Any]] = []
         self._is_settled = False
         self._attempts = 0
 
@@ -46,10 +47,11 @@ class Repeated:
             self._work()
             return
         # The calls of the last pass keep their arrays, so that new ones have other memory.
-        before, self._calls, self._is_settled = self._calls, None, False
+        before = self._calls if state == self._state else None
+        self._calls, self._functions, self._is_settled = None, [], False
         with threads.noting_calls() as calls:
             self._work()
-        same = before is not None and state == self._state and _are_the_same(before, calls)
+        same = before is not None and _are_the_same(before, calls)
         self._is_settled, self._attempts = same, 0 if same else self._attempts + 1
         if self._attempts == MOST_ATTEMPTS:
             return
