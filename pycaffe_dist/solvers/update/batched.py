@@ -34,6 +34,7 @@ class BatchedUpdates:
         self._profiler = profiler
         self._launch: UpdateOfMany | None = None
         self._arrays: list[tuple] = []  # of the launch
+        self._settings: list[tuple[float, float, float]] = []
         self._indices: list[int] = []  # of the parameters
         self._values: tuple[float, ...] = ()  # what changes between iterations
         self._repeated: Repeating | None = None
@@ -67,13 +68,14 @@ class BatchedUpdates:
         self._launch_for(self._indices).run(lambda: self._values)
 
     def _launch_for(self, indices: Sequence[int]) -> UpdateOfMany:
-        """Return the launch of the last iteration, or a new one if any array is another."""
+        """Return the last launch, or a new one if an array or a setting is another."""
         arrays = [self._updater.method.arrays(index) for index in indices]
-        if self._launch is None or not _are_the_same(arrays, self._arrays):
-            targets = [self._updater.targets[index] for index in indices]
-            settings = [(*self._updater.decays(each), each.lr_mult) for each in targets]
+        targets = [self._updater.targets[index] for index in indices]
+        settings = [(*self._updater.decays(each), each.lr_mult) for each in targets]
+        same = settings == self._settings and _are_the_same(arrays, self._arrays)
+        if self._launch is None or not same:
             self._launch = UpdateOfMany(self._updater.method.step, arrays, settings)
-            self._arrays = arrays
+            self._arrays, self._settings = arrays, settings
         return self._launch
 
 
