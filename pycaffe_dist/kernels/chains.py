@@ -45,29 +45,34 @@ def _code() -> _Code | None:
     return _Code(run, serve, callers, ctypes.cast(yields, ctypes.c_void_p).value or 0)
 
 
+class _Loop(NamedTuple):
+    """A loop of `parallel_for`: its kernel's address and arguments, as a chain needs them."""
+
+    arrays: tuple  # in which the arguments are
+    n: int
+    grain: int
+    address: int
+    integers: list[int]
+    reals: list[int]
+
+
 class Chain:
-    """Loops, each as (kernel, n, args, grain) of `parallel_for`; `run` runs all.
+    """Loops in machine code; `run` runs all.  The arrays stay where they are."""
 
-    The arrays stay where they are, and the numbers do not change.  Raises ValueError if a kernel's
-    arguments are not understood.
-    """
-
-    def __init__(self, loops: Sequence[tuple], functions: _Code):
+    def __init__(self, loops: Sequence[_Loop], functions: _Code):
         self._loops, self._functions = tuple(loops), functions
         self._failed = ctypes.c_int64(0)
         self._arguments: list[np.ndarray] = []
         self._records = aligned_zeros(len(loops) * code.RECORD, np.dtype(np.int64))
-        for row, (kernel, n, args, grain) in zip(self._records.reshape(len(loops), -1), loops):
-            address, integers, reals = _compiled(kernel, args)
-            size = next((size for size in code.SIZES if size >= len(integers)), 0)
-            if not size or len(reals) > code.MOST_REALS:
-                raise ValueError("too many arguments")
+        for row, loop in zip(self._records.reshape(len(loops), -1), loops):
+            size = next(size for size in code.SIZES if size >= len(loop.integers))
             words = np.zeros(size + code.MOST_REALS, np.int64)
-            words[: len(integers)], words[size : size + len(reals)] = integers, reals
+            words[: len(loop.integers)] = loop.integers
+            words[size : size + len(loop.reals)] = loop.reals
             self._arguments.append(words)
-            chunks = threads.chunks_of(n, grain)
+            chunks = threads.chunks_of(loop.n, loop.grain)
             place, flag = words.ctypes.data, ctypes.addressof(self._failed)
-            row[:6] = address, functions.callers[size], n, chunks, place, flag
+            row[:6] = loop.address, functions.callers[size], loop.n, chunks, place, flag
         self._count, self._first = len(loops), self._records.ctypes.data
 
     def run(self) -> None:
@@ -86,36 +91,37 @@ def chained(calls: Sequence[tuple[Callable[..., Any], tuple]]) -> list[Callable[
     """Return functions that make the calls of a pass, in their order."""
     found: list[Callable[[], Any]] = []
     functions = _code()
-    for is_loop, group in itertools.groupby(calls, _is_compiled):
+    loops = [functions and _loop(*call) for call in calls]
+    for is_loop, group in itertools.groupby(zip(loops, calls), lambda pair: bool(pair[0])):
         some = list(group)
-        try:
-            if functions is None or not is_loop:
-                raise ValueError("no machine code")
-            found.append(Chain([args for _, args in some], functions).run)
-        except ValueError:
-            found += [functools.partial(function, *args) for function, args in some]
+        if functions and is_loop:
+            found.append(Chain([loop for loop, _ in some if loop], functions).run)
+        else:
+            found += [functools.partial(function, *args) for _, (function, args) in some]
     return found
 
 
-def _is_compiled(call: tuple[Callable[..., Any], tuple]) -> bool:
-    function, args = call
-    return function is threads.spread and hasattr(args[0], "overloads")
-
-
-def _compiled(kernel: Any, args: tuple) -> tuple[int, list[int], list[int]]:
-    """Return the address of a kernel for arguments, and these as integers and as real numbers."""
-    signature = tuple(kernel.typeof_pyval(arg) for arg in (0, 1, *args))
+def _loop(function: Callable[..., Any], args: tuple) -> _Loop | None:
+    """Return a call as a loop of a chain; None if it is none, or has an unusual argument."""
+    if function is not threads.spread or not hasattr(args[0], "overloads"):
+        return None
+    kernel, n, arguments, grain = args
+    signature = tuple(kernel.typeof_pyval(arg) for arg in (0, 1, *arguments))
     result = kernel.overloads.get(signature)
     if result is None or result.fndesc.restype != types.none:
-        raise ValueError("not compiled")
-    words = [word for arg, kind in zip(args, signature[2:]) for word in _words(arg, kind)]
+        return None
     packer = result.target_context.get_arg_packer(result.fndesc.argtypes)
-    wanted = [_is_real(kind) for kind in packer.argument_types[2:]]
-    if wanted != [real for real, _ in words]:
-        raise ValueError("another convention for arguments")
-    address = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+    try:
+        words = [word for arg, kind in zip(arguments, signature[2:]) for word in _words(arg, kind)]
+        wanted = [_is_real(kind) for kind in packer.argument_types[2:]]
+    except ValueError:
+        return None
     integers, reals = ([word for kind, word in words if kind is which] for which in (False, True))
-    return address, integers, reals
+    fits = len(integers) <= code.SIZES[-1] and len(reals) <= code.MOST_REALS
+    if not fits or wanted != [real for real, _ in words]:
+        return None
+    address = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+    return _Loop(arguments, n, grain, address, integers, reals)
 
 
 def _is_real(kind: ir.Type) -> bool:
@@ -140,5 +146,7 @@ def _words(value: Any, kind: types.Type) -> Iterator[tuple[bool, int]]:
         yield True, int(bits)
     elif isinstance(kind, types.Integer | types.Boolean):
         yield False, int(np.array(int(value)).astype(np.int64))
+    elif isinstance(kind, types.NoneType):
+        yield False, 0
     else:
         raise ValueError(f"an argument of type {kind}")

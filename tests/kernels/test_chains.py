@@ -47,7 +47,7 @@ def double(begin, end, x, y):
 
 
 @jit
-def mix(begin, end, out, grid, column, sizes, pair, single, wide, flag, unsigned):
+def mix(begin, end, out, grid, nothing, column, sizes, pair, single, wide, flag, unsigned):
     for i in range(begin, end):
         value = grid[i, 1, 2] + column[i] + sizes.first - sizes.second + pair[1]
         value += single * wide + unsigned
@@ -96,10 +96,11 @@ def test_arguments_of_all_kinds_arrive():
     rng = np.random.default_rng(0)
     grid, matrix = rng.random((50, 2, 3)), rng.random((50, 7)).astype(np.float32)
     args = (
-        *(np.zeros(50), grid, matrix[:, 3], Sizes(7, -5), (np.int32(-3), 11)),
+        *(np.zeros(50), grid, None, matrix[:, 3], Sizes(7, -5), (np.int32(-3), 11)),
         *(np.float32(0.1), 1e30, True, np.uint64(2**40)),
     )
     (chain,) = chained(calls((mix, 50, args, 4)))
+    assert isinstance(chain.__self__, Chain)
     wanted = args[0].copy()
     assert wanted.any()
     args[0][:] = 0
@@ -114,7 +115,7 @@ def python(begin, end, hits):
 def test_what_has_no_machine_code_is_called():
     hits, out = np.zeros(9, np.int64), np.zeros(1)
     reals = (many_reals, 1, (out, *map(float, range(9))), 1)
-    made = calls((count, 9, (hits,), 1), (python, 9, (hits,), 1), reals)
+    made = calls((count, 9, (hits,), 1), reals, (python, 9, (hits,), 1))
     functions = chained([*made, (np.add, (hits, 1, hits))])
     hits[:], out[:] = 0, 0
     run_all(functions)

@@ -10,6 +10,7 @@ from nets import build, input_layer, ip
 
 from pycaffe_dist import threads
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.chains import Chain
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.layers import layer_types
 from pycaffe_dist.layers.base import layer_class
@@ -288,6 +289,16 @@ def test_passes_are_repeated_bit_for_bit(kind, index, monkeypatch, made_again):
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
     assert bool(made_again) != any(word in prototxt for word in NEVER)
+
+
+@pytest.mark.parametrize(
+    "kind", ["Convolution", "InnerProduct", "LRN", "Pooling", "ReLU", "Softmax", "Split"]
+)
+def test_common_layers_run_in_machine_code_alone(kind, monkeypatch, made_again):
+    passes(CASES[kind][0], monkeypatch, True)
+    functions = [function for repeated in made_again for function in repeated._functions]
+    assert functions
+    assert all(isinstance(getattr(each, "__self__", None), Chain) for each in functions)
 
 
 def test_other_types_of_data_are_not_repeated(monkeypatch, made_again):
