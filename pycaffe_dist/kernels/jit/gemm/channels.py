@@ -9,10 +9,12 @@ import numpy as np
 
 from pycaffe_dist import storage
 from pycaffe_dist.kernels.compiling import aligned_zeros, jit
+from pycaffe_dist.kernels.filling import copy_rows
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, step_cycles
+from pycaffe_dist.kernels.jit.constants import factors
 from pycaffe_dist.kernels.jit.gemm.kernels import LINE, ChannelKernel
 from pycaffe_dist.kernels.jit.gemm.packing import RowPacking
 from pycaffe_dist.kernels.jit.gemm.products import flat_cycles
@@ -130,7 +132,8 @@ class ChannelProduct:
         self._packed_size = bands * rows * k
         self._held = np.empty(0, np.float32)
         self._biases = np.zeros((group, bands * rows), np.float32)
-        self._slope = np.ones(1, np.float32)
+        self._no_bias = np.zeros(group * m, np.float32)
+        self._slope = factors(1.0)
         tiles = _cut(n, target.tile_rows(vectors))
         self._widths = sorted({width for _, width in tiles})
         self._vectors = vectors, -(-(m - (bands - 1) * rows) // target.lanes)
@@ -194,8 +197,9 @@ class ChannelProduct:
 
         a is as in `pack`, or None for the copy of the last `pack`; b is (images·group, K, N).
         """
-        self._biases[:, : self._m] = 0 if bias is None else bias.reshape(self._group, -1)
-        self._slope[0] = slope
+        given = self._no_bias if bias is None else bias
+        copy_rows(given.reshape(self._group, -1), self._biases[:, : self._m])
+        self._slope = factors(slope)
         if a is None:
             self._multiply(self._held, b, y, add)
             return
