@@ -6,7 +6,6 @@ On the host, what only runs kernels is repeated without the layers (`Repeated`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import Any
 
 from pycaffe_dist.layers.base import Layer
@@ -43,7 +42,7 @@ class Fusing:
         if work is None:
             node, layer = self._nodes[index], joined or self._nodes[index].layer
             arguments = node.bottom, node.top
-            work = self._works[key] = self._work(index, layer, layer.forward, *arguments)
+            work = self._works[key] = self._work(index, layer, "forward", *arguments)
         work()
         if joined is not None:
             for other in range(index, index + len(joined.layers)):
@@ -80,17 +79,20 @@ class Fusing:
         if work is None:
             arguments = node.top, node.propagate_down, node.bottom
             if joined is None:
-                work = self._work(index, layer, layer.backward, *arguments)
+                work = self._work(index, layer, "backward", *arguments)
             else:
-                work = self._work(index, joined, joined.backward, index - first, *arguments)
+                work = self._work(index, joined, "backward", index - first, *arguments)
             self._works[key] = work
         work()
 
     def _work(
-        self, index: int, layer: Layer | Joined, method: Callable[..., None], *arguments: Any
+        self, index: int, layer: Layer | Joined, method: str, *arguments: Any
     ) -> Callable[[], None]:
         """Return a function that calls a method of a layer, or that repeats what it does."""
-        work = partial(method, *arguments)
+
+        def work() -> None:
+            getattr(layer, method)(*arguments)  # which a program may have replaced
+
         if not (self._on_host and layer.repeats_calls):
             return work
         node = self._nodes[index]

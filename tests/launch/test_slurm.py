@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "train.slurm"
 _MPIRUN = """#!/bin/bash
 trap 'echo stopped; exit 3' USR1
 echo "$@"
-for _ in $(seq 500); do
+for ((i = 0; i < 500; i++)); do
   [ -e "$SLURM_SUBMIT_DIR/go" ] && exit 7
   sleep 0.02
 done
