@@ -129,6 +129,7 @@ def test_create_cifar10_with_mean(data):
     assert _run(script, "leveldb").stdout.count("already") == 2
 
 
+@pytest.mark.long
 def test_digits_take_mnists_place(data):
     pytest.importorskip("sklearn")
     script = data / "mnist" / "get_mnist.sh"

@@ -69,6 +69,7 @@ RUNS = {
     "normalized, float16": ("normalized", INV + "data_type: 'float16'"),
     "normalized, LARS": ("normalized", INV + "larc_policy: 'scale' larc_eta: 0.01"),
 }
+SLOW = "lenet,", "cifar10_quick", "normalized, three"
 
 
 @pytest.fixture(scope="module")
@@ -151,10 +152,7 @@ def assert_equal(found, expected):
 
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(name, marks=pytest.mark.long if name.startswith("lenet,") else ())
-        for name in RUNS
-    ],
+    [pytest.param(name, marks=[pytest.mark.long] * name.startswith(SLOW)) for name in RUNS],
 )
 def test_training_gives_the_same_bits(case, folder, gpu, monkeypatch, caplog):
     monkeypatch.chdir(folder)

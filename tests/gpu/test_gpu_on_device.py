@@ -40,6 +40,7 @@ def test_a_slow_step_and_its_children_are_ended_and_the_others_run(tmp_path, cap
     assert "steps: 1 ok, 2 FAILED, 1 left out" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_steps_end_with_their_parts_time(tmp_path):
     report = on_device.Report(tmp_path, 2, seconds=on_device.LEAST_SECONDS + 1)
     report.run(python("long", "import time; time.sleep(60)"))

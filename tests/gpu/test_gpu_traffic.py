@@ -28,6 +28,7 @@ BOUNDS = {
     "VGG-16": (119, 43.7, 717, 177.0),
     "ResNet-50": (578, 111.0, 801, 160.0),
 }
+LARGE = "CaffeNet", "GoogLeNet", "VGG-16"
 
 
 class TracedGPU(Traced, EmulatedGPU):
@@ -53,7 +54,9 @@ def trace(name, monkeypatch, has_cudnn):
 
 
 @pytest.mark.parametrize("has_cudnn", [True, False])
-@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] * (n in LARGE)) for n in BOUNDS]
+)
 def test_an_iteration_stays_within_its_bounds(name, has_cudnn, monkeypatch):
     launches, gigabytes = BOUNDS[name][:2] if has_cudnn else BOUNDS[name][2:]
     work = trace(name, monkeypatch, has_cudnn)

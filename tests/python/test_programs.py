@@ -153,6 +153,7 @@ def test_a_python_layer_that_fails_ends_all_ranks(folder):
     assert "layer 'picky' (Python): ohem_layers.FailsOnRankOne: forward raised KeyError" in printed
 
 
+@pytest.mark.long
 def test_the_same_trainer_as_a_tool(folder):
     tool = PROGRAMS.parent.parent.parent / "tools" / "train.py"
     printed = run(folder, tool, "--solver=solver2.prototxt", "--timing", ranks=2)
