@@ -27,8 +27,7 @@ HANDOVER = 150
 # How often a worker looks for another chain of loops: some 150 to 300 µs, because there is Python
 # between chains.
 STAY = 10000
-# The words of the block by which workers follow a chain; those that say whether it runs, and
-# whether they shall leave.
+# The words of a chain's control block, and the places of two: does it run, shall workers leave?
 CONTROL_WORDS, RUNNING, LEAVING = 32, 16, 24
 
 
@@ -93,7 +92,7 @@ def note_lent(memory: Any) -> None:
 
 
 def _note(calls: Calls, function: Callable[..., Any], args: tuple) -> None:
-    """Note a call and make it; what it calls in turn belongs to it."""
+    """Note a call and make it; calls inside it are not noted."""
     calls.made.append((function, args))
     _here.calls = None
     try:

@@ -148,7 +148,7 @@ class EmulatedGPU(GPU):
     def wait(self, event: Event) -> None:
         """Check the event: everything is done at once."""
         if event.in_graph != (emulated_graph.recording() is not None):
-            raise DeviceError("what is in a graph waits for an event outside, or the reverse")
+            raise DeviceError("work in a graph waits for an event outside of it, or the reverse")
 
     def synchronize_event(self, event: Event) -> None:
         """Check the event: everything is done at once."""

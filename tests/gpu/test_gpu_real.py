@@ -192,7 +192,7 @@ def test_what_it_says_about_itself(stand_in, monkeypatch):
 
 
 def test_the_stand_in_has_the_names_and_arguments_of_the_packages(tmp_path):
-    """Compares those that are installed; no GPU is needed."""
+    """Compares the installed packages; needs no GPU."""
     if not INSTALLED:
         pytest.skip("neither CuPy nor cuDNN's front end is installed")
     python = [sys.executable, signatures.__file__]

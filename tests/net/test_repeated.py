@@ -233,7 +233,7 @@ CASES = {
     "Softmax": [X + layer("Softmax"), X + layer("Softmax", options="softmax_param { axis: 3 }")],
     "Split": [X + layer("Split", tops="y z")],
 }
-# What is not repeated, though other layers of the type are.
+# Options of layers that are not repeated, though their types are.
 NEVER = "normalize: true", "STOCHASTIC", "MAX }", "PROD"
 ALL = [(kind, index) for kind, cases in CASES.items() for index in range(len(cases))]
 

@@ -130,7 +130,7 @@ class Operation:
         return unwanted
 
     def plans(self) -> list[str]:
-        """Return the names of cuDNN's plans in its ranking, with those that it will refuse."""
+        """Return the names of cuDNN's plans in its ranking; it may refuse some."""
         count = self._graph.get_execution_plan_count()
         return [self._graph.get_plan_name_at_index(index) for index in range(count)]
 

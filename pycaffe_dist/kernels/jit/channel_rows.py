@@ -19,7 +19,7 @@ MOST_VECTORS = 16
 
 
 def is_short(target: Target, length: int) -> bool:
-    """Tell whether microkernels take rows of so many values."""
+    """Tell whether microkernels take rows of this length."""
     return 1 < length <= MOST_VECTORS * target.lanes
 
 

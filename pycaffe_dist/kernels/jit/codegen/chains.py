@@ -68,7 +68,7 @@ class CallKernel:
 
 @dataclass(frozen=True)
 class RunKernel:
-    """Runs records, and lets other threads draw chunks of those that have several.
+    """Runs records; other threads may draw chunks of records that have several.
 
     Arguments: the first record, their number, the control block, the address of a function that
     lets other threads of the system run.
