@@ -108,7 +108,7 @@ def test_a_capture_runs_nothing(on_gpu):
         (lambda gpu, x: np.flatnonzero(x), "the host waits"),
         (lambda gpu, x: gpu.synchronize(), "the host waits"),
         (lambda gpu, x: gpu.synchronize_event(gpu.record()), "the host waits"),
-        (lambda gpu, x: gpu.wait(OUTSIDE[0]), "work in a graph"),
+        (lambda gpu, x: gpu.wait(OUTSIDE[0]), "work in a"),
         (lambda gpu, x: gpu.stream("copy"), "the copy stream is used"),
         (lambda gpu, x: np.dot(x, x.T), "calls cuBLAS"),
         (lambda gpu, x: Blob((3,)).data.fill(1), "values come from the host"),
