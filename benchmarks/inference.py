@@ -38,7 +38,8 @@ from pycaffe_dist.schema import text
 
 HERE = Path(__file__).parent
 BATCHES = 1, 16
-OURS, PLAIN = "pcaffe", "pcaffe, all blobs"
+OURS, PLAIN, ROUNDED = "pcaffe", "pcaffe, all blobs", "pcaffe, bfloat16"
+OTHERS_ROUNDED = "PyTorch, bfloat16"
 # The largest difference of outputs, as a part of the largest output.
 TOLERANCE = 1e-3
 
@@ -87,6 +88,7 @@ def commands(folder: Path, batch: int, args: argparse.Namespace) -> dict[str, li
     found = {
         OURS: [here, ours, *last, "outputs"],
         PLAIN: [here, ours, *last, "all"],
+        ROUNDED: [here, ours, *last, "bfloat16"],
         "ONNX Runtime": [here, theirs, *last, "onnxruntime"],
         "OpenCV": [here, theirs, *last, "opencv"],
     }

@@ -26,7 +26,11 @@ def main() -> None:
     x = np.load(Path(folder) / f"{batch}.npy")
     before = peak_memory()
     files = str(Path(folder) / f"{batch}.prototxt"), str(Path(folder) / "net.caffemodel")
-    net = caffe.Net(files[0], caffe.TEST, weights=files[1], keep_blobs=kept == "all")
+    more = {
+        "keep_blobs": kept == "all",
+        "precision": "bfloat16" if kept == "bfloat16" else "float32",
+    }
+    net = caffe.Net(files[0], caffe.TEST, weights=files[1], **more)
     name, output = net.inputs[0], net.outputs[0]
 
     def forward() -> np.ndarray:

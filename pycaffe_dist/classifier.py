@@ -16,8 +16,8 @@ from pycaffe_dist.schema import caffe_pb2
 class Classifier(Net):
     """A net in TEST phase for images, which are scaled to ``image_dims`` and cropped.
 
-    ``image_dims`` (height, width) is by default the size of the net's input; the other arguments
-    are as in `io.Transformer`, for images (H, W, K) in RGB and [0, 1].
+    ``image_dims`` (height, width) is by default the size of the net's input; ``precision`` is as in
+    `Net`, the other arguments as in `io.Transformer`, for images (H, W, K) in RGB and [0, 1].
     """
 
     def __init__(
@@ -29,8 +29,15 @@ class Classifier(Net):
         input_scale: float | None = None,
         raw_scale: float | None = None,
         channel_swap: Sequence[int] | None = None,
+        precision: str = "float32",
     ):
-        super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file, keep_blobs=False)
+        super().__init__(
+            model_file,
+            caffe_pb2.TEST,
+            weights=pretrained_file,
+            keep_blobs=False,
+            precision=precision,
+        )
         self.transformer = transformer_for(self, mean, input_scale, raw_scale, channel_swap)
         self.crop_dims = np.array(self.blobs[self.inputs[0]].data.shape[2:])
         self.image_dims = self.crop_dims if image_dims is None else np.array(image_dims)

@@ -71,6 +71,10 @@ class Wire(enum.Enum):
     BFLOAT16 = "bfloat16"
 
 
+# To which type inference on a CPU rounds the factors of products.
+PRECISIONS = ("float32", "bfloat16")
+
+
 class UpdatePriority(enum.Enum):
     """Which of the gradients that wait for a slow link goes to the parameter server first."""
 

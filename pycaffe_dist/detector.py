@@ -22,7 +22,7 @@ class Detector(Net):
     """A net in TEST phase for windows of images, which are warped to its input.
 
     ``context_pad`` pixels on each side of the net's input show the surroundings of the window.
-    The other arguments are as in `io.Transformer`.
+    ``precision`` is as in `Net`, the other arguments as in `io.Transformer`.
     """
 
     def __init__(
@@ -34,8 +34,15 @@ class Detector(Net):
         raw_scale: float | None = None,
         channel_swap: Sequence[int] | None = None,
         context_pad: int | None = None,
+        precision: str = "float32",
     ):
-        super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file, keep_blobs=False)
+        super().__init__(
+            model_file,
+            caffe_pb2.TEST,
+            weights=pretrained_file,
+            keep_blobs=False,
+            precision=precision,
+        )
         self.transformer = transformer_for(self, mean, input_scale, raw_scale, channel_swap)
         self.configure_crop(context_pad)
 

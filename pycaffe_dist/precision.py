@@ -1,4 +1,4 @@
-"""The 16-bit types in which GPUs may store data: float16 and bfloat16."""
+"""The types of numbers: 16 bits for data on GPUs, and for factors of products on CPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pycaffe_dist.errors import DeviceError
+from pycaffe_dist.config import PRECISIONS
+from pycaffe_dist.errors import DeviceError, UsageError, did_you_mean
 
 
 def bfloat16() -> np.dtype:
@@ -26,3 +27,16 @@ def is_narrow(dtype: Any) -> bool:
 def wide(dtype: np.dtype) -> np.dtype:
     """Return the type for computing with values of ``dtype``: float32 if they have 16 bits."""
     return np.dtype(np.float32) if is_narrow(dtype) else dtype
+
+
+def checked_precision(name: str, keep_blobs: bool, on_gpu: bool) -> str:
+    """Return ``name`` if a net can have this precision; raises UsageError."""
+    if name not in PRECISIONS:
+        raise UsageError(
+            f"precision '{name}' is none of {', '.join(PRECISIONS)}{did_you_mean(name, PRECISIONS)}"
+        )
+    if name != "float32" and on_gpu:
+        raise UsageError(f"precision {name} is for nets on the CPU; on a GPU take float32")
+    if name != "float32" and keep_blobs:
+        raise UsageError(f"precision {name} is for inference: the net needs keep_blobs=False")
+    return name

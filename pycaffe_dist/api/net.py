@@ -34,7 +34,8 @@ class Net:
     ``Net(network_file, weights, phase)``.  ``keep_blobs=False``, for the TEST phase, makes
     forward faster and smaller, until a program asks for another blob than inputs and outputs, a
     part of forward, backward or a callback: then the net runs once more, and keeps its blobs from
-    then on.  Raises PrototxtError, NetError or WeightsError.
+    then on.  ``precision="bfloat16"``, with ``keep_blobs=False`` on a CPU, rounds the factors of
+    products where that is faster.  Raises PrototxtError, NetError or WeightsError.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Net:
         stages: Sequence[str] | None = None,
         weights: _Path | None = None,
         keep_blobs: bool = True,
+        precision: str = "float32",
     ):
         if isinstance(phase, str | os.PathLike):
             logger.warning(
@@ -64,7 +66,12 @@ class Net:
         param = with_state(param, phase, level, tuple(stages or ()))
         device = chosen_device()
         net = core.Net(
-            param, seed=process.seed, places=places, device=device, keep_blobs=keep_blobs
+            param,
+            seed=process.seed,
+            places=places,
+            device=device,
+            keep_blobs=keep_blobs,
+            precision=precision,
         )
         self._adopt(net)
         log_layers(self._net)

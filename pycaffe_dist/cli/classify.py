@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
-from pycaffe_dist.cli.flags import FlagParser, add_flag, add_json_flag
+from pycaffe_dist.cli.flags import FlagParser, add_flag, add_json_flag, add_precision_flag
 from pycaffe_dist.errors import UsageError
 
 _CROPS = {"auto": None, "1": False, "10": True}
@@ -29,6 +29,7 @@ def add_model_flags(parser: FlagParser) -> None:
         parser, "scale", float, metavar="X", help="multiplies the inputs (default: as in training)"
     )
     add_flag(parser, "gpu", int, default=-1, metavar="ID", help="compute on this GPU")
+    add_precision_flag(parser)
     add_json_flag(parser)
 
 
@@ -73,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
         options.mean,
         options.scale,
         _CROPS[options.crops],
+        options.precision,
     )
     with Counter(len(paths), "images") as counter:
         best = []

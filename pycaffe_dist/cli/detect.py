@@ -59,7 +59,8 @@ def _boxes(
 
     paths = files_of(options.images)
     use_device(options.gpu)
-    finder = BoxFinder(model, weights, options.label_map, options.mean, options.scale)
+    wanted = options.label_map, options.mean, options.scale, options.precision
+    finder = BoxFinder(model, weights, *wanted)
     with Counter(len(paths), "images") as counter:
         for path, boxes in zip(paths, finder.find(paths, options.threshold)):
             yield path, boxes
@@ -76,6 +77,6 @@ def _windows(
 
     windows = read_windows(Path(options.windows))
     use_device(options.gpu)
-    wanted = options.context_pad, options.mean, options.scale
+    wanted = options.context_pad, options.mean, options.scale, options.precision
     for path, boxes in classify_windows(model, weights, windows, *wanted):
         yield path, [box for box in boxes if box.score >= options.threshold]

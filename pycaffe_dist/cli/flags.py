@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from pycaffe_dist.config import FLAG, SettingsFlag
+from pycaffe_dist.config import FLAG, PRECISIONS, SettingsFlag
 from pycaffe_dist.errors import UsageError, did_you_mean
 from pycaffe_dist.schema.reading import read_lines
 
@@ -327,6 +327,15 @@ def _add(parser: FlagParser, flag: Flag) -> None:
 def add_json_flag(parser: FlagParser) -> None:
     """Give ``parser`` --json, for a command that prints its result by `results.show`."""
     add_flag(parser, "json", bool, help="print the result as JSON instead of a table")
+
+
+def add_precision_flag(parser: FlagParser) -> None:
+    """Give ``parser`` --precision, for a command that runs nets without keeping their blobs."""
+    text = (
+        "bfloat16 rounds weights and the inputs of products, where this processor multiplies such "
+        "numbers faster"
+    )
+    add_flag(parser, "precision", default=PRECISIONS[0], choices=PRECISIONS, help=text)
 
 
 def require_not_negative(options: argparse.Namespace, names: Iterable[str]) -> None:

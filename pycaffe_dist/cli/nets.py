@@ -19,6 +19,7 @@ def open_net(
     shard: Shard | None = None,
     device: Device | None = None,
     keep_blobs: bool = True,
+    precision: str = "float32",
 ) -> Net:
     """Build the net of ``--model`` in ``phase``, at ``--level`` and in the ``--stage`` stages."""
     from pycaffe_dist.data.partition import Shard
@@ -29,6 +30,13 @@ def open_net(
 
     param, places = text.read_net_with_places(options.model)
     param = with_state(param, phase, options.level, split_list(options.stage))
-    net = Net(param, shard=shard or Shard(), places=places, device=device, keep_blobs=keep_blobs)
+    net = Net(
+        param,
+        shard=shard or Shard(),
+        places=places,
+        device=device,
+        keep_blobs=keep_blobs,
+        precision=precision,
+    )
     log_layers(net)
     return net

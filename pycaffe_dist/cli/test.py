@@ -9,7 +9,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from pycaffe_dist.cli.flags import FlagParser, add_caffe_flags, add_json_flag, split_list
+from pycaffe_dist.cli.flags import (
+    FlagParser,
+    add_caffe_flags,
+    add_json_flag,
+    add_precision_flag,
+    split_list,
+)
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import fmt, logger
 
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 def add_flags(parser: FlagParser) -> None:
     """Give ``parser`` this command's flags."""
     add_caffe_flags(parser, ("model", "weights", "iterations", "gpu", "level", "stage"))
+    add_precision_flag(parser)
     add_json_flag(parser)
 
 
@@ -58,7 +65,14 @@ def run(options: argparse.Namespace) -> int:
             options.gpu, local_rank=cluster.local_rank, local_size=cluster.local_size
         )
         shard = Shard(cluster.rank, cluster.size, "batch")
-        net = open_net(options, caffe_pb2.TEST, shard, device=chosen, keep_blobs=False)
+        net = open_net(
+            options,
+            caffe_pb2.TEST,
+            shard,
+            device=chosen,
+            keep_blobs=False,
+            precision=options.precision,
+        )
         try:
             net.open_files()
             compile_kernels([net])

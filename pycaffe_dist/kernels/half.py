@@ -61,7 +61,7 @@ def _from_half(half):
 
 
 @jit
-def _to_brain(value):
+def to_brain(value: float) -> int:
     """Return the bfloat16 nearest to a float32, as 16 bits."""
     bits = np.float32(value).view(np.uint32)
     near = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> 16) & 1))
@@ -103,7 +103,7 @@ def _encode_half_rest(begin, end, residual, words, factor, inverse):
 def _encode_brain(begin, end, values, words):
     x, w = values[begin * _BLOCK : end * _BLOCK], words[begin * _BLOCK : end * _BLOCK]
     for i in range(x.size):
-        w[i] = _to_brain(x[i])
+        w[i] = to_brain(x[i])
 
 
 @jit
@@ -112,7 +112,7 @@ def _encode_brain_rest(begin, end, values, residual, words):
     r = residual[begin * _BLOCK : end * _BLOCK]
     for i in range(x.size):
         value = x[i] + r[i]
-        brain = _to_brain(value)
+        brain = to_brain(value)
         w[i] = brain
         r[i] = _rest(value, _from_brain(brain))
 

@@ -89,6 +89,7 @@ class LayerContext:
     layer's place in its prototxt (``file:line``); ``seed`` None means a new seed for every run.
     ``rank_mean`` is for what a loss is divided by; all ranks must ask for it equally often.
     ``forward_only``: backward never runs, so layers need not keep values for it.
+    ``precision`` is "bfloat16" if products may round their factors, or "float32".
     """
 
     phase: int = 0
@@ -98,6 +99,7 @@ class LayerContext:
     where: str = ""
     rank_mean: RankMean = field(default_factory=RankMean)
     forward_only: bool = False
+    precision: str = "float32"
 
     @property
     def parameter_dtype(self) -> np.dtype:

@@ -117,11 +117,16 @@ class ConvolutionBase(Layer):
 
     def make_plan(self, bottom: Blob, top: Blob, **options: bool) -> ConvolutionPlan:
         """Return a plan for blobs of these shapes, with the plan's ``options``."""
-        images = self._flat((top if self.transposed else bottom).shape)
         ours = self.param.convolution_param.engine == caffe_pb2.ConvolutionParameter.CAFFE
         kind = ConvolutionPlan if ours else LibraryConvolution
-        weights, dtype = self.weights_shape(), self.context.dtype
-        return kind(images, weights, self._geometry, dtype, **options)
+        return kind(*self.plan_shapes(bottom, top), self.context.dtype, **options)
+
+    def plan_shapes(
+        self, bottom: Blob, top: Blob
+    ) -> tuple[tuple[int, ...], tuple[int, ...], ConvolutionGeometry]:
+        """Return the shapes of images and weights in plans, and the geometry."""
+        images = self._flat((top if self.transposed else bottom).shape)
+        return images, self.weights_shape(), self._geometry
 
     @property
     def channel_axis(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels import bfloat16
 from pycaffe_dist.kernels.inner_product import InnerProduct as InnerProductPlan
 from pycaffe_dist.layers.base import Layer
 from pycaffe_dist.layers.convolution import Convolution
@@ -90,7 +91,10 @@ class FoldedConvolution(Folded):
     def hold(self, bottom: Blob, top: Blob) -> None:
         layer = self.layers[0]
         weights = self._fold(top, (-1, *(1,) * (layer.blobs[0].ndim - 1)))
-        self._plan = layer.make_plan(bottom, top, alone=True, adds=self._adds)
+        plan: Any = None
+        if layer.context.precision == "bfloat16":
+            plan = bfloat16.convolution(*layer.plan_shapes(bottom, top), self._adds)
+        self._plan = plan or layer.make_plan(bottom, top, alone=True, adds=self._adds)
         self._plan.hold(weights.reshape(layer.weights_shape()))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -110,12 +114,18 @@ class FoldedInnerProduct(Folded):
 
     def hold(self, bottom: Blob, top: Blob) -> None:
         param = self.layers[0].param.inner_product_param
-        self._weights = self._fold(top, (1, -1) if param.transpose else (-1, 1))
+        self._weights: Any = self._fold(top, (1, -1) if param.transpose else (-1, 1))
         outputs = param.num_output
         samples = math.prod(top.shape) // outputs
         self._shapes = (samples, bottom.count // max(1, samples)), (samples, outputs)
         sizes = samples, outputs, self._shapes[0][1]
-        self._plan = InnerProductPlan(*sizes, param.transpose, bottom.dtype, alone=True)
+        rounded = self.layers[0].context.precision == "bfloat16"
+        self._plan = bfloat16.inner_product(*sizes, param.transpose) if rounded else None
+        if self._plan is None:
+            self._plan = InnerProductPlan(*sizes, param.transpose, bottom.dtype, alone=True)
+        else:
+            self._plan.hold(self._weights)
+            self._weights = None
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = (blob.data.reshape(shape) for blob, shape in zip((bottom[0], top[0]), self._shapes))

@@ -26,6 +26,7 @@ from pycaffe_dist.net.parameter import Parameter
 from pycaffe_dist.net.pending import PendingLoss
 from pycaffe_dist.net.rules import filter_layers, kept_layers
 from pycaffe_dist.net.splits import insert_splits
+from pycaffe_dist.precision import checked_precision
 from pycaffe_dist.profiling import Kind, Record
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.schema.places import Places
@@ -48,9 +49,10 @@ class Net:
     are kept.  Without ``keep_blobs``, for the TEST phase, blobs between the layers share memory and
     have no values after forward; layers are folded into others (see `net.inference`), whose
     parameters are taken at the first forward and after `weights_changed`.  On a GPU all blobs are
-    kept.  ``before_forward``, ``after_forward``, ``before_backward`` and ``after_backward`` are
-    lists of callbacks that get a layer's index; ``record`` gets the time of each layer (on a GPU,
-    the time to launch it).  Raises NetError or LayerError when the net cannot be built.
+    kept.  ``precision`` is one of `PRECISIONS`, for products without ``keep_blobs``.
+    ``before_forward``, ``after_forward``, ``before_backward`` and ``after_backward`` are lists of
+    callbacks that get a layer's index; ``record`` gets the time of each layer (on a GPU, the time
+    to launch it).  Raises NetError, LayerError or UsageError when the net cannot be built.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Net:
         device: devices.Device | None = None,
         keep_diffs: bool = True,
         keep_blobs: bool = True,
+        precision: str = "float32",
     ):
         self.device = device or devices.current()
         kept = kept_layers(param)
@@ -86,8 +89,14 @@ class Net:
         self.shard = shard
         self.keeps_blobs = keep_blobs or self.device.is_gpu
         context = LayerContext(
-            self.phase, self.dtype, seed, shard, forward_only=not self.keeps_blobs
+            self.phase,
+            self.dtype,
+            seed,
+            shard,
+            forward_only=not self.keeps_blobs,
+            precision=checked_precision(precision, self.keeps_blobs, self.device.is_gpu),
         )
+        self.precision = precision
         self.rank_mean = context.rank_mean
         where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}
         builder = Builder(insert_splits(filtered, where), context, where)

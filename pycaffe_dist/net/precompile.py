@@ -58,8 +58,13 @@ def find_needs(net: Net, needs: Needs, also: Callable[[Net], Any] | None = None)
     # A layer may fail without values: its kernels are compiled at their first use.
     quiet = np.errstate(all="ignore")
     with silent(), quiet, dry_run.noting(needs), contextlib.suppress(Exception):
-        kept = net.keeps_blobs
-        copy = Net(_copy_without_data(net), dtype=net.dtype, device=devices.HOST, keep_blobs=kept)
+        copy = Net(
+            _copy_without_data(net),
+            dtype=net.dtype,
+            device=devices.HOST,
+            keep_blobs=net.keeps_blobs,
+            precision=net.precision,
+        )
         copy.record = lambda kind, name, *_: needs.name_layer(name)
         learns = net.phase == caffe_pb2.TRAIN
         try:
@@ -103,5 +108,5 @@ def _copy_without_data(net: Net) -> caffe_pb2.NetParameter:
 def _identity(net: Net, also: str) -> str:
     """Return a key, equal for nets that need the same kernels as ``net`` and ``also``."""
     shapes = [blob.shape for node in net.nodes for blob in node.top]
-    words = f"{target()} {net.dtype} {shapes} {net.keeps_blobs} {also}".encode()
+    words = f"{target()} {net.dtype} {shapes} {net.keeps_blobs} {net.precision} {also}".encode()
     return hashlib.sha256(words + net.definition.SerializeToString()).hexdigest()[:32]

@@ -56,8 +56,8 @@ class AllClassified:
 class ClassFinder:
     """Classifies images with a model; see `prepare` for ``mean`` and ``scale``.
 
-    ``ten`` takes the mean over ten crops; None does so if the model was trained on crops.  Raises
-    UsageError and DataError.
+    ``ten`` takes the mean over ten crops; None does so if the model was trained on crops.
+    ``precision`` is as in `Net`.  Raises UsageError and DataError.
     """
 
     def __init__(
@@ -68,13 +68,16 @@ class ClassFinder:
         mean: str = "",
         scale: float | None = None,
         ten: bool | None = None,
+        precision: str = "float32",
     ):
         self._preparation = prepare(model, mean, scale)
         crops = self._preparation.size != self._preparation.crop
         self._ten = crops if ten is None else ten
         with log.silent():
             path = str(model.required_deploy_net())
-            self._net = Net(path, caffe_pb2.TEST, weights=weights, keep_blobs=False)
+            self._net = Net(
+                path, caffe_pb2.TEST, weights=weights, keep_blobs=False, precision=precision
+            )
         self._names = read_paths(str(labels)) if labels is not None else []
         self._input, self._output = self._net.inputs[0], self._net.outputs[0]
         classes = self._classes(self._net.blobs[self._output].data)

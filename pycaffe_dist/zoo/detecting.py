@@ -89,11 +89,12 @@ def classify_windows(
     pad: int,
     mean: str = "",
     scale: float | None = None,
+    precision: str = "float32",
 ) -> Iterator[tuple[str, list[Box]]]:
     """Yield each image file and the best class of each of its windows, with R-CNN's kind of net.
 
     ``pad`` pixels of the net's input show a window's surroundings; see `prepare` for ``mean`` and
-    ``scale``.  Raises UsageError and DataError.
+    ``scale``, and `Net` for ``precision``.  Raises UsageError and DataError.
     """
     inputs = prepare(model, mean, scale)
     names = read_paths(str(model.labels)) if model.labels is not None else []
@@ -106,6 +107,7 @@ def classify_windows(
             raw_scale=255,
             channel_swap=(2, 1, 0),
             context_pad=pad,
+            precision=precision,
         )
         for path, some in windows:
             boxes = []
@@ -131,6 +133,7 @@ class BoxFinder:
         label_map: str = "",
         mean: str = "",
         scale: float | None = None,
+        precision: str = "float32",
     ):
         deploy_net = model.required_deploy_net()
         layers = text.read_net(deploy_net).layer
@@ -149,7 +152,13 @@ class BoxFinder:
         labels = read_label_map(label_map) if label_map else {}
         self._names = {label: name for name, label in labels.items()}
         with log.silent():
-            self._net = Net(str(deploy_net), caffe_pb2.TEST, weights=weights, keep_blobs=False)
+            self._net = Net(
+                str(deploy_net),
+                caffe_pb2.TEST,
+                weights=weights,
+                keep_blobs=False,
+                precision=precision,
+            )
         self._input = self._net.inputs[0]
 
     def find(self, paths: Sequence[str], least: float) -> Iterator[list[Box]]:

@@ -60,6 +60,19 @@ class Emitter:
         value.align = 4
         return value
 
+    def gather(self, address: ir.Value, offsets: list[int], mask: ir.Value) -> ir.Value:
+        """Load a vector of the floats at ``address + offsets``; lanes outside ``mask`` are zero."""
+        build, kind = self.builder, ir.VectorType(INT64, self.lanes)
+        nothing = ir.Constant(kind, ir.Undefined)
+        single = build.insert_element(nothing, address, ir.Constant(INT32, 0))
+        bases = build.shuffle_vector(single, nothing, ir.Constant(self.indices, [0] * self.lanes))
+        pointers = ir.VectorType(FLOAT.as_pointer(), self.lanes)
+        places = build.inttoptr(build.add(bases, ir.Constant(kind, offsets)), pointers)
+        kinds = [pointers, INT32, self.bits, self.vector]
+        suffix = f".v{self.lanes}p0"
+        function = self._intrinsic("llvm.masked.gather", self.vector, kinds, suffix)
+        return build.call(function, [places, ir.Constant(INT32, 4), mask, self.zero])
+
     def prefetch(
         self,
         address: ir.Value,
