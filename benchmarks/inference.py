@@ -10,7 +10,7 @@ work.
     TORCH_PYTHON=/path/to/python python benchmarks/inference.py --net ResNet-50 --batch 1 --layers
 
 TORCH_PYTHON is an interpreter with PyTorch, if this one has none.  "pcaffe, all blobs" is a net
-that keeps every blob for its reader, as Caffe does.
+that keeps every blob for its reader, as Caffe does.  The fastest other is the fastest in float32.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from pycaffe_dist.schema import text
 
 HERE = Path(__file__).parent
 BATCHES = 1, 16
-OURS, PLAIN, ROUNDED = "pcaffe", "pcaffe, all blobs", "pcaffe, bfloat16"
-OTHERS_ROUNDED = "PyTorch, bfloat16"
-# The largest difference of outputs, as a part of the largest output.
-TOLERANCE = 1e-3
+OURS, PLAIN = "pcaffe", "pcaffe, all blobs"
+BFLOAT16 = ", bfloat16"
+# The largest difference of outputs, as a part of the largest output; and with bfloat16.
+TOLERANCE, ROUGH = 1e-3, 0.1
 
 
 @dataclass
@@ -53,7 +53,8 @@ class Row(Result):
 
     def best(self) -> tuple[str, float]:
         """Return the fastest of the others, and its ratio."""
-        ratios = {who: self.ratio(who, self.wall) for who in self.wall if who not in (OURS, PLAIN)}
+        others = [who for who in self.wall if who not in (OURS, PLAIN) and BFLOAT16 not in who]
+        ratios = {who: self.ratio(who, self.wall) for who in others}
         fastest = min(ratios, key=lambda who: ratios[who], default="")
         return fastest, ratios.get(fastest, 0.0)
 
@@ -88,12 +89,13 @@ def commands(folder: Path, batch: int, args: argparse.Namespace) -> dict[str, li
     found = {
         OURS: [here, ours, *last, "outputs"],
         PLAIN: [here, ours, *last, "all"],
-        ROUNDED: [here, ours, *last, "bfloat16"],
+        OURS + BFLOAT16: [here, ours, *last, "bfloat16"],
         "ONNX Runtime": [here, theirs, *last, "onnxruntime"],
         "OpenCV": [here, theirs, *last, "opencv"],
     }
     if torch:
-        for who, layout in (("PyTorch", "contiguous"), ("PyTorch, ch. last", "channels_last")):
+        ways = "contiguous", "channels_last", "bfloat16"
+        for who, layout in zip(("PyTorch", "PyTorch, ch. last", "PyTorch" + BFLOAT16), ways):
             found[who] = [torch, str(HERE / "inference_torch.py"), *last, layout]
     return {who: found[who] for who in found if who == OURS or only is None or who in only}
 
@@ -111,7 +113,7 @@ def measure(name: str, batch: int, args: argparse.Namespace, programs: dict[str,
         workers[who], outputs[who] = worker, np.array(answer["output"])
     for who, values in outputs.items():
         difference = np.abs(values - outputs[OURS]).max() / np.abs(outputs[OURS]).max()
-        if not difference < TOLERANCE:
+        if not difference < (ROUGH if BFLOAT16 in who else TOLERANCE):
             raise SystemExit(f"{name}: the output of {who} differs by {difference:.2g}")
     counts = {}
     for who, worker in workers.items():

@@ -23,7 +23,7 @@ MOST_ROWS = 4
 @functools.lru_cache(maxsize=8)
 def _unit(level: Target | None) -> Unit | None:
     unit = unit_for(level) if level is not None else None
-    if unit is None or unit.kind == "floats":
+    if unit is None or not unit.is_fast:
         logger.warning(
             "this processor has no instructions for products in bfloat16: only InnerProduct layers "
             "of up to %d samples use it, because half the bytes are read",
@@ -35,7 +35,7 @@ def _unit(level: Target | None) -> Unit | None:
 def inner_product(m: int, n: int, k: int, transposed: bool) -> InnerProduct | None:
     """Return the plan of an inner product (see `kernels.inner_product`), or None."""
     unit = _unit(target())
-    if unit is None or (unit.kind == "floats" and m > MOST_ROWS):
+    if unit is None or (m > MOST_ROWS and not unit.is_fast):
         return None
     return InnerProduct(unit, m, n, k, transposed)
 
@@ -55,6 +55,6 @@ def convolution(
     ):
         return inner_product(x_shape[0], w_shape[0], math.prod(w_shape[1:]), False)
     unit = _unit(target())
-    if unit is None or unit.kind == "floats" or not convolutions.suits(w_shape, geometry):
+    if unit is None or not unit.is_fast or not convolutions.suits(w_shape, geometry):
         return None
     return Convolution(unit, x_shape, w_shape, geometry, adds)

@@ -119,7 +119,8 @@ class ConvolutionBase(Layer):
         """Return a plan for blobs of these shapes, with the plan's ``options``."""
         ours = self.param.convolution_param.engine == caffe_pb2.ConvolutionParameter.CAFFE
         kind = ConvolutionPlan if ours else LibraryConvolution
-        return kind(*self.plan_shapes(bottom, top), self.context.dtype, **options)
+        images, weights, geometry = self.plan_shapes(bottom, top)
+        return kind(images, weights, geometry, self.context.dtype, **options)
 
     def plan_shapes(
         self, bottom: Blob, top: Blob

@@ -38,6 +38,12 @@ class Folded(Joined):
         """In float32: the parameters stay as they are until the next `hold`."""
         return self.layers[0].context.dtype == np.float32
 
+    @property
+    def _rounds(self) -> bool:
+        """Whether factors may be rounded to bfloat16."""
+        context = self.layers[0].context
+        return context.precision == "bfloat16" and context.dtype == np.float32
+
     @staticmethod
     @abc.abstractmethod
     def has_channels(layer: Layer, top: Blob) -> bool:
@@ -91,9 +97,8 @@ class FoldedConvolution(Folded):
     def hold(self, bottom: Blob, top: Blob) -> None:
         layer = self.layers[0]
         weights = self._fold(top, (-1, *(1,) * (layer.blobs[0].ndim - 1)))
-        plan: Any = None
-        if layer.context.precision == "bfloat16":
-            plan = bfloat16.convolution(*layer.plan_shapes(bottom, top), self._adds)
+        shapes = layer.plan_shapes(bottom, top)
+        plan = bfloat16.convolution(*shapes, self._adds) if self._rounds else None
         self._plan = plan or layer.make_plan(bottom, top, alone=True, adds=self._adds)
         self._plan.hold(weights.reshape(layer.weights_shape()))
 
@@ -119,8 +124,7 @@ class FoldedInnerProduct(Folded):
         samples = math.prod(top.shape) // outputs
         self._shapes = (samples, bottom.count // max(1, samples)), (samples, outputs)
         sizes = samples, outputs, self._shapes[0][1]
-        rounded = self.layers[0].context.precision == "bfloat16"
-        self._plan = bfloat16.inner_product(*sizes, param.transpose) if rounded else None
+        self._plan = bfloat16.inner_product(*sizes, param.transpose) if self._rounds else None
         if self._plan is None:
             self._plan = InnerProductPlan(*sizes, param.transpose, bottom.dtype, alone=True)
         else:

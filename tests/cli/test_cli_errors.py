@@ -98,6 +98,7 @@ def test_the_job_itself_is_in_order(job):
     assert "tiny_iter_4.caffemodel" in job.files()
     weights = "--weights=out/tiny_iter_4.caffemodel"
     assert main(["test", "--model=net.prototxt", weights, "--iterations=2"]) == 0
+    assert main(["test", "--model=net.prototxt", weights, "--precision=bfloat16"]) == 0
     assert main(["time", "--model=net.prototxt", "--iterations=2"]) == 0
 
 

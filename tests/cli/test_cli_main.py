@@ -267,6 +267,7 @@ def test_a_log_folder_that_is_missing_is_one_line(capsys, command, tmp_path):
         (["train", "--solver=s", "--threads=-1"], "--threads needs 0 or more"),
         (["test"], "need a model definition to score"),
         (["test", "--model=m"], "need model weights to score"),
+        (["test", "--precision=half"], "--precision is one of float32, bfloat16, not 'half'"),
         (["test", "--model=m", "--weights=w", "--iterations=0"], "--iterations needs 1 or more"),
         (["time"], "need a model definition to time"),
         (["device_query", "--gpu=77"], "there is no GPU 77"),

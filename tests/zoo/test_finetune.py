@@ -93,6 +93,9 @@ def test_training_starts_and_the_result_classifies(here, capsys):
         assert right > 0.8
         if crops == "1":  # is what the tests of training do
             assert right == pytest.approx(accuracy, abs=1e-4)
+        assert cli.main([*args, f"--crops={crops}", "--precision=bfloat16"]) == 0
+        rounded = json.loads(capsys.readouterr().out)["images"]
+        assert [row["classes"][0]["index"] for row in rounded] == [one["index"] for one in best]
     assert cli.main(["classify", "photos/dots", "--model=finetune_photos", "--top=1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 * COUNT and lines[0] == "photos/dots/image 0.png"

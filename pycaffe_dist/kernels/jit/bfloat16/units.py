@@ -28,6 +28,11 @@ class Unit:
     kind: str
 
     @property
+    def is_fast(self) -> bool:
+        """Whether it multiplies bfloat16 faster than float32."""
+        return self.kind != "floats"
+
+    @property
     def columns(self) -> int:
         """The most columns of a block of sums; half of them are possible, too."""
         return 2 * TILE if self.kind == "tiles" else 2 * self.target.lanes
