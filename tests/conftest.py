@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Callable
@@ -31,6 +32,15 @@ def new_threads() -> Callable[[], list[str]]:
         return [name for name in started if name.startswith(("pcaffe-reader", "pcaffe-decoder"))]
 
     return names
+
+
+# Modules and tests live until the end: the collector need not look at them again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

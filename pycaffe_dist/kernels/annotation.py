@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import copy_values, jit
 from pycaffe_dist.kernels.datum import (
     BYTES,
     FIXED32,
@@ -182,7 +182,7 @@ def crop_boxes(boxes: np.ndarray, frame: np.ndarray, rule: int, share: float) ->
         if not _stays(corners, frame, rule, share):
             continue
         to = kept[count]
-        to[:] = box
+        copy_values(box, to)
         for k in range(4):
             near = frame[k & 1]
             place = (corners[k] - near) / (frame[(k & 1) + 2] - near)

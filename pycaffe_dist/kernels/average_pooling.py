@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pycaffe_dist.kernels import dry_run
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import copy_values, jit
 from pycaffe_dist.kernels.im2col import valid_range, window_range
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
@@ -88,7 +88,9 @@ def average_rows(begin, end, x, y, geometry, kernel, margin) -> None:
     height, width, count = x.shape[1], x.shape[2], y.shape[2]
     sums = np.zeros(width + 2 * margin, np.float32)
     shares = np.zeros((y.shape[1], count + margin), np.float32)
-    shares[:, :count] = _shares(geometry, height, width, y.shape[1], count).reshape((-1, count))
+    found = _shares(geometry, height, width, y.shape[1], count)
+    for oy in range(y.shape[1]):
+        copy_values(found[oy * count : (oy + 1) * count], shares[oy])
     plane_x, plane_y = 4 * height * width, 4 * y.shape[1] * count
     for i in range(begin, end):
         for oy in range(y.shape[1]):

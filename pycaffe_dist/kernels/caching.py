@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import os
 import time
@@ -82,6 +83,18 @@ def exclusive(
             _announce_waiting()
             time.sleep(0.005)
         yield
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Stop Python's collector, which looks at a compiler's many objects again and again."""
+    runs = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if runs:
+            gc.enable()
 
 
 def _lock(fcntl, file) -> bool:

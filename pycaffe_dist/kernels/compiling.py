@@ -8,8 +8,10 @@ of a host compiles a kernel while the others that need it wait for the result.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import os
 from collections.abc import Callable
@@ -32,6 +34,31 @@ SAFE_FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
 threads.wait_awake(swap_function)
 
 
+@functools.lru_cache(maxsize=1)
+def _defer_scipy() -> None:
+    """Import Numba's array functions, which look for SciPy, without importing that.
+
+    SciPy would take longer than all else that a process does for its first kernel, and no kernel
+    uses it.  Numba imports it when it compiles a user's linear algebra.
+    """
+    from numba.np import linalg
+
+    def find_blas() -> None:
+        if importlib.util.find_spec("scipy") is None:
+            raise ImportError("there is no SciPy")
+
+    import_blas, linalg.ensure_blas = linalg.ensure_blas, find_blas
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        linalg.ensure_blas = import_blas
+
+
+@functools.cache
+def _stamp(path: Path) -> str:
+    return caching.digest(path)
+
+
 class _Place:
     """The cache's folder for the machine code of a function, and the version of its sources.
 
@@ -40,7 +67,7 @@ class _Place:
 
     def __init__(self, function: Callable[..., Any]):
         path = Path(inspect.getfile(function))
-        self._stamp = caching.digest(path)
+        self._stamp = _stamp(path)
         tag = hashlib.sha256(str(path).encode()).hexdigest()[:8]
         self._disambiguator = f"{function.__code__.co_firstlineno}-{tag}"
 
@@ -78,6 +105,7 @@ class _Turn:
         if self._lock is None:
             self._lock = contextlib.ExitStack()
             self._lock.enter_context(caching.exclusive(lock, ready))
+            self._lock.enter_context(caching.collector_paused())
 
     def end(self) -> None:
         """Note that one function is done; after the last one, end the turn."""
@@ -96,6 +124,7 @@ class _Cache(FunctionCache):
     _impl_class = _Implementation
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        _defer_scipy()
         found = self._load(sig, target_context)
         if found is not None:
             return found
@@ -189,6 +218,16 @@ def aligned(count: int) -> np.ndarray:
     memory = np.empty(count + 16, np.float32)
     start = -(memory.ctypes.data // 4) % 16
     return memory[start : start + count]
+
+
+@jit
+def copy_values(source: np.ndarray, target: np.ndarray) -> None:
+    """Set the first numbers of ``target`` to those of ``source``.
+
+    ``target[:] = source`` takes two seconds to compile: it brings Numba's strings for an error.
+    """
+    for i in range(len(source)):
+        target[i] = source[i]
 
 
 @jit

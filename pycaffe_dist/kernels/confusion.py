@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.kernels import kernel
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import copy_values, jit
 from pycaffe_dist.kernels.labels import NOTHING_WRONG, wrong_code
 from pycaffe_dist.threads import parallel_for
 
@@ -24,7 +24,7 @@ def _cells(begin, end, scores, labels, ignored, cells):
         n, first = unit // blocks, unit % blocks * PREDICTIONS
         last = min(first + PREDICTIONS, inner)
         count = last - first
-        best[:count] = scores[n, 0, first:last]
+        copy_values(scores[n, 0, first:last], best)
         chosen[:count] = 0
         for c in range(1, classes):
             row = scores[n, c, first:last]

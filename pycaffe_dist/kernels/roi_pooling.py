@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.kernels import kernel
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import copy_values, jit
 from pycaffe_dist.threads import parallel_for
 
 # A chunk of planes must be worth waking a thread.
@@ -37,7 +37,7 @@ def _channels_last(begin, end, x, y):
 def _maxima(cells, top, bottom, left, right, best, where):
     """best[c] = max of cells[top:bottom, left:right, c], where[c] = flat index of the first."""
     width = cells.shape[1]
-    best[:] = cells[top, left]
+    copy_values(cells[top, left], best)
     where[:] = top * width + left
     for h in range(top, bottom):
         for w in range(left, right):

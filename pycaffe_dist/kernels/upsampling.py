@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pycaffe_dist.kernels import kernel
-from pycaffe_dist.kernels.compiling import jit
+from pycaffe_dist.kernels.compiling import copy_values, jit
 from pycaffe_dist.kernels.labels import NOTHING_WRONG, wrong_code
 from pycaffe_dist.threads import parallel_for
 
@@ -40,7 +40,7 @@ def _repeat_gradient(begin, end, dy, dx, scale):
     line = np.empty(width * scale, dy.dtype)
     for row in range(begin, end):
         plane, h = row // height, row % height
-        line[:] = dy[plane, h * scale]
+        copy_values(dy[plane, h * scale], line)
         for k in range(1, scale):
             source = dy[plane, h * scale + k]
             for w in range(len(line)):

@@ -19,6 +19,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
+from pycaffe_dist.kernels.caching import collector_paused
+
 # A worker ends after so many seconds without work.
 IDLE_SECONDS = 10.0
 _PROGRAM = """
@@ -184,7 +186,8 @@ def serve() -> None:
         except EOFError:
             return
         try:
-            answer = True, function(*args)
+            with collector_paused():
+                answer = True, function(*args)
         except Exception as error:  # passed to the process that asked
             answer = False, error
         pickle.dump(answer, answers)

@@ -53,6 +53,16 @@ def test_a_folder_that_cannot_be_made_is_no_reason_to_fail(tmp_path):
     assert start(tmp_path / "file" / "cache").finish().output == "compiled\n"
 
 
+def test_scipy_is_imported_for_linear_algebra_only():
+    pytest.importorskip("scipy")
+    program = f"""{PROGRAM}
+import sys, numba
+print("scipy.linalg" in sys.modules)
+print(round(numba.njit(lambda x: np.linalg.det(x))(2 * np.eye(3))), "scipy.linalg" in sys.modules)
+"""
+    assert python(program).finish().output.splitlines()[1:] == ["False", "8 True"]
+
+
 def test_a_change_of_any_kernel_source_makes_a_new_version(tmp_path, monkeypatch):
     (tmp_path / "jit").mkdir()
     inner = tmp_path / "jit" / "inner.py"

@@ -7,6 +7,7 @@ gets what rank R prints.  The answer to each is one digit, 0 if the program has 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -15,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 
+from pycaffe_dist.cli.main import OBJECTS_PER_COLLECTION
 from pycaffe_dist.cli.main import main as pcaffe
 from pycaffe_dist.launch import environment
 
@@ -69,4 +71,5 @@ def main(port: int) -> None:
             connection.sendall(b"%d" % bool(status))
 
 
+gc.set_threshold(OBJECTS_PER_COLLECTION)
 main(int(sys.argv[1]))
