@@ -94,13 +94,24 @@ def test_ranks_that_wait_long_say_for_which_exchange_and_ranks(mpirun):
             "max_iter: 8",
         ),
         ("net", "the net of rank 1 of 2 differs from rank 0's: it has ip[0] of shape (5, 3)"),
+    ],
+)
+def test_all_ranks_learn_how_they_differ(kept_mpirun, how, message):
+    finished = kept_mpirun(2, "disagreeing.py", how)
+    assert finished.status == 0, finished.output
+    assert finished.output.count(message) == 2
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
         ("shape", "layer0[1] (5,) float32 instead of layer0[1] (4,) float32"),
         ("count", "this rank's net has 4 parameters, rank 0's has 3"),
         ("twice", "the gradient of layer0[0] is ready twice"),
         ("missing", "backward has not made that of layer0[1], layer1[0]"),
     ],
 )
-def test_ranks_that_disagree_get_an_error(mpirun, how, message):
+def test_ranks_whose_gradients_differ_get_an_error(mpirun, how, message):
     finished = mpirun(2, "disagreeing.py", how, timeout=30)
     assert finished.status == 1
     assert finished.output.count(message) == 1

@@ -1,4 +1,7 @@
-"""Usage: disagreeing.py HOW: flags, solvers, nets or gradients of the ranks differ."""
+"""Usage: disagreeing.py HOW: flags, solvers, nets or gradients of the ranks differ.
+
+All ranks print how their flags, solvers or nets differ; other differences end the run.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import sys
 
 from fake_parameters import parameters
 
-from pycaffe_dist.comm.cluster import detect
+from pycaffe_dist.comm.cluster import Cluster, detect
 from pycaffe_dist.config import TrainOptions
+from pycaffe_dist.errors import ClusterError
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.training.consistency import check_options
 from pycaffe_dist.training.engine import make_engine
@@ -22,15 +26,24 @@ base_lr: 0.01 lr_policy: "fixed" max_iter: %d net_param {
 """
 
 
+def prepare(cluster: Cluster, how: str) -> None:
+    """Prepare training as far as the ranks agree; raises ClusterError."""
+    if how == "options":
+        check_options(cluster, TrainOptions("solver", check_interval=cluster.rank))
+    ours = how if cluster.rank == 1 else ""
+    param = caffe_pb2.SolverParameter()
+    text.parse(SOLVER % (5 if ours == "solver" else 8, 5 if ours == "net" else 4), param)
+    make_solver(param, cluster, exchange="allreduce")
+
+
 def main(how: str) -> None:
     with detect() as cluster:
-        if how == "options":
-            check_options(cluster, TrainOptions("solver", check_interval=cluster.rank))
-        if how in ("solver", "net"):
-            ours = how if cluster.rank == 1 else ""
-            param = caffe_pb2.SolverParameter()
-            text.parse(SOLVER % (5 if ours == "solver" else 8, 5 if ours == "net" else 4), param)
-            make_solver(param, cluster, exchange="allreduce")
+        if how in ("options", "solver", "net"):
+            try:
+                prepare(cluster, how)
+            except ClusterError as error:
+                print(error)
+            return
         engine = make_engine(cluster)
         shapes = [(4, 3), (4,), (2,)]
         if how == "shape" and cluster.rank == 1:

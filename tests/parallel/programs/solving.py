@@ -98,8 +98,9 @@ def train(cluster: Cluster, exchange: str, method: str, fields: str) -> dict[str
 def main(path: str) -> None:
     ranks = environment.find().size
     ways = {"SGD": ("SGD", "")}
-    if ranks < MANY:
+    if 2 < ranks < MANY:
         ways |= {method: (method, "") for method in method_types()}
+    if ranks < MANY:
         ways |= {name: ("SGD", fields) for name, fields in WAYS.items()}
     found = {}
     with detect(ClusterSettings(hosts=HOSTS[ranks])) as cluster:
