@@ -17,10 +17,11 @@ from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
 
 ROOT = Path(__file__).parents[2]
-SHAPES = {"grey": (1, 28, 28), "colour": (3, 32, 32)}
+# As small as the nets allow: an emulated GPU is slow.
+SHAPES = {"grey": (1, 16, 16), "colour": (3, 20, 20)}
 ITERATIONS = 20
 NORMALIZED = """
-layer { name: 'data' type: 'Data' top: 'data' top: 'label' transform_param { crop_size: 24
+layer { name: 'data' type: 'Data' top: 'data' top: 'label' transform_param { crop_size: 12
   mirror: true scale: 0.01 mean_value: 100 }
   data_param { source: 'colour' backend: LMDB batch_size: 5 } }
 layer { name: 'conv' type: 'Convolution' bottom: 'data' top: 'conv'
