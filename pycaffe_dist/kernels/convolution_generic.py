@@ -109,7 +109,9 @@ def _backward_images(begin, end, dy, w, dx, rows, last, group):
     columns = np.empty((w.shape[1], dy.shape[2]), dx.dtype)
     transposed = np.empty((group, w.shape[1], outputs), w.dtype)
     for g in range(group):
-        transposed[g] = w[g * outputs : (g + 1) * outputs].T
+        for m in range(outputs):
+            for t in range(w.shape[1]):
+                transposed[g, t, m] = w[g * outputs + m, t]
     one = dx.dtype.type(1)
     for n in range(begin, end):
         for g in range(group):

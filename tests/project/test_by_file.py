@@ -62,7 +62,7 @@ def outcomes(output: str, outcome: str) -> list[str]:
     return sorted(re.findall(rf"(?m)^{outcome} tests/(\S+)", output))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_a_test_that_ends_its_process_fails_and_the_others_run(run, workers):
     texts = {name: FILE.format(count=n, abort=abort) for name, (n, abort) in FILES.items()}
     done = run(texts, f"-n{workers}")
