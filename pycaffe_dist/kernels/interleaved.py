@@ -228,7 +228,10 @@ def _transform(pixels, height, width, top, left, mirrored, mean, mean_values, sc
         means, pitches, mean_place = mean.reshape(-1), (width, height * width), place
     else:  # a line of the mean serves a whole channel
         beside = shape[1] + 2 * full
-        means, pitches, mean_place = np.repeat(mean_values, beside), (0, beside), full
+        means = np.empty(len(mean_values) * beside, mean_values.dtype)
+        pitches, mean_place = (0, beside), full
+        for c in range(len(mean_values)):
+            means[c * beside : (c + 1) * beside] = mean_values[c]
     wanted = pixels, CHANNELS * place, pitch, means, mean_place, pitches, scale, mirrored, shape, to
     if to.size * to.itemsize >= STREAMED_BYTES and shape[1] >= full:
         _stream_lines(*wanted)

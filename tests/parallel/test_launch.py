@@ -124,6 +124,7 @@ def test_sighup_snapshots_and_sigterm_snapshots_and_stops(launch, tmp_path):
     assert len(snapshots(tmp_path)) == 2
 
 
+@pytest.mark.long
 def test_plain_mpirun_passes_the_two_user_signals_on(launch, tmp_path):
     running = launch(2, launcher=("mpirun",))
     running.read_until("Iteration 100 ")

@@ -93,7 +93,7 @@ def test_siamese_features(tmp_path):
     assert (tmp_path / "features.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_hard_examples(tmp_path, ranks):
     """A Python layer, found beside the program, on every rank."""
     printed = run(tmp_path, "ohem_train.py", ranks=ranks)
