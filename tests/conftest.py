@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -13,6 +14,9 @@ import pytest
 # Tests under mpirun need several cores: one at a time, and first, since they take longest.
 PARALLEL = "tests/parallel/"
 PROCESS_DIED = pytest.StashKey[bool]()
+
+# Several processes run tests: threads of NumPy's products would wait for cores, and for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # A shell that runs the tests in the background makes them, and their processes, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

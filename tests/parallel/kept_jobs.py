@@ -36,7 +36,7 @@ def start_program(ranks: int, words: Sequence[object]) -> Job:
     """Start a Python program on several ranks or, with 0, without mpirun."""
     paths = f"{FOLDER}{os.pathsep}{FOLDER.parent}"
     command = [sys.executable, *program_words(words)]
-    return Job(command, None, ranks, PYTHONPATH=paths, OPENBLAS_NUM_THREADS="1")
+    return Job(command, None, ranks, PYTHONPATH=paths)
 
 
 class KeptJob:
