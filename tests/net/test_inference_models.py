@@ -26,7 +26,9 @@ SIZES = {
 }
 # Inputs that are not color images, for data layers.
 SHAPES = {"mnist_siamese": (2, 28, 28), "hdf5_classification": (4, 1, 1)}
-LARGE = ("bvlc_alexnet", "resnet101", "resnet152", "vgg19")
+LARGE = ("bvlc_alexnet", "resnet101", "resnet152", "vgg16", "vgg19")
+# They differ from CaffeNet in their last layer only.
+LIKE_CAFFENET = ("bvlc_reference_rcnn_ilsvrc13", "finetune_flickr_style")
 
 
 def prototxts():
@@ -77,7 +79,7 @@ def fill(net):
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=pytest.mark.long if path.parent.name in LARGE else ())
+        pytest.param(path, marks=[pytest.mark.long] * (path.parent.name in LARGE + LIKE_CAFFENET))
         for path in prototxts()
     ],
     ids=lambda path: path.parent.name,

@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 import pytest
 from event_files import read_events
-from sklearn import metrics
 from tensorboardX.proto import event_pb2, graph_pb2
 from test_metrics import run, solver_file
 
@@ -112,6 +111,8 @@ def test_a_resumed_run_lets_tensorboard_forget_what_it_repeats(tmp_path):
 
 
 def test_counts_are_those_of_scikit_learn():
+    from sklearn import metrics  # takes a second, which other test processes need not spend
+
     net = Net(text.parse(SCORES, caffe_pb2.NetParameter()), keep_diffs=False)
     rng = np.random.default_rng(0)
     counts, scores, labels = ScoreCounts(net), [], []
