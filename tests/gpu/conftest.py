@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pycaffe_dist import device
@@ -15,6 +16,16 @@ from pycaffe_dist.kernels.cuda import cudnn
 
 for _area in ("layers", "solvers", "parallel"):
     sys.path.append(str(Path(__file__).parents[1] / _area))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves the long ones out
+def pytest_collection_modifyitems(items):
+    """Leave kernels in float64 to `make test-long`: float32 and float16 have the same sources."""
+    for item in items:
+        params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if Path(__file__).parent in item.path.parents and any(p is np.float64 for p in params):
+            item.add_marker(pytest.mark.long)
+
 
 ON_REAL_GPU = bool(os.environ.get("PCAFFE_TEST_GPU"))
 

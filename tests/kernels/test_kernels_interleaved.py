@@ -41,7 +41,7 @@ def _differences(pixels, crop, dtype, mean, values, offset) -> int:
     return different + np.count_nonzero(around != -1)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.long)])
 @pytest.mark.parametrize("with_image", [True, False])
 @pytest.mark.parametrize(("size", "crop"), SIZES)
 def test_crops_mirrors_and_means(size, crop, with_image, dtype):

@@ -172,7 +172,7 @@ def test_rounding_errors_of_gradients_are_sent_later(results, ranks, wire, excha
 @pytest.mark.parametrize("exchange", [name for name in TRAINING if name != SPECIFICATION])
 @pytest.mark.parametrize("ranks", [*FEW_RANKS[1:], pytest.param(MOST, marks=pytest.mark.long)])
 def test_training_agrees_with_the_specification(trained, ranks, exchange):
-    """Every solver method, iter_size, clipping, shared weights and BatchNorm; see solving.py."""
+    """Methods (all on four ranks), iter_size, clipping, shared weights, BatchNorm: solving.py."""
     found = trained(ranks)
     names = [name for name in found if name.startswith(f"{SPECIFICATION}/")]
     compared = 0

@@ -270,6 +270,7 @@ def test_there_is_no_restart_after_wrong_input(launch):
         assert not re.search("restart [12] of 2", running.output)
 
 
+@pytest.mark.long
 def test_a_run_to_the_end_has_status_0(launch, tmp_path):
     running = launch(2, iterations=20)
     assert running.end() == 0, running.output

@@ -134,6 +134,7 @@ def test_a_loop_by_hand_on_two_ranks(folder):
     )
 
 
+@pytest.mark.long
 def test_a_python_layer_that_fails_ends_all_ranks(folder):
     net = (
         "layer { name: 'picky' type: 'Python' top: 'p' "

@@ -14,6 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "examples" / "your_images.md"
 IMAGES = 40
 
 
+@pytest.mark.long  # zoo/test_finetune.py and the commands' own tests run the same code
 def test_the_page_does_what_it_says(tmp_path, monkeypatch):
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)

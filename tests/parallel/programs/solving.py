@@ -97,8 +97,8 @@ def train(cluster: Cluster, exchange: str, method: str, fields: str) -> dict[str
 
 def main(path: str) -> None:
     ranks = environment.find().size
-    ways = {"SGD": ("SGD", "")}
-    if 2 < ranks < MANY:
+    ways = {"SGD": ("SGD", ""), "Adam": ("Adam", "")} if ranks < MANY else {"SGD": ("SGD", "")}
+    if 3 < ranks < MANY:
         ways |= {method: (method, "") for method in method_types()}
     if ranks < MANY:
         ways |= {name: ("SGD", fields) for name, fields in WAYS.items()}
