@@ -7,35 +7,77 @@ from collections.abc import Sequence
 import numpy as np
 
 from pycaffe_dist.kernels import kernel
-from pycaffe_dist.kernels.activation import relu_backward
-from pycaffe_dist.kernels.compiling import indices, jit
+from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.elementwise import blockwise
 from pycaffe_dist.threads import parallel_for
 
 _GRAIN = 16384
-# Arrays that are summed in one pass.
+# Elements that stay in the first-level cache.
+_BLOCK = 1024
+# Arrays that are summed, or set, in one pass.
 _MOST = 4
 
 
 @jit
 def _sums(begin, end, y, a, b, c, d, factors, count, slope, one):
     fa, fb, fc, fd = factors
-    if count == 1:
-        for i in indices(begin, end):
-            result = fa * a[i]
-            y[i] = result * (one if result > 0 else slope)
-    elif count == 2:
-        for i in indices(begin, end):
-            result = fa * a[i] + fb * b[i]
-            y[i] = result * (one if result > 0 else slope)
-    elif count == 3:
-        for i in indices(begin, end):
-            result = fa * a[i] + fb * b[i] + fc * c[i]
-            y[i] = result * (one if result > 0 else slope)
+    # Loops that read and write one array under two names are slow: in place, sums are copied.
+    in_place = y.ctypes.data == a.ctypes.data
+    block = _BLOCK if in_place else end - begin
+    sums = np.empty(_BLOCK, y.dtype)
+    for start in range(begin, end, block):
+        stop = min(end, start + block)
+        pa, pb, pc, pd = a[start:stop], b[start:stop], c[start:stop], d[start:stop]
+        target = y[start:stop]
+        part = sums[: stop - start] if in_place else target
+        if count == 1:
+            for i in range(part.size):
+                result = fa * pa[i]
+                part[i] = result * (one if result > 0 else slope)
+        elif count == 2:
+            for i in range(part.size):
+                result = fa * pa[i] + fb * pb[i]
+                part[i] = result * (one if result > 0 else slope)
+        elif count == 3:
+            for i in range(part.size):
+                result = fa * pa[i] + fb * pb[i] + fc * pc[i]
+                part[i] = result * (one if result > 0 else slope)
+        else:
+            for i in range(part.size):
+                result = fa * pa[i] + fb * pb[i] + fc * pc[i] + fd * pd[i]
+                part[i] = result * (one if result > 0 else slope)
+        if in_place:
+            for i in range(part.size):
+                target[i] = part[i]
+
+
+@jit
+def _rectify(begin, end, sign, dy, slope, one):
+    sign, dy = sign[begin:end], dy[begin:end]
+    for i in range(dy.size):
+        dy[i] = dy[i] * (one if sign[i] > 0 else slope)
+
+
+@jit
+def _multiply(begin, end, dy, dx, factor):
+    dy, dx = dy[begin:end], dx[begin:end]
+    if dy.ctypes.data == dx.ctypes.data:
+        if factor != 1:
+            for i in range(dy.size):
+                dy[i] *= factor
     else:
-        for i in indices(begin, end):
-            result = fa * a[i] + fb * b[i] + fc * c[i] + fd * d[i]
-            y[i] = result * (one if result > 0 else slope)
+        for i in range(dy.size):
+            dx[i] = factor * dy[i]
+
+
+@jit
+def _gradients(begin, end, dy, sign, rectifies, slope, one, targets, factors, count):
+    for start in range(begin, end, _BLOCK):
+        stop = min(end, start + _BLOCK)
+        if rectifies:
+            _rectify(start, stop, sign, dy, slope, one)
+        for k in range(count - 1, -1, -1):
+            _multiply(start, stop, dy, targets[k], factors[k])
 
 
 def changes_nothing(slope: float | None, coefficients: Sequence[float]) -> bool:
@@ -83,10 +125,21 @@ def sum_gradients(
 
     With a ``sign``, dy is first multiplied by ``slope`` where sign is not positive.
     """
-    if sign is not None:
-        relu_backward(sign, dy, dy, slope)
-    for dx, coefficient in reversed(list(zip(gradients, coefficients))):
-        weighted_sum(dx, [dy], [coefficient])
+    cast, count = dy.dtype.type, len(gradients)
+    only = sign is None and changes_nothing(None, coefficients)
+    if only and gradients[0].ctypes.data == dy.ctypes.data:
+        return
+    ends = sign is not None, cast(slope), cast(1)
+    flat, mask = dy.reshape(-1), (dy if sign is None else sign).reshape(-1)
+    # From the last to the first, which may be in dy's place.
+    for first in range((max(count, 1) - 1) // _MOST * _MOST, -1, -_MOST):
+        own = [dx.reshape(-1) for dx in gradients[first : first + _MOST]]
+        missing = _MOST - len(own)
+        factors = *map(cast, coefficients[first : first + _MOST]), *[cast(1)] * missing
+        targets = *own, *[flat] * missing
+        args = flat, mask, *ends, targets, factors, len(own)
+        parallel_for(_gradients, dy.size, *args, grain=_GRAIN)
+        ends = False, *ends[1:]
 
 
 @jit
