@@ -178,6 +178,6 @@ __global__ void join_statistics(const double* first, const double* second, const
     const Wide<P> inverse = Wide<P>(1 / sqrt(spread + eps));
     store(shift, c, Wide<P>(own));
     store(scale, c, inverse);
-    if (product) store(product, c, inverse * load(factor, c));
+    if (product) store(product, c, factor ? inverse * load(factor, c) : inverse);
   }
 }

@@ -10,10 +10,11 @@ import numpy as np
 
 from pycaffe_dist.kernels import kernel
 from pycaffe_dist.kernels.compiling import jit
-from pycaffe_dist.kernels.jit.channel_rows import AffineRows, GradientRows, is_short
+from pycaffe_dist.kernels.jit.channel_rows import AffineRows, GradientRows, takes_rows
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, target
+from pycaffe_dist.kernels.jit.constants import factors
 from pycaffe_dist.threads import parallel_for
 
 ELEMENTS_PER_CHUNK = 1 << 15
@@ -202,7 +203,7 @@ def _rectified_gradient(
 
 
 @jit
-def _short_rows(begin, end, x, second, third, shift, scale, bias, offset, slope, low, kernel):
+def _channel_rows(begin, end, x, second, third, shift, scale, bias, offset, slope, low, kernel):
     """Run `AffineRows` or `GradientRows`; all rows of an image's channels in one call."""
     channels, inner = x.shape[1], x.shape[2]
     row = begin
@@ -225,10 +226,10 @@ def _short_rows(begin, end, x, second, third, shift, scale, bias, offset, slope,
         row += count
 
 
-def _unit_for(x: np.ndarray) -> Target | None:
-    """Return the unit whose microkernels take x's rows: a few float32 values each."""
+def unit_for(x: np.ndarray) -> Target | None:
+    """Return the unit whose microkernels take x's rows: several float32 values each."""
     unit = target() if x.dtype == np.float32 else None
-    return unit if unit is not None and is_short(unit, x.shape[2]) else None
+    return unit if unit is not None and takes_rows(x.shape[2]) else None
 
 
 def _rows(x: np.ndarray) -> int:
@@ -241,7 +242,8 @@ def _factors(slope: float | None, dtype: np.dtype) -> tuple[np.floating, np.floa
     return dtype.type(1 if slope is None else slope), dtype.type(1)
 
 
-def _grain(x: np.ndarray, units: int) -> int:
+def grain_of(x: np.ndarray, units: int) -> int:
+    """Return how many of ``units`` parts of x are worth a chunk of a loop."""
     return max(1, ELEMENTS_PER_CHUNK * units // max(1, x.size))
 
 
@@ -281,17 +283,17 @@ def _set_affine(
     vectors: tuple[np.ndarray, np.ndarray, np.ndarray],
     slope: float | None,
 ) -> None:
-    rows, unit = _rows(x), _unit_for(x)
+    rows, unit = _rows(x), unit_for(x)
     low, one = _factors(slope, x.dtype)
     if unit is not None:
         kernel = address_of(AffineRows(x.shape[2], kept is not None), unit)
         arrays, unused = (x, y, x if kept is None else kept), vectors[:2]
-        args = *arrays, *vectors, *unused, np.full(1, low), kernel
-        parallel_for(_short_rows, rows, *args, grain=_grain(x, rows))
+        args = *arrays, *vectors, *unused, factors(float(low)), kernel
+        parallel_for(_channel_rows, rows, *args, grain=grain_of(x, rows))
     elif kept is None:
-        parallel_for(_affine, rows, x, y, *vectors, low, one, x is y, grain=_grain(x, rows))
+        parallel_for(_affine, rows, x, y, *vectors, low, one, x is y, grain=grain_of(x, rows))
     else:
-        parallel_for(_affine_in_place, rows, x, kept, *vectors, low, one, grain=_grain(x, rows))
+        parallel_for(_affine_in_place, rows, x, kept, *vectors, low, one, grain=grain_of(x, rows))
 
 
 @kernel
@@ -299,7 +301,7 @@ def gradient_sums(
     x: np.ndarray, dy: np.ndarray, shift: np.ndarray, sum_dy: np.ndarray, sum_dyx: np.ndarray
 ) -> None:
     """Set the channels' sums of dy and of dy·(x - shift)."""
-    parallel_for(_sums, x.shape[1], x, dy, shift, sum_dy, sum_dyx, grain=_grain(x, x.shape[1]))
+    parallel_for(_sums, x.shape[1], x, dy, shift, sum_dy, sum_dyx, grain=grain_of(x, x.shape[1]))
 
 
 @kernel
@@ -318,13 +320,13 @@ def rectified_gradient_sums(
     The results are computed again: reading them from memory would take longer.
     """
     args = x, dy, shift, scale, bias, *_factors(slope, x.dtype), sum_dy, sum_dyx
-    parallel_for(_rectified_sums, x.shape[1], *args, grain=_grain(x, x.shape[1]))
+    parallel_for(_rectified_sums, x.shape[1], *args, grain=grain_of(x, x.shape[1]))
 
 
 @kernel
 def statistics(x: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> None:
     """Set the channels' means and (biased) variances."""
-    parallel_for(_statistics, x.shape[1], x, mean, variance, grain=_grain(x, x.shape[1]))
+    parallel_for(_statistics, x.shape[1], x, mean, variance, grain=grain_of(x, x.shape[1]))
 
 
 @kernel
@@ -344,16 +346,16 @@ def normalize_gradient(
     With a ``rectifier_slope``, dy is first multiplied by it where the result of `affine` with
     ``scale`` and ``bias`` is not positive.
     """
-    rows, unit = _rows(x), _unit_for(x)
+    rows, unit = _rows(x), unit_for(x)
     args = x, dy, dx, shift, scale, offset, slope
     low, one = _factors(rectifier_slope, x.dtype)
     if unit is not None:
         kernel = address_of(GradientRows(x.shape[2], rectifier_slope is not None), unit)
         added = offset if bias is None else bias
-        vectors = shift, scale, added, offset, slope, np.full(1, low)
-        parallel_for(_short_rows, rows, x, dy, dx, *vectors, kernel, grain=_grain(x, rows))
+        vectors = shift, scale, added, offset, slope, factors(float(low))
+        parallel_for(_channel_rows, rows, x, dy, dx, *vectors, kernel, grain=grain_of(x, rows))
     elif rectifier_slope is None:
-        parallel_for(_normalize_gradient, rows, *args, dx is dy, grain=_grain(x, rows))
+        parallel_for(_normalize_gradient, rows, *args, dx is dy, grain=grain_of(x, rows))
     else:
         args += bias, low, one, dx is dy
-        parallel_for(_rectified_gradient, rows, *args, grain=_grain(x, rows))
+        parallel_for(_rectified_gradient, rows, *args, grain=grain_of(x, rows))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pycaffe_dist.blob import Blob
+from pycaffe_dist.kernels.channel_affine import statistics
 from pycaffe_dist.kernels.normalization import RunningSums
 from pycaffe_dist.layers.base import Layer, is_test, register
 from pycaffe_dist.layers.channel_norm import ChannelNorm, Normalization
@@ -29,6 +30,8 @@ class BatchNorm(ChannelNorm):
     the statistics stay sums (that fork keeps means, and 1 as their weight).  With stats_batch_size
     each group of this many samples has its own statistics, as in intel/caffe.
     """
+
+    only_kernels = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.batch_norm_param
@@ -76,8 +79,8 @@ class BatchNorm(ChannelNorm):
         kept = None if self.copy is None else self._split(self.copy.data)
         arrays = zip(self._parts, self._split(bottom[0].data), self._split(top[0].data))
         for index, (part, x, y) in enumerate(arrays):
-            self._measure(part, x)
-            part.forward(x, x if bottom[0] is top[0] else y, None if kept is None else kept[index])
+            copy = None if kept is None else kept[index]
+            part.fit(x, x if bottom[0] is top[0] else y, copy, self.running(x.size), part.plain)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not self._parts:
@@ -86,7 +89,7 @@ class BatchNorm(ChannelNorm):
             kept = bottom[0].data if self.copy is None else self.copy.data
             arrays = (self._split(array) for array in (kept, top[0].diff, bottom[0].diff))
             for part, x, dy, dx in zip(self._parts, *arrays):
-                part.backward(x, dy, dy if bottom[0] is top[0] else dx)
+                part.backward(x, dy, dy if bottom[0] is top[0] else dx, part.plain)
 
     def _split(self, array: np.ndarray) -> np.ndarray:
         """Return an array as one of parts of the batch."""
@@ -108,38 +111,12 @@ class BatchNorm(ChannelNorm):
         """Return the sums of means, of variances, and of weights."""
         return self.blobs[:STATISTICS]
 
-    def measure(
-        self,
-        bottom: Blob,
-        factor: np.ndarray | None = None,
-        product: np.ndarray | None = None,
-    ) -> Normalization:
-        """Return the normalization with the statistics of ``bottom``, or with the running ones.
-
-        ``product``, if given, is set to its scale times ``factor``.
-        """
-        x = None if self.fixed else bottom.data
-        return self._measure(self.normalization, x, factor, product)
-
-    def _measure(
-        self,
-        normalization: Normalization,
-        x: np.ndarray | None,
-        factor: np.ndarray | None = None,
-        product: np.ndarray | None = None,
-    ) -> Normalization:
+    def running(self, samples: int) -> tuple[RunningSums, float]:
+        """Return the running sums, to which ``samples`` will be added, and eps."""
         param = self.param.batch_norm_param
-        means, variances, weight = (blob.data for blob in self.statistics_blobs())
-        if x is None:
-            normalization.recall(means, variances, weight, param.eps, factor, product)
-            return normalization
-        outer, _, inner = normalization.shape
-        count = outer * inner
-        unbiased = count / (count - 1) if count > 1 else 1.0
-        keep = param.moving_average_fraction
-        running = RunningSums(means, variances, weight, keep, 1.0, unbiased)
-        normalization.fit(x, running, param.eps, factor, product)
-        return normalization
+        unbiased = samples / (samples - 1) if samples > 1 else 1.0
+        sums = (blob.data for blob in self.statistics_blobs())
+        return RunningSums(*sums, param.moving_average_fraction, 1.0, unbiased), param.eps
 
 
 @register("MVN")
@@ -166,19 +143,20 @@ class MVN(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         param, normalization = self.param.mvn_param, self._normalization
-        normalization.measure(bottom[0].data)
-        normalization.shift[...] = normalization.mean
+        result = normalization.result
+        statistics(bottom[0].data.reshape(normalization.shape), result.mean, result.variance)
+        result.shift[...] = result.mean
         if param.normalize_variance:
-            normalization.scale[...] = 1 / (np.sqrt(normalization.variance) + param.eps)
+            result.scale[...] = 1 / (np.sqrt(result.variance) + param.eps)
         else:
-            normalization.scale.fill(1)
-        normalization.forward(bottom[0].data, top[0].data)
+            result.scale.fill(1)
+        result.product[...] = result.scale
+        normalization.forward(bottom[0].data, top[0].data, None, normalization.plain)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
-            self._normalization.backward(
-                bottom[0].data,
-                top[0].diff,
-                bottom[0].diff,
-                spread=self.param.mvn_param.normalize_variance,
+            arrays, normalization = (bottom[0].data, top[0].diff), self._normalization
+            normalization.add_up(
+                *arrays, normalization.terms(self.param.mvn_param.normalize_variance)
             )
+            normalization.set_gradient(*arrays, bottom[0].diff, normalization.plain)

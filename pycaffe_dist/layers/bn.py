@@ -7,7 +7,7 @@ import numpy as np
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.normalization import RunningSums
 from pycaffe_dist.layers.base import Arity, is_test, register
-from pycaffe_dist.layers.channel_norm import ChannelNorm, Normalization
+from pycaffe_dist.layers.channel_norm import ChannelNorm
 from pycaffe_dist.layers.parameters import constant, make_parameters
 from pycaffe_dist.schema import caffe_pb2
 
@@ -32,6 +32,11 @@ class BN(ChannelNorm):
 
     tops = Arity(1, 3)
     own_scale = 0
+
+    @property
+    def only_kernels(self) -> bool:  # type: ignore[override]
+        """The slope form: NumPy does a part of the other."""
+        return not self._segnet
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         param = self.param.bn_param
@@ -81,35 +86,24 @@ class BN(ChannelNorm):
         for blob in top[1:]:
             blob.reshape(1, self.normalization.shape[1], 1, 1)
 
-    def measure(
-        self,
-        bottom: Blob,
-        factor: np.ndarray | None = None,
-        product: np.ndarray | None = None,
-    ) -> Normalization:
-        """Return the normalization with the statistics of ``bottom``, or with the running ones.
-
-        ``product``, if given, is set to its scale times ``factor``.
-        """
-        param, normalization = self.param.bn_param, self.normalization
-        if self._segnet and self.fixed:
-            normalization.scale.fill(1)  # the shift is always 0
-            if factor is not None and product is not None:
-                np.copyto(product, factor)
-            return normalization
+    def running(self, samples: int) -> tuple[RunningSums | None, float]:
+        """Return the running sums, which segnet's form has not, and eps."""
         if self._segnet:
-            normalization.fit(bottom.data, None, SEGNET_EPS, factor, product)
-            return normalization
+            return None, SEGNET_EPS
         means, variances = (blob.data.reshape(-1) for blob in self.statistics_blobs())
-        if self.fixed:
-            normalization.recall(means, variances, None, param.eps, factor, product)
-        else:
-            keep = param.momentum
-            running = RunningSums(means, variances, None, keep, 1 - keep, 1.0)
-            normalization.fit(bottom.data, running, param.eps, factor, product)
-        return normalization
+        keep = self.param.bn_param.momentum
+        return RunningSums(means, variances, None, keep, 1 - keep, 1.0), self.param.bn_param.eps
+
+    def recall(self, factor: np.ndarray | None = None) -> None:
+        """Set the normalization from the running sums, or to change nothing in segnet's form."""
+        if not self._segnet:
+            super().recall(factor)
+            return
+        result = self.normalization.result
+        result.scale.fill(1)  # the shift is always 0
+        result.product[...] = 1 if factor is None else factor
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().forward(bottom, top)
-        for blob, values in zip(top[1:], (self.normalization.mean, self.normalization.variance)):
+        for blob, values in zip(top[1:], self.normalization.result):
             blob.data.reshape(-1)[...] = values

@@ -9,20 +9,17 @@ import numpy as np
 
 from pycaffe_dist.blob import Blob
 from pycaffe_dist.device import xp
-from pycaffe_dist.kernels.channel_affine import (
-    affine,
-    affine_in_place,
-    normalize_gradient,
-    statistics,
-)
+from pycaffe_dist.kernels.channel_affine import affine, affine_in_place, normalize_gradient
 from pycaffe_dist.kernels.normalization import (
+    Affine,
     AffineGradients,
     GradientTerms,
     RunningSums,
+    Statistics,
     backward_sums,
-    measure,
-    running_statistics,
-    shift_and_scale,
+    normalize,
+    normalize_backward,
+    recall,
 )
 from pycaffe_dist.layers.base import Layer
 from pycaffe_dist.layers.checking import describe
@@ -30,97 +27,98 @@ from pycaffe_dist.layers.joined import Joined
 from pycaffe_dist.layers.scale import Scale
 from pycaffe_dist.layers.scaled_batch_norm import RectifiedNorm, ScaledBatchNorm, ScaledNorm
 
+NO_GRADIENTS = AffineGradients(None, None, None)
+
 
 class Normalization:
-    """y = (x - shift)·scale per channel of (outer, channels, inner), and its gradient.
+    """y = (x - shift)·product + bias per channel of (outer, channels, inner), and its gradient.
 
-    Shift and scale are vectors of the parameters' dtype: the data's dtype, but at least float32.
-    ``mean`` and ``variance`` are float64.
+    The product is the scale times a factor.  These vectors have the parameters' dtype: the data's
+    dtype, but at least float32.  Mean and variance are float64.
     """
 
     def __init__(self, shape: tuple[int, int, int], dtype: np.dtype):
         self.shape = shape
         channels, dtype = shape[1], np.result_type(dtype, np.float32)
-        self.mean, self.variance = xp().zeros(channels), xp().zeros(channels)
-        self.shift, self.scale, self._zero, self._offset, self._slope = (
-            xp().zeros(channels, dtype) for _ in range(5)
-        )
-        self._sums = xp().zeros(channels), xp().zeros(channels)
-
-    def measure(self, x: np.ndarray) -> None:
-        """Set ``mean`` and ``variance`` to the values of x."""
-        statistics(x.reshape(self.shape), self.mean, self.variance)
+        vectors = (xp().zeros(channels, dtype) for _ in range(3))
+        self.result = Statistics(xp().zeros(channels), xp().zeros(channels), *vectors)
+        self._zero, self._offset, self._slope = (xp().zeros(channels, dtype) for _ in range(3))
+        self.plain = Affine(None, self._zero, None)
+        self.sums = xp().zeros(channels), xp().zeros(channels)
 
     def fit(
         self,
         x: np.ndarray,
-        running: RunningSums | None,
-        eps: float,
-        factor: np.ndarray | None = None,
-        product: np.ndarray | None = None,
+        y: np.ndarray,
+        kept: np.ndarray | None,
+        running: tuple[RunningSums | None, float],
+        following: Affine,
     ) -> None:
-        """Measure x, add to the running sums, set shift and scale, and product to scale·factor."""
-        arrays = x.reshape(self.shape), self.mean, self.variance
-        measure(*arrays, running, eps, self.shift, self.scale, factor, product)
+        """Measure x, add to the running sums, set y; ``running`` are the sums and eps."""
+        normalize(*self._laid_out(x, y, kept), self.result, *running, following)
 
-    def recall(
-        self,
-        means: np.ndarray,
-        variances: np.ndarray,
-        weight: np.ndarray | None,
-        eps: float,
-        factor: np.ndarray | None = None,
-        product: np.ndarray | None = None,
+    def recall(self, running: RunningSums, eps: float, factor: np.ndarray | None) -> None:
+        """Take the statistics from the running sums."""
+        means, variances, weight, *_ = running
+        recall(means, variances, weight, eps, self.result, factor)
+
+    def forward(
+        self, x: np.ndarray, y: np.ndarray, kept: np.ndarray | None, following: Affine
     ) -> None:
-        """Do the same with the statistics of running sums; see `running_statistics`."""
-        statistics = self.mean, self.variance
-        running_statistics(means, variances, weight, *statistics)
-        shift_and_scale(*statistics, eps, self.shift, self.scale, factor, product)
+        """Set y; it may be x, and ``kept``, if given, then gets a copy of x."""
+        source, target, copy = self._laid_out(x, y, kept)
+        vectors = self.result.shift, self.result.product, following.bias, following.slope
+        if copy is not None:
+            affine_in_place(source, copy, *vectors)
+        else:
+            affine(source, target, *vectors)
 
-    def forward(self, x: np.ndarray, y: np.ndarray, kept: np.ndarray | None = None) -> None:
-        """Set y to (x - shift)·scale; y may be x, and ``kept``, if given, then gets a copy of x."""
-        if kept is not None:
-            arrays = x.reshape(self.shape), kept.reshape(self.shape)
-            affine_in_place(*arrays, self.shift, self.scale, self._zero)
-            return
-        source = x.reshape(self.shape)
-        target = source if x is y else y.reshape(self.shape)
-        affine(source, target, self.shift, self.scale, self._zero)
+    def restore(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Set y to (x - shift)·scale, and forget the factor."""
+        self.result.product[...] = self.result.scale
+        self.forward(x, y, None, self.plain)
 
-    def backward_fixed(self, dy: np.ndarray, dx: np.ndarray, factor: np.ndarray) -> None:
-        """Set dx to dy·factor, for shift and scale that do not depend on x; dx may be dy."""
-        source = dy.reshape(self.shape)
-        target = source if dx is dy else dx.reshape(self.shape)
-        affine(source, target, self._zero, factor, self._zero)
-
-    def backward(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, spread: bool = True) -> None:
-        """Set dx if the shift is the mean of x and, with ``spread``, the scale is 1/deviation."""
-        arrays = x.reshape(self.shape), dy.reshape(self.shape), self.shift
-        backward_sums(*arrays, *self._sums, terms=self.terms(spread))
-        self.set_gradient(x, dy, dx, self.scale)
-
-    def terms(self, spread: bool = True) -> GradientTerms:
-        """Return the terms that `set_gradient` needs, for `backward_sums` to set."""
-        return GradientTerms(self.scale, spread, self._offset, self._slope)
-
-    def set_gradient(
+    def backward(
         self,
         x: np.ndarray,
         dy: np.ndarray,
         dx: np.ndarray,
-        factor: np.ndarray,
-        rectifier: tuple[np.ndarray | None, float | None] = (None, None),
+        following: Affine,
+        gradients: AffineGradients = NO_GRADIENTS,
     ) -> None:
-        """Set dx of y = (x - shift)·factor, a multiple of the scale, from the terms.
-
-        dx may be dy.  A ``rectifier`` is a bias that is added to y and the slope of what follows;
-        the terms are then those of the rectified dy.
-        """
-        source = dy.reshape(self.shape)
-        target = source if dx is dy else dx.reshape(self.shape)
+        """Set dx of `fit`, and the gradients of the factor and the bias; dx may be dy."""
+        source, target, _ = self._laid_out(dy, dx)
         arrays = x.reshape(self.shape), source, target
-        terms = self._offset, self._slope
-        normalize_gradient(*arrays, self.shift, factor, *terms, *rectifier)
+        terms = self.terms()
+        normalize_backward(*arrays, self.result, self.sums, gradients, terms, following)
+
+    def _laid_out(self, x: np.ndarray, y: np.ndarray, kept: np.ndarray | None = None) -> tuple:
+        source = x.reshape(self.shape)
+        target = source if x is y else y.reshape(self.shape)
+        return source, target, None if kept is None else kept.reshape(self.shape)
+
+    def terms(self, spread: bool = True) -> GradientTerms:
+        """Return the terms that `set_gradient` needs, for `backward_sums` to set."""
+        return GradientTerms(self.result.scale, spread, self._offset, self._slope)
+
+    def add_up(self, x: np.ndarray, dy: np.ndarray, terms: GradientTerms) -> None:
+        """Find the terms from sums over dy."""
+        arrays = x.reshape(self.shape), dy.reshape(self.shape), self.result.shift
+        backward_sums(*arrays, *self.sums, terms=terms)
+
+    def set_gradient(
+        self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, following: Affine
+    ) -> None:
+        """Set dx from the terms; dx may be dy."""
+        source, target, _ = self._laid_out(dy, dx)
+        vectors = self.result.shift, self.result.product, self._offset, self._slope
+        bias, slope = following.bias, following.slope
+        normalize_gradient(x.reshape(self.shape), source, target, *vectors, bias, slope)
+
+    def set_fixed_gradient(self, dy: np.ndarray, dx: np.ndarray) -> None:
+        """Set dx if shift and product do not depend on x; dx may be dy."""
+        source, target, _ = self._laid_out(dy, dx)
+        affine(source, target, self._zero, self.result.product, self._zero)
 
 
 class OwnScale:
@@ -175,17 +173,15 @@ class ChannelNorm(Layer):
     def _channels_of(self, bottom: list[Blob]) -> int:
         return bottom[0].shape[1] if bottom[0].ndim > 1 else 1
 
-    def measure(
-        self,
-        bottom: Blob,
-        factor: np.ndarray | None = None,
-        product: np.ndarray | None = None,
-    ) -> Normalization:
-        """Return the normalization with the statistics of ``bottom``, or with the running ones.
-
-        ``product``, if given, is set to its scale times ``factor``.
-        """
+    def running(self, samples: int) -> tuple[RunningSums | None, float]:
+        """Return the running sums, to which ``samples`` will be added, and eps."""
         raise NotImplementedError
+
+    def recall(self, factor: np.ndarray | None = None) -> None:
+        """Set the normalization from the running sums, if it is ``fixed``."""
+        sums, eps = self.running(0)
+        assert sums is not None
+        self.normalization.recall(sums, eps, factor)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if self._channels_of(bottom) != self._channels:
@@ -220,33 +216,41 @@ class ChannelNorm(Layer):
         """Return factor and bias of each channel if the statistics are fixed."""
         if not self.fixed or len(self.param.top) > 1 or bottom.ndim < 2:
             return None
-        normalization = self.measure(bottom)
-        factor = normalization.scale.astype(np.float64)
+        self.recall()
+        shift = self.normalization.result.shift
+        factor = self.normalization.result.scale.astype(np.float64)
         if self.own_scale is None:
-            return factor, -normalization.shift * factor
+            return factor, -shift * factor
         own, bias = self._own.operands([bottom])
-        return factor * own, bias - normalization.shift * factor * own
+        return factor * own, bias - shift * factor * own
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if self.own_scale is not None:
             self.forward_scaled(bottom, top)
-            return
-        normalization = self.measure(bottom[0])
-        kept = None if self.fixed or self.copy is None else self.copy.data
-        normalization.forward(bottom[0].data, top[0].data, kept)
+        else:
+            self.normalize(bottom[0], top[0], self.normalization.plain)
+
+    def normalize(self, bottom: Blob, top: Blob, following: Affine) -> None:
+        """Set the top; in place, keep the bottom if backward needs it."""
+        x, y, in_place = bottom.data, top.data, bottom is top
+        is_needed = not self.fixed or following is not self.normalization.plain
+        kept = self.copy.data if self.copy is not None and in_place and is_needed else None
+        if self.fixed:
+            self.recall(following.factor)
+            self.normalization.forward(x, y, kept, following)
+        else:
+            outer, _, inner = self.normalization.shape
+            self.normalization.fit(x, y, kept, self.running(outer * inner), following)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if self.own_scale is not None:
             self.backward_scaled(top, propagate_down, bottom)
-            return
-        if not propagate_down[0]:
-            return
-        dy, dx = top[0].diff, bottom[0].diff
-        if self.fixed:
-            self.normalization.backward_fixed(dy, dx, self.normalization.scale)
-        else:
+        elif propagate_down[0] and self.fixed:
+            self.normalization.set_fixed_gradient(top[0].diff, bottom[0].diff)
+        elif propagate_down[0]:
             x = bottom[0].data if self.copy is None else self.copy.data
-            self.normalization.backward(x, dy, dx)
+            arrays = x, top[0].diff, bottom[0].diff
+            self.normalization.backward(*arrays, self.normalization.plain)
 
     def forward_scaled(
         self, bottom: list[Blob], top: list[Blob], slope: float | None = None
@@ -262,22 +266,10 @@ class ChannelNorm(Layer):
         slope: float | None = None,
     ) -> None:
         """Run the backward of `forward_scaled`."""
-        if any(self._own.learns) or (propagate_down[0] and not self.fixed):
-            self._scaled.sum_up(top[0], slope)
+        if propagate_down[0] and not self.fixed:
+            self._scaled.spread_back(top[0], bottom[0])
+            return
+        if any(self._own.learns):
+            self._scaled.add_up(top[0])
         if propagate_down[0]:
-            self._scaled.set_gradient(top[0], bottom[0], slope)
-
-    def set_gradient(
-        self,
-        x: np.ndarray,
-        dy: np.ndarray,
-        dx: np.ndarray,
-        factor: np.ndarray,
-        rectifier: tuple[np.ndarray | None, float | None],
-    ) -> None:
-        """Set dx if ``factor`` replaced the scale in forward; see `Normalization`."""
-        if self.fixed and rectifier[1] is None:
-            self.normalization.backward_fixed(dy, dx, factor)
-        else:
-            # If statistics are fixed, nobody sets the terms: they are zero.
-            self.normalization.set_gradient(x, dy, dx, factor, rectifier)
+            self._scaled.set_gradient(top[0], bottom[0])

@@ -35,8 +35,8 @@ class Joined(abc.ABC):
 
     @property
     def repeats_calls(self) -> bool:
-        """Whether the calls of one pass may be made again, as for a layer."""
-        return False
+        """Whether the calls of one pass may be made again: those of all its layers may."""
+        return all(layer.repeats_calls for layer in self.layers)
 
     def part(self, top: list[Blob]) -> None:  # noqa: B027 (optional)
         """Store the values for the layers' own backward, as if they had run one by one."""
@@ -54,11 +54,6 @@ class Rectified(Joined):
     ):
         super().__init__(layer, rectifier)
         self._forward, self._backward = forward, backward
-
-    @property
-    def repeats_calls(self) -> bool:
-        """Whether both layers do."""
-        return all(layer.repeats_calls for layer in self.layers)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Multiply non-positive results by the rectifier's slope before storing them."""

@@ -57,6 +57,11 @@ class Scale(Broadcast):
     overwrites_gradients = True
 
     @property
+    def only_kernels(self) -> bool:  # type: ignore[override]
+        """Unless s is a bottom, whose gradient NumPy copies."""
+        return len(self.param.bottom) == 1
+
+    @property
     def backward_needs_bottom(self) -> Need:  # type: ignore[override]
         """In place, the layer has its own copy; s = bottom[1] is always needed."""
         in_place = self.param.bottom[0] == self.param.top[0]

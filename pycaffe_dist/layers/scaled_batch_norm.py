@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pycaffe_dist.device import xp
-from pycaffe_dist.kernels.channel_affine import affine, affine_in_place
-from pycaffe_dist.kernels.normalization import AffineGradients, Rectifier, backward_sums
+from pycaffe_dist.kernels.normalization import (
+    Affine,
+    AffineGradients,
+    Rectifier,
+    backward_sums,
+)
 from pycaffe_dist.layers.joined import Joined
 
 if TYPE_CHECKING:
@@ -38,43 +41,46 @@ class ScaledNorm:
 
     def __init__(self, norm: ChannelNorm, scale: Operands):
         self._norm, self._scale = norm, scale
-        shift = norm.normalization.shift
-        self._product = xp().zeros_like(shift)
-        self._sums = xp().zeros(shift.shape), xp().zeros(shift.shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob], slope: float | None) -> None:
-        """Measure x, and set y in one pass; in place, also copy x."""
-        factor, self._bias = self._scale.operands(top)
-        normalization = self._norm.measure(bottom[0], factor, self._product)
-        self._bottom, shape = bottom[0], normalization.shape
-        operands = normalization.shift, self._product, self._bias
-        x, copy, in_place = bottom[0].data.reshape(shape), self._norm.copy, bottom[0] is top[0]
-        if copy is not None and in_place:
-            affine_in_place(x, copy.data.reshape(shape), *operands, slope)
-        else:
-            affine(x, x if in_place else top[0].data.reshape(shape), *operands, slope)
+        """Measure x and set y, channel by channel; in place, also copy x."""
+        self._following = Affine(*self._scale.operands(top), slope)
+        self._bottom = bottom[0]
+        self._norm.normalize(bottom[0], top[0], self._following)
 
     @property
     def source(self) -> Blob:
         """The blob that still has the values of x."""
         return self._norm.copy or self._bottom
 
-    def sum_up(self, top: Blob, slope: float | None) -> None:
-        """Add sums of dy, rectified, to the gradients of factor and bias."""
+    def spread_back(self, top: Blob, bottom: Blob) -> None:
+        """Set dx and the gradients of factor and bias, channel by channel."""
         normalization = self._norm.normalization
-        shape, shift = normalization.shape, normalization.shift
+        gradients = self._scale.gradients(normalization.result.scale)
+        arrays = self.source.data, top.diff, bottom.diff
+        normalization.backward(*arrays, self._following, gradients)
+
+    def add_up(self, top: Blob) -> None:
+        """Set the gradients of factor and bias, and the terms of `set_gradient`."""
+        normalization = self._norm.normalization
+        shape, (_, _, shift, scale, product) = normalization.shape, normalization.result
         x, dy = self.source.data.reshape(shape), top.diff.reshape(shape)
+        _, bias, slope = self._following
         backward_sums(
-            *(x, dy, shift, *self._sums),
-            affine=self._scale.gradients(normalization.scale),
+            *(x, dy, shift, *normalization.sums),
+            affine=self._scale.gradients(scale),
             terms=None if self._norm.fixed else normalization.terms(),
-            rectifier=None if slope is None else Rectifier(self._product, self._bias, slope),
+            rectifier=None if slope is None else Rectifier(product, bias, slope),
         )
 
-    def set_gradient(self, top: Blob, bottom: Blob, slope: float | None) -> None:
-        """Set dx from dy and the sums of `sum_up`."""
-        x, dy, dx = self.source.data, top.diff, bottom.diff
-        self._norm.set_gradient(x, dy, dx, self._product, (self._bias, slope))
+    def set_gradient(self, top: Blob, bottom: Blob) -> None:
+        """Set dx from dy and the sums of `add_up`."""
+        normalization, dy, dx = self._norm.normalization, top.diff, bottom.diff
+        if self._norm.fixed and self._following.slope is None:
+            normalization.set_fixed_gradient(dy, dx)
+        else:
+            # If statistics are fixed, nobody sets the terms: they are zero.
+            normalization.set_gradient(self.source.data, dy, dx, self._following)
 
 
 class ScaledBatchNorm(Joined):
@@ -93,18 +99,22 @@ class ScaledBatchNorm(Joined):
     def backward(
         self, position: int, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
     ) -> None:
-        """For the Scale, sum dy; for BatchNorm, set dx."""
+        """For the Scale, set its gradients, in place dx, too; for BatchNorm, else set dx."""
         if position == 1:
-            self._scaled.sum_up(top[0], self._slope)
-        elif position == 0 and propagate_down[0]:
-            self._scaled.set_gradient(top[0], bottom[0], self._slope)
+            whole = self._norm.copy is not None and propagate_down[0] and not self._norm.fixed
+            self._has_gradient = whole
+            if whole:
+                self._scaled.spread_back(top[0], bottom[0])
+            else:
+                self._scaled.add_up(top[0])
+        elif position == 0 and propagate_down[0] and not self._has_gradient:
+            self._scaled.set_gradient(top[0], bottom[0])
 
     def part(self, top: list[Blob]) -> None:
         """Store the Scale's bottom."""
         self._scale.reshape(top, top)
         if self._scale.copy is not None:
-            source = self._scaled.source.data
-            self._norm.normalization.forward(source, self._scale.copy.data)
+            self._norm.normalization.restore(self._scaled.source.data, self._scale.copy.data)
 
 
 class RectifiedNorm(Joined):

@@ -74,7 +74,7 @@ class Fusing:
         joined, first = self._ran.get(index, (None, 0))
         # What backward does depends on these, too.
         sets = frozenset(layer.overwritten), frozenset(layer.factors_only)
-        key = "backward", index, joined is None, *sets
+        key = "backward", index, joined is None, *sets, *layer.param_propagate_down
         work = self._works.get(key)
         if work is None:
             arguments = node.top, node.propagate_down, node.bottom
@@ -91,12 +91,16 @@ class Fusing:
         """Return a function that calls a method of a layer, or that repeats what it does."""
 
         def work() -> None:
-            getattr(layer, method)(*arguments)  # which a program may have replaced
+            getattr(layer, method)(*arguments)
 
         if not (self._on_host and layer.repeats_calls):
             return work
         node = self._nodes[index]
-        return Repeated(work, [*node.bottom, *node.top, *node.layer.blobs]).run
+        layers = layer.layers if isinstance(layer, Joined) else (layer,)
+        parameters = [blob for each in layers for blob in each.blobs]
+        repeated, own = Repeated(work, [*node.bottom, *node.top, *parameters]), vars(layer)
+        # A program may replace the method, and do more in its place than run kernels.
+        return lambda: work() if method in own else repeated.run()
 
 
 def _find(nodes: Sequence[Node]) -> dict[int, Joined]:

@@ -15,14 +15,16 @@ from pycaffe_dist.kernels.channel_affine import (
 )
 from pycaffe_dist.kernels.cuda.division import division
 from pycaffe_dist.kernels.normalization import (
+    Affine,
     AffineGradients,
     GradientTerms,
     Rectifier,
     RunningSums,
+    Statistics,
     backward_sums,
-    measure,
-    running_statistics,
-    shift_and_scale,
+    normalize,
+    normalize_backward,
+    recall,
 )
 
 # One block of a channel's elements; many; some rows of neighbouring channels; a few odd ones.
@@ -126,56 +128,78 @@ def test_the_variance_of_a_channel_far_from_zero_does_not_cancel(on_gpu):
     np.testing.assert_allclose(on_gpu.to_host(variance), x.var(dtype=float), rtol=1e-4)
 
 
-def test_running_statistics_and_scales(on_gpu):
+def nothing_yet(n):
+    """Return statistics of n channels to be set, as arrays."""
+    return [np.zeros(n), np.zeros(n), *(np.zeros(n, np.float32) for _ in range(3))]
+
+
+@pytest.mark.parametrize("weight", [None, 2.5, 0.0])
+@pytest.mark.parametrize("has_factor", [False, True])
+def test_running_statistics(weight, has_factor, on_gpu):
     n = 300
-    mean, variance = data(n, float), data(n, float, 1) ** 2
-    sums = [data(n, np.float32, 2), data(n, np.float32, 3) ** 2, np.array([2.5], np.float32)]
-    factor = data(n, np.float32, 4)
+    sums = [data(n, np.float32, 2), data(n, np.float32, 3) ** 2, data(n, np.float32, 4)]
+    sums += [] if weight is None else [np.array([weight], np.float32)]
 
-    def run(function, inputs, count, *middle):
-        def call(*arrays):
-            function(*arrays[: len(inputs)], *middle, *arrays[len(inputs) :])
+    def call(means, variances, factor, *others):
+        given = others[0] if weight is not None else None
+        result = Statistics(*others[-5:])
+        recall(means, variances, given, 1e-3, result, factor if has_factor else None)
 
-        dtype = np.float32 if middle else float
-        outputs = [np.empty(n, dtype) for _ in range(count)]
-        assert_equal(both(on_gpu, call, inputs, outputs), np.float32)
-
-    run(running_statistics, sums, 2)
-    run(
-        lambda means, variances, *found: running_statistics(means, variances, None, *found),
-        sums[:2],
-        2,
-    )
-    run(running_statistics, [*sums[:2], np.zeros(1, np.float32)], 2)
-    run(shift_and_scale, [mean, variance], 2, 1e-3)
-
-    def with_product(mean, variance, factor, shift, scale, product):
-        shift_and_scale(mean, variance, 1e-3, shift, scale, factor, product)
-
-    outputs = [np.empty(n, np.float32) for _ in range(3)]
-    assert_equal(both(on_gpu, with_product, [mean, variance, factor], outputs), np.float32)
+    found = both(on_gpu, call, sums, nothing_yet(n))
+    assert_equal(found, np.float32)
+    mean, variance, _, scale, product = (values for values, _ in found)
+    total = {None: 1, 2.5: 2.5, 0.0: np.inf}[weight]
+    np.testing.assert_allclose(mean, sums[0] / total, 1e-6)
+    np.testing.assert_allclose(scale, (variance + 1e-3) ** -0.5, 1e-6)
+    np.testing.assert_allclose(product, scale * (sums[2] if has_factor else 1), 1e-6)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("sums", [0, 2, 3])
-@pytest.mark.parametrize("has_product", [False, True])
-def test_statistics_of_a_batch(shape, sums, has_product, on_gpu):
-    n = shape[1]
+@pytest.mark.parametrize(("has_factor", "slope"), [(False, None), (True, 0.5)])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_normalized_batches(shape, sums, has_factor, slope, keeps, on_gpu):
+    n, x = shape[1], data(shape, np.float32)
     running = [data(n, np.float32, 2), data(n, np.float32, 3) ** 2, np.array([2.5], np.float32)]
-    factor, vectors = data(n, np.float32, 4), [np.empty(n, np.float32) for _ in range(3)]
+    vectors = [data(n, np.float32, 4), data(n, np.float32, 5)]
 
-    def call(x, factor, mean, variance, shift, scale, product, *sums):
-        given = (*sums, None)[:3] if sums else None
+    def call(factor, bias, y, kept, *others):
+        given = (*others[5:], None)[:3] if sums else None
         running = RunningSums(*given, 0.9, 0.3, 1.1) if given else None
-        products = (factor, product) if has_product else ()
-        measure(x, mean, variance, running, 1e-3, shift, scale, *products)
+        following = Affine(factor if has_factor else None, bias, slope)
+        copy = kept if keeps else None
+        normalize(y, y, copy, Statistics(*others[:5]), running, 1e-3, following)
 
-    outputs = [np.empty(n), np.empty(n), *vectors, *running[:sums]]
-    outputs[4] = np.zeros(n, np.float32)
-    found = both(on_gpu, call, [data(shape, np.float32), factor], [each.copy() for each in outputs])
-    assert_equal(found, np.float32)
-    assert bool(found[4][1].any()) == has_product
-    assert all((new != old).any() for (new, _), old in zip(found[5:], running))
+    outputs = [x, np.zeros_like(x), *nothing_yet(n), *running[:sums]]
+    found = both(on_gpu, call, vectors, [each.copy() for each in outputs])
+    # One value has a variance of 0, and its rounding error is multiplied by a large scale.
+    assert_equal(found if shape[0] * shape[2] > 1 else found[1:], np.float32)
+    assert (found[1][0] == (x if keeps else 0)).all()
+    assert all((new != old).any() for (new, _), old in zip(found[7:], running))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("slope", [None, 0.5])
+def test_gradients_of_normalized_batches(shape, slope, on_gpu):
+    n, count = shape[1], shape[0] * shape[2]
+    x, dy = data(shape, np.float32), data(shape, np.float32, 1)
+    mean, variance = x.mean((0, 2), dtype=float), x.var((0, 2), dtype=float) + 1
+    vectors = [mean, variance, mean, variance**-0.5, 2 * variance**-0.5, data(n, float, 3)]
+    vectors[2:] = (vector.astype(np.float32) for vector in vectors[2:])
+
+    def call(x, *others):
+        result, bias = Statistics(*others[:5]), others[5]
+        dx, factor_diff, bias_diff, first, second, offset, slopes = others[6:]
+        gradients = AffineGradients(result.scale, bias_diff, factor_diff)
+        terms = GradientTerms(result.scale, True, offset, slopes)
+        following = Affine(None, bias, slope)
+        normalize_backward(x, dx, dx, result, (first, second), gradients, terms, following)
+
+    zeros = [np.zeros(n, np.float32), np.zeros(n, np.float32)]
+    outputs = [dy, *zeros, np.zeros(n), np.zeros(n), *zeros]
+    found = both(on_gpu, call, [x, *vectors], [each.copy() for each in outputs])
+    assert_equal(found[:1], np.float32)
+    assert_equal([(one / count, other / count) for one, other in found[1:3]], np.float32)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -15,7 +15,7 @@ from running import python
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.kernels import workers
 from pycaffe_dist.kernels.caching import cache_directory
-from pycaffe_dist.kernels.jit.channel_rows import AffineRows, GradientRows
+from pycaffe_dist.kernels.jit.channel_rows import AffineRows, GradientRows, SumRows
 from pycaffe_dist.kernels.jit.codegen import objects
 from pycaffe_dist.kernels.jit.codegen.target import LEVELS, Target, host_levels, host_target, target
 from pycaffe_dist.kernels.jit.convolution.planes import (
@@ -115,6 +115,8 @@ def specifications(pixels, rows):
         PanelKernel(3, True),
         AffineRows(49, True),
         GradientRows(49, True),
+        SumRows(49),
+        SumRows(784, True, True),
         MaximumKernel(3, 2, 1, 3),
         AverageKernel(3, 1, 1),
         FilterKernel(Row(3, 1, 1, 1, 56, 56), 3),

@@ -183,7 +183,24 @@ X = input_layer("x", 3, 8, 10, 9)
 PAIR = X + input_layer("x2", 3, 8, 10, 9)
 RELU = layer("ReLU", "y", name="r", tops="y")
 # By type: nets whose first layer behind the inputs is of this type.
+NORM = layer("BatchNorm", "y", name="n", tops="y")
+SCALE = layer("Scale", "y", "scale_param { bias_term: true }", name="s", tops="y")
 CASES = {
+    "BN": [
+        X + layer("BN"),
+        X + layer("BN", options="bn_param { frozen: true }"),
+        X + layer("BN") + RELU,
+        X + layer("BN", options="bn_param { bn_mode: LEARN }"),
+    ],
+    "BatchNorm": [
+        X + layer("BatchNorm"),
+        X + layer("BatchNorm", options="batch_norm_param { use_global_stats: true }"),
+        X + layer("BatchNorm", options="batch_norm_param { stats_batch_size: 1 }"),
+        X + layer("BatchNorm") + SCALE + RELU,
+        input_layer("x", 9, 30) + layer("BatchNorm") + SCALE,
+        X + convolution("kernel_size: 3 bias_term: false") + NORM + SCALE + RELU,
+        X + convolution("kernel_size: 3 stride: 2 pad: 1 group: 8") + NORM + SCALE,
+    ],
     "Concat": [
         PAIR + layer("Concat", "x x2"),
         PAIR + layer("Concat", "x x2", "concat_param { axis: 0 }"),
@@ -230,11 +247,16 @@ CASES = {
         X + layer("Pooling", options="pooling_param { pool: STOCHASTIC kernel_size: 2 }"),
     ],
     "ReLU": [X + layer("ReLU"), X + layer("ReLU", options="relu_param { negative_slope: 0.1 }")],
+    "Scale": [
+        X + layer("Scale"),
+        X + layer("Scale", options="scale_param { axis: 0 num_axes: 2 bias_term: true }") + RELU,
+        PAIR + layer("Scale", "x x2", "scale_param { axis: 0 }"),
+    ],
     "Softmax": [X + layer("Softmax"), X + layer("Softmax", options="softmax_param { axis: 3 }")],
     "Split": [X + layer("Split", tops="y z")],
 }
 # Options of layers that are not repeated, though their types are.
-NEVER = "normalize: true", "STOCHASTIC", "MAX }", "PROD"
+NEVER = "normalize: true", "STOCHASTIC", "MAX }", "PROD", "LEARN", "scale_param { axis: 0 }"
 ALL = [(kind, index) for kind, cases in CASES.items() for index in range(len(cases))]
 
 
@@ -291,8 +313,26 @@ def test_passes_are_repeated_bit_for_bit(kind, index, monkeypatch, made_again):
     assert bool(made_again) != any(word in prototxt for word in NEVER)
 
 
+def test_a_method_that_a_program_replaces_is_called(made_again):
+    net = build(X + layer("Pooling", options="pooling_param { kernel_size: 2 }"), dtype=np.float32)
+    own, called = net.layers[-1], []
+    for _ in range(PASSES):
+        net.forward()
+    assert made_again
+    forward = own.forward
+    own.forward = lambda *blobs: (called.append(own), forward(*blobs))
+    for _ in range(PASSES):
+        net.forward()
+    assert called == [own] * PASSES
+    del own.forward
+    before = len(made_again)
+    net.forward()
+    assert len(called) == PASSES and len(made_again) == before + 1
+
+
 @pytest.mark.parametrize(
-    "kind", ["Convolution", "InnerProduct", "LRN", "Pooling", "ReLU", "Softmax", "Split"]
+    "kind",
+    ["BatchNorm", "Convolution", "InnerProduct", "LRN", "Pooling", "ReLU", "Softmax", "Split"],
 )
 def test_common_layers_run_in_machine_code_alone(kind, monkeypatch, made_again):
     passes(CASES[kind][0], monkeypatch, True)

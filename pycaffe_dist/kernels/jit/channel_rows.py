@@ -1,11 +1,12 @@
-"""Microkernels for rows of a few values: small images, one row for each channel.
+"""Microkernels for the rows of channels: a channel has one row of values in each image.
 
-A compiler's loops leave most values of such a row to slow code behind the loop.  Here the length of
-a row is known, so that all of it is in vectors.
+A compiler's loops leave many values of a short row to slow code behind the loop.  Here the length
+of a row is known, so that all of it is in vectors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -14,40 +15,52 @@ from pycaffe_dist.kernels.jit.codegen.emitter import Emitter
 from pycaffe_dist.kernels.jit.codegen.objects import ENTRY
 from pycaffe_dist.kernels.jit.codegen.target import Target
 
-# Longer rows are left to loops: there the rest costs little.
-MOST_VECTORS = 16
+# Rows of more vectors run in a loop, with so many in each step.
+MOST_VECTORS, STEP = 16, 4
+# Bytes by which lines of the cache are fetched ahead: those of sums, and those to write to.
+AHEAD = 1024
+
+State = list[ir.Value]
+# Sets ``state`` for a vector at an offset, in bytes; a mask has the lanes that are in the row.
+Body = Callable[[ir.Value | int, ir.Constant | None, int, State], State]
 
 
-def is_short(target: Target, length: int) -> bool:
-    """Tell whether microkernels take rows of this length."""
-    return 1 < length <= MOST_VECTORS * target.lanes
+def takes_rows(length: int) -> bool:
+    """Tell whether there are microkernels for rows of this length."""
+    return length > 1
 
 
-@dataclass(frozen=True)
-class _Row:
-    """The vectors of a row of ``length`` values."""
+def _over_row(e: Emitter, length: int, state: State, body: Body) -> State:
+    """Run ``body(offset, mask, number, state)`` for each vector of a row; return the last state.
 
-    e: Emitter
-    length: int
+    Neighbouring vectors have other numbers, below `STEP`.
+    """
+    lanes, first = e.lanes, 0
+    if length > MOST_VECTORS * lanes:
+        steps = length // (STEP * lanes)
+        first = steps * STEP * lanes
 
-    def load(self, address: ir.Value) -> list[ir.Value]:
-        """Return the row's values; behind the last one are zeros."""
-        return [self.e.load(address, 4 * at, self._mask(at)) for at in self._places]
+        def step(carried: State) -> State:
+            at, *inner = carried
+            for number in range(STEP):
+                inner = body(e.add(at, 4 * lanes * number), None, number, inner)
+            return [e.add(at, 4 * lanes * STEP), *inner]
 
-    def store(self, values: list[ir.Value], address: ir.Value) -> None:
-        """Store the row."""
-        for at, value in zip(self._places, values):
-            self.e.store_first(value, min(self.e.lanes, self.length - at), address, 4 * at)
+        state = e.repeat(e.int(steps), [e.int(0), *state], step)[1:]
+    for number, start in enumerate(range(first, length, lanes)):
+        used = min(lanes, length - start)
+        bits = [int(i < used) for i in range(lanes)]
+        mask = None if used == lanes else ir.Constant(e.bits, bits)
+        state = body(4 * start, mask, number % STEP, state)
+    return state
 
-    @property
-    def _places(self) -> range:
-        return range(0, self.length, self.e.lanes)
 
-    def _mask(self, at: int) -> ir.Constant | None:
-        used = self.length - at
-        if used >= self.e.lanes:
-            return None
-        return ir.Constant(self.e.bits, [int(i < used) for i in range(self.e.lanes)])
+def _store(
+    e: Emitter, value: ir.Value, address: ir.Value, offset: ir.Value | int, length: int
+) -> None:
+    """Store a vector of a row, of which only the last may be in the row in part."""
+    used = e.lanes if isinstance(offset, ir.Value) else min(e.lanes, length - offset // 4)
+    e.store_first(value, used, address, offset)
 
 
 @dataclass(frozen=True)
@@ -65,18 +78,22 @@ class AffineRows:
         """Return the IR of the loop."""
         e = Emitter(target, ENTRY, 10)
         rows, *starts, _, _, slope = e.arguments
-        row, build, low = _Row(e, self.length), e.builder, e.broadcast(slope)
+        build, low = e.builder, e.broadcast(slope)
 
-        def one_row(state: list[ir.Value]) -> list[ir.Value]:
+        def one_row(state: State) -> State:
             at_x, at_y, at_copy, *vectors = state
             a, s, b = (e.broadcast(vector) for vector in vectors)
-            values, results = row.load(at_x), []
-            for value in values:
+
+            def vector(offset, mask, number, nothing: State) -> State:
+                e.prefetch(e.add(at_y, AHEAD), offset, level=1, write=True)
+                value = e.load(at_x, offset, mask)
                 result = e.multiply_add(build.fsub(value, a), s, b)
-                results.append(rectified(e, result, result, low))
-            if self.keeps:
-                row.store(values, at_copy)
-            row.store(results, at_y)
+                if self.keeps:
+                    _store(e, value, at_copy, offset, self.length)
+                _store(e, rectified(e, result, result, low), at_y, offset, self.length)
+                return []
+
+            _over_row(e, self.length, [], vector)
             steps = [4 * self.length] * 3 + [4] * 3
             return [e.add(value, step) for value, step in zip(state, steps)]
 
@@ -100,21 +117,81 @@ class GradientRows:
         """Return the IR of the loop."""
         e = Emitter(target, ENTRY, 10)
         rows, *starts, low = e.arguments
-        row, build, factor = _Row(e, self.length), e.builder, e.broadcast(low)
+        build, factor = e.builder, e.broadcast(low)
 
-        def one_row(state: list[ir.Value]) -> list[ir.Value]:
+        def one_row(state: State) -> State:
             at_x, at_dy, at_dx, *vectors = state
             a, s, b, o, k = (e.broadcast(vector) for vector in vectors)
-            results = []
-            for value, gradient in zip(row.load(at_x), row.load(at_dy)):
-                centred = build.fsub(value, a)
+
+            def vector(offset, mask, number, nothing: State) -> State:
+                centred = build.fsub(e.load(at_x, offset, mask), a)
+                gradient = e.load(at_dy, offset, mask)
                 if self.rectified:
                     result = e.multiply_add(centred, s, b)
                     gradient = rectified(e, result, gradient, factor)
                 rest = build.fsub(build.fsub(gradient, o), build.fmul(centred, k))
-                results.append(build.fmul(rest, s))
-            row.store(results, at_dx)
+                _store(e, build.fmul(rest, s), at_dx, offset, self.length)
+                return []
+
+            _over_row(e, self.length, [], vector)
             steps = [4 * self.length] * 3 + [4] * 5
+            return [e.add(value, step) for value, step in zip(state, steps)]
+
+        e.repeat(rows, starts, one_row)
+        build.ret_void()
+        return e.module
+
+
+@dataclass(frozen=True)
+class SumRows:
+    """Adds two sums of each row to doubles, by lanes.
+
+    They are the sums of x - shift and of its square; of dy and of dy·(x - shift) with
+    ``gradients``; with ``rectified`` dy is first multiplied as in `GradientRows`.  The sums of one
+    row are in single precision.  Arguments: rows, x, dy, shift, scale, bias, sums (for each row the
+    lanes of the first sum, and of the second), low.
+    """
+
+    length: int
+    gradients: bool = False
+    rectified: bool = False
+
+    def build(self, target: Target) -> ir.Module:
+        """Return the IR of the loop."""
+        e = Emitter(target, ENTRY, 8)
+        rows, *starts, low = e.arguments
+        build, factor = e.builder, e.broadcast(low)
+        wide = ir.VectorType(ir.DoubleType(), e.lanes)
+
+        def one_row(state: State) -> State:
+            at_x, at_dy, *vectors, sums = state
+            a, s, b = (e.broadcast(vector) for vector in vectors)
+
+            def vector(offset, mask, number, partial: State) -> State:
+                for source in (at_x, at_dy) if self.gradients else (at_x,):
+                    e.prefetch(e.add(source, AHEAD), offset)
+                centred = build.fsub(e.load(at_x, offset, mask), a)
+                if self.gradients:
+                    term = e.load(at_dy, offset, mask)
+                    if self.rectified:
+                        term = rectified(e, e.multiply_add(centred, s, b), term, factor)
+                else:
+                    centred = centred if mask is None else build.select(mask, centred, e.zero)
+                    term = centred
+                first, second = partial[number], partial[STEP + number]
+                partial[number] = build.fadd(first, term)
+                partial[STEP + number] = e.multiply_add(term, centred, second)
+                return partial
+
+            partial = _over_row(e, self.length, [e.zero] * (2 * STEP), vector)
+            for which in range(2):
+                one, two, three, four = partial[which * STEP : (which + 1) * STEP]
+                total = build.fadd(build.fadd(one, two), build.fadd(three, four))
+                place = e.place(sums, 8 * e.lanes * which, wide)
+                before = build.load(place)
+                before.align = 8
+                build.store(build.fadd(before, build.fpext(total, wide)), place).align = 8
+            steps = [4 * self.length] * 2 + [4] * 3 + [16 * e.lanes]
             return [e.add(value, step) for value, step in zip(state, steps)]
 
         e.repeat(rows, starts, one_row)
