@@ -115,8 +115,9 @@ class BatchNorm(ChannelNorm):
         """Return the running sums, to which ``samples`` will be added, and eps."""
         param = self.param.batch_norm_param
         unbiased = samples / (samples - 1) if samples > 1 else 1.0
-        sums = (blob.data for blob in self.statistics_blobs())
-        return RunningSums(*sums, param.moving_average_fraction, 1.0, unbiased), param.eps
+        means, variances, weight = (blob.data for blob in self.statistics_blobs())
+        keep = param.moving_average_fraction
+        return RunningSums(means, variances, weight, keep, 1.0, unbiased), param.eps
 
 
 @register("MVN")

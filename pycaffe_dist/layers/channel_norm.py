@@ -55,7 +55,9 @@ class Normalization:
         following: Affine,
     ) -> None:
         """Measure x, add to the running sums, set y; ``running`` are the sums and eps."""
-        normalize(*self._laid_out(x, y, kept), self.result, *running, following)
+        source, target, copy = self._laid_out(x, y, kept)
+        sums, eps = running
+        normalize(source, target, copy, self.result, sums, eps, following)
 
     def recall(self, running: RunningSums, eps: float, factor: np.ndarray | None) -> None:
         """Take the statistics from the running sums."""
@@ -267,9 +269,9 @@ class ChannelNorm(Layer):
     ) -> None:
         """Run the backward of `forward_scaled`."""
         if propagate_down[0] and not self.fixed:
-            self._scaled.spread_back(top[0], bottom[0])
+            self._scaled.spread_back(top[0], bottom[0], slope)
             return
         if any(self._own.learns):
-            self._scaled.add_up(top[0])
+            self._scaled.add_up(top[0], slope)
         if propagate_down[0]:
-            self._scaled.set_gradient(top[0], bottom[0])
+            self._scaled.set_gradient(top[0], bottom[0], slope)

@@ -44,28 +44,30 @@ class ScaledNorm:
 
     def forward(self, bottom: list[Blob], top: list[Blob], slope: float | None) -> None:
         """Measure x and set y, channel by channel; in place, also copy x."""
-        self._following = Affine(*self._scale.operands(top), slope)
         self._bottom = bottom[0]
-        self._norm.normalize(bottom[0], top[0], self._following)
+        self._norm.normalize(bottom[0], top[0], self._following(top[0], slope))
+
+    def _following(self, top: Blob, slope: float | None) -> Affine:
+        return Affine(*self._scale.operands([top]), slope)
 
     @property
     def source(self) -> Blob:
         """The blob that still has the values of x."""
         return self._norm.copy or self._bottom
 
-    def spread_back(self, top: Blob, bottom: Blob) -> None:
+    def spread_back(self, top: Blob, bottom: Blob, slope: float | None) -> None:
         """Set dx and the gradients of factor and bias, channel by channel."""
         normalization = self._norm.normalization
         gradients = self._scale.gradients(normalization.result.scale)
         arrays = self.source.data, top.diff, bottom.diff
-        normalization.backward(*arrays, self._following, gradients)
+        normalization.backward(*arrays, self._following(top, slope), gradients)
 
-    def add_up(self, top: Blob) -> None:
+    def add_up(self, top: Blob, slope: float | None) -> None:
         """Set the gradients of factor and bias, and the terms of `set_gradient`."""
         normalization = self._norm.normalization
         shape, (_, _, shift, scale, product) = normalization.shape, normalization.result
         x, dy = self.source.data.reshape(shape), top.diff.reshape(shape)
-        _, bias, slope = self._following
+        bias = self._following(top, slope).bias
         backward_sums(
             *(x, dy, shift, *normalization.sums),
             affine=self._scale.gradients(scale),
@@ -73,14 +75,15 @@ class ScaledNorm:
             rectifier=None if slope is None else Rectifier(product, bias, slope),
         )
 
-    def set_gradient(self, top: Blob, bottom: Blob) -> None:
+    def set_gradient(self, top: Blob, bottom: Blob, slope: float | None) -> None:
         """Set dx from dy and the sums of `add_up`."""
         normalization, dy, dx = self._norm.normalization, top.diff, bottom.diff
-        if self._norm.fixed and self._following.slope is None:
+        if self._norm.fixed and slope is None:
             normalization.set_fixed_gradient(dy, dx)
         else:
             # If statistics are fixed, nobody sets the terms: they are zero.
-            normalization.set_gradient(self.source.data, dy, dx, self._following)
+            following = self._following(top, slope)
+            normalization.set_gradient(self.source.data, dy, dx, following)
 
 
 class ScaledBatchNorm(Joined):
@@ -104,11 +107,11 @@ class ScaledBatchNorm(Joined):
             whole = self._norm.copy is not None and propagate_down[0] and not self._norm.fixed
             self._has_gradient = whole
             if whole:
-                self._scaled.spread_back(top[0], bottom[0])
+                self._scaled.spread_back(top[0], bottom[0], self._slope)
             else:
-                self._scaled.add_up(top[0])
+                self._scaled.add_up(top[0], self._slope)
         elif position == 0 and propagate_down[0] and not self._has_gradient:
-            self._scaled.set_gradient(top[0], bottom[0])
+            self._scaled.set_gradient(top[0], bottom[0], self._slope)
 
     def part(self, top: list[Blob]) -> None:
         """Store the Scale's bottom."""
