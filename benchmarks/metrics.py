@@ -1,10 +1,10 @@
 """Measures what following a run costs: metrics of layers, TensorBoard's files and a timeline.
 
-``python benchmarks/metrics.py [NET] [--ranks N] [--display N] [--displays N]`` trains a net of
-cpu_nets.py on random numbers.  First, short blocks of iterations without a display take turns, with
-everything on and with everything off; the median of the ratios of neighbours is the cost in an
-iteration.  Then come ``--displays`` blocks of ``--display`` iterations with everything on; shown is
-the time of the training thread for records.  The sum of both is the share of the whole.
+``python benchmarks/metrics.py [NET] [--ranks N] [--display N] [--seconds N]`` trains a net of
+cpu_nets.py on random numbers.  Blocks of iterations with everything on and with everything off take
+turns.  Shown is what all adds to the median iteration, and more to one that is displayed, with the
+quartiles of what parts of the run have found.  ``--display`` says how many iterations share a
+display.  Looks at weights and maps, whose share is limited, count apart.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median, quantiles
-from typing import Any
 
 import numpy as np
 from cpu_nets import NETS
@@ -33,15 +31,15 @@ from pycaffe_dist.training.timeline import Timeline
 from pycaffe_dist.training.trainer import launched_cluster, make_solver
 
 MODELS = Path(__file__).parent.parent / "models"
-WARM_UP = 30  # iterations
-BLOCK = 8  # iterations of one kind, before those of the other
-PAIRS_SECONDS, MOST_PAIRS = 45, 400
+BLOCK = 8  # iterations of one kind, before those of the other; the first one is displayed
+WARM_UP = 4 * BLOCK
+PARTS = 16  # of a run
 
 
-def solver_of(name: str, display: int) -> Solver:
+def solver_of(name: str) -> Solver:
     """Return a solver of a net of cpu_nets.py, whose inputs are random numbers."""
     param = caffe_pb2.SolverParameter(
-        base_lr=1e-4, momentum=0.9, lr_policy="fixed", display=display, random_seed=1
+        base_lr=1e-4, momentum=0.9, lr_policy="fixed", display=BLOCK, max_iter=10**6, random_seed=1
     )
     param.net_param.CopyFrom(NETS[name].read(MODELS))
     solver = make_solver(param, launched_cluster(), exchange="allreduce", stop_at_nan=False)
@@ -62,19 +60,16 @@ class Followers:
         calls = solver.callbacks
         if solver.cluster.rank == 0:
             calls.on_record.append(MetricsFile(f"{folder}/run.jsonl"))
-        self._on_record, self._at_display = [*calls.on_record], [*calls.at_display]
-        self.seconds = 0.0  # of the training thread, for records
-        for name in ("show", "send_shown"):
-            setattr(solver.recorder, name, self._timed(getattr(solver.recorder, name)))
+        self._on_record, self._at_display = [*calls.on_record], [self._look]
+        self._looks = [*calls.at_display]
+        self.look_seconds: list[float] = []
         self.switch(True)
 
-    def _timed(self, function: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            began = time.perf_counter()
-            function(*arguments)
-            self.seconds += time.perf_counter() - began
-
-        return call
+    def _look(self, solver: Solver) -> None:
+        began = time.perf_counter()
+        for look in self._looks:
+            look(solver)
+        self.look_seconds.append(time.perf_counter() - began)
 
     def switch(self, on: bool) -> None:
         """Turn all on or off."""
@@ -88,47 +83,58 @@ class Followers:
         solver.step(0)
 
 
-def measure(name: str, display: int, displays: int, folder: str) -> None:
+def measure(name: str, display: int, seconds: float, folder: str) -> None:
     """Train on this rank; rank 0 prints the result."""
     logging.disable(logging.INFO)
-    solver = solver_of(name, display)
+    solver = solver_of(name)
     followers = Followers(solver, folder)
-    solver.step(-(-WARM_UP // display) * display)
-    off, shares = in_iterations(solver, followers, display)
-    solver.step(-solver.iteration % display)
-    followers.switch(True)
-    followers.seconds = 0.0
-    solver.step(displays * display)
-    shown = followers.seconds / displays
+    solver.step(WARM_UP)
+    on, off = in_turns(solver, followers, seconds)
+    looks = sum(followers.look_seconds)
     solver.close()
     if solver.cluster.rank:
         return
-    share = median(shares)
-    low, _, high = quantiles(shares, n=4)
+    parts = [part for part in np.array_split(np.arange(len(on)), PARTS) if part.size]
+    shares, costs = zip(*(added(on[part], off[part]) for part in parts))
+    share, cost = added(on, off)
+    whole = float(np.median(off))
     print(
-        f"{name}, {solver.cluster.size} rank(s): {1e3 * off:.2f} ms an iteration, with everything "
-        f"on {share:+.2%} (quartiles {low:+.2%}, {high:+.2%}); {1e3 * shown:.2f} ms a display; "
-        f"together {share + shown / display / off:+.2%}"
+        f"{name}, {solver.cluster.size} rank(s), {len(on)} blocks: {1e3 * whole:.2f} ms an "
+        f"iteration; all adds {share / whole:+.2%} ({spread(shares, 1 / whole, '+.2%')}), and "
+        f"{1e3 * cost:.2f} ms to a display ({spread(costs, 1e3, '.2f')}); together "
+        f"{(share + cost / display) / whole:+.2%}; {looks:.3f} s of looks"
     )
 
 
-def in_iterations(solver: Solver, followers: Followers, display: int) -> tuple[float, list[float]]:
-    """Return seconds of an iteration with everything off, and what all adds, of each pair."""
-    offs, shares = [], []
-    until = time.perf_counter() + PAIRS_SECONDS
-    while solver.cluster.max(time.perf_counter() < until) and len(shares) < MOST_PAIRS:
-        seconds = {}
-        for on in (True, False) if len(shares) % 2 else (False, True):
-            if -solver.iteration % display < BLOCK:  # no display within a block
-                solver.step(-solver.iteration % display + 1)
+def added(on: np.ndarray, off: np.ndarray) -> tuple[float, float]:
+    """Return the seconds that all adds to an iteration, and more of them to a displayed one."""
+    plain = float(np.median(on[:, 1:]) - np.median(off[:, 1:]))
+    return plain, float(np.median(on[:, 0]) - np.median(off[:, 0])) - plain
+
+
+def spread(values: Sequence[float], factor: float, style: str) -> str:
+    """Return the quartiles of what the run's parts have found."""
+    low, high = factor * np.percentile(values, [25, 75])
+    return f"quartiles {low:{style}}, {high:{style}}"
+
+
+def in_turns(solver: Solver, followers: Followers, seconds: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the seconds of all iterations (blocks, BLOCK), with everything on and off."""
+    found: dict[bool, list[np.ndarray]] = {True: [], False: []}
+    ends: list[float] = []
+    solver.callbacks.end_of_iteration.append(lambda _: ends.append(time.perf_counter()))
+    until, first = time.perf_counter() + seconds, True
+    while solver.cluster.max(time.perf_counter() < until):
+        for on in (first, not first):
             followers.switch(on)
+            looks = sum(followers.look_seconds)
             solver.cluster.barrier()
-            began = time.perf_counter()
+            ends[:] = [time.perf_counter()]
             solver.step(BLOCK)
-            seconds[on] = (time.perf_counter() - began) / BLOCK
-        offs.append(seconds[False])
-        shares.append(seconds[True] / seconds[False] - 1)
-    return median(offs), shares
+            found[on].append(np.diff(ends))
+            found[on][-1][0] -= sum(followers.look_seconds) - looks
+        first = not first
+    return np.array(found[True]), np.array(found[False])
 
 
 def main() -> None:
@@ -137,11 +143,11 @@ def main() -> None:
     parser.add_argument("net", nargs="?", choices=list(NETS), default="LeNet")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--display", type=int, default=100)
-    parser.add_argument("--displays", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=45)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.folder:
-        measure(options.net, options.display, options.displays, options.folder)
+        measure(options.net, options.display, options.seconds, options.folder)
         return
     with tempfile.TemporaryDirectory() as folder:
         line = ["mpirun", "--oversubscribe", "-n", str(options.ranks)] if options.ranks > 1 else []

@@ -1,17 +1,26 @@
-"""The profiler: spans of time in a run, and the functions that collect them."""
+"""The profiler: spans of time in a run, and the functions that get them."""
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Sequence
+
+# A kind, a name, start and end in seconds of ``time.perf_counter``, and the bytes that this rank
+# has sent in an exchange.  A plain tuple of text and numbers costs the garbage collector nothing.
+Span = tuple[str, str, float, float, float]
+Record = Callable[[Span], None]
+Follower = Callable[[Sequence[Span]], None]
+
+# Spans that nobody has taken yet, which only loops without updates lose.
+_MOST_WAITING = 100_000
 
 
-class Kind(Enum):
+class Kind:
     """A rank's activity, or the reason for its wait, during a span of time."""
 
     FORWARD = "forward"  # of a layer
     BACKWARD = "backward"
-    UPDATE = "update"  # of a parameter
+    UPDATE = "update"  # of a parameter, or of all
     REBUILD = "rebuild"  # the work after a parameter's messages have arrived
     WAIT = "wait"  # for a parameter's messages
     EXCHANGE = "exchange"  # messages under way, in the communication thread
@@ -21,49 +30,40 @@ class Kind(Enum):
     SNAPSHOT = "snapshot"  # as long as training waits for it
     DATA = "data"  # waiting for a batch, in the forward of its layer
 
-    # Members are single objects.  Enum's own hash, a function in Python, takes as long as the rest
-    # of a record.
-    __hash__ = object.__hash__
-
 
 MARKS = (Kind.ITERATION, Kind.TEST, Kind.SNAPSHOT, Kind.DATA)
 
 
-class Record(Protocol):
-    """A function that gets every span of time."""
-
-    def __call__(
-        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
-    ) -> None:
-        """Note a span of a layer, parameter or exchange; times are ``time.perf_counter``'s.
-
-        ``nbytes`` is the size of the messages that this rank has sent in an exchange.
-        """
-
-
 class Profiler:
-    """Passes every span of time on to any number of functions."""
+    """Keeps spans of time until `hand_over`, which passes them on to any number of functions.
+
+    While work is timed, a span costs an append, by any thread; all else waits for the end of an
+    iteration.
+    """
 
     def __init__(self) -> None:
-        self._records: list[Record] = []
+        self._spans: deque[Span] = deque(maxlen=_MOST_WAITING)
+        self._followers: list[Follower] = []
 
-    def add(self, record: Record) -> None:
-        """Call ``record`` from now on."""
-        self._records.append(record)
+    def add(self, follower: Follower) -> None:
+        """Call ``follower`` with the spans from now on."""
+        self.hand_over()
+        self._followers.append(follower)
 
-    def remove(self, record: Record) -> None:
-        """Stop calling ``record``."""
-        self._records.remove(record)
+    def remove(self, follower: Follower) -> None:
+        """Call ``follower`` with the spans so far, and then no more."""
+        self.hand_over()
+        self._followers.remove(follower)
 
     @property
     def record(self) -> Record | None:
-        """The function that calls all others; None without any, so that nothing is timed."""
-        if len(self._records) == 1:
-            return self._records[0]
-        return self._record if self._records else None
+        """A function that keeps a span; None if nobody follows, so that nothing is timed."""
+        return self._spans.append if self._followers else None
 
-    def _record(
-        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
-    ) -> None:
-        for record in self._records:
-            record(kind, name, started, ended, nbytes)
+    def hand_over(self) -> None:
+        """Pass on the spans since the last call."""
+        # Other threads may append meanwhile.
+        spans = [self._spans.popleft() for _ in range(len(self._spans))]
+        if spans:
+            for follower in self._followers:
+                follower(spans)

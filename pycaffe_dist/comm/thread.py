@@ -21,6 +21,7 @@ from pycaffe_dist.comm.stall_inspector import LOOK_SECONDS, StallInspector
 from pycaffe_dist.comm.tasks import Handle, Job, Task
 from pycaffe_dist.comm.token_bucket import Pace
 from pycaffe_dist.errors import ClusterError
+from pycaffe_dist.profiling import Kind, Record
 
 # Several exchanges at a time hide each other's latency and keep both directions of a link busy
 # (at 1 Gbit/s and 64 MB: 8 MiB at a time take 730 ms, 32 MiB 600 ms); more would only take memory.
@@ -40,9 +41,8 @@ class CommunicationThread:
     ``test_all`` tells whether a list of requests has completed (``MPI.Request.Testall``).  When a
     step takes longer than ``stall_seconds``, standard error says which ranks it waits for; ``who``
     names this rank there.  After ``shutdown_seconds``, waiting for the task raises ClusterError.
-    ``on_exchange`` is called, in the thread, for every task with an order that has ended, with its
-    name, its start and its end (``time.perf_counter``) and the bytes that it sent.  ``pace`` limits
-    the messages of tasks that have an order or are ``paced``.
+    ``record`` gets, in the thread, a span for every task with an order that has ended.  ``pace``
+    limits the messages of tasks that have an order or are ``paced``.
 
     ``on_error`` gets every exception of MPI.  It may return another one, after which no message can
     be trusted: all tasks end with it, and every new one, until :meth:`restart`.
@@ -71,7 +71,7 @@ class CommunicationThread:
         self._ordered = 0  # how many tasks with an order are live
         self._busy = 0.0  # the seconds with at least one, up to the last moment without
         self._busy_since = 0.0
-        self.on_exchange: Callable[[str, float, float, float], None] | None = None
+        self.record: Record | None = None
         self.inquiry: StallInspector | None = None
         self.place = ""  # the state of the run, in words for other ranks
         self.on_error: Callable[[Exception], BaseException | None] = lambda error: None
@@ -364,8 +364,8 @@ class CommunicationThread:
         self._ordered -= 1
         if not self._ordered:
             self._busy += ended - self._busy_since
-        if self.on_exchange is not None:
-            self.on_exchange(job.handle.name, job.started, ended, job.sent)
+        if self.record is not None:
+            self.record((Kind.EXCHANGE, job.handle.name, job.started, ended, job.sent))
 
     def status(self) -> str:
         """Return what this rank is doing, as far as this thread knows; call it in the thread."""

@@ -9,6 +9,7 @@ from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.threads import parallel_for
 
 ELEMENTS_PER_CHUNK = 1 << 15
+_STRETCH = 256  # values that are looked at together
 
 # Select a factor, then multiply once: a choice between two stores would become masked stores, which
 # are many times slower.  The in-place loops use one name for the array; with two names the compiler
@@ -51,6 +52,35 @@ def relu_backward(sign: np.ndarray, dy: np.ndarray, dx: np.ndarray, slope: float
     scalars = dx.dtype.type(slope), dx.dtype.type(1), dx is dy
     flat = sign.reshape(-1), dy.reshape(-1), dx.reshape(-1)
     parallel_for(_relu_gradient, dx.size, *flat, *scalars, grain=ELEMENTS_PER_CHUNK)
+
+
+@jit
+def _positive(begin, end, x, found):
+    samples, _, positions = x.shape
+    left = end - begin
+    for n in range(samples):
+        for c in range(begin, end):
+            start = positions if found[c] else 0
+            while start < positions:
+                stop = min(start + _STRETCH, positions)
+                count = 0
+                for i in range(start, stop):
+                    count += x[n, c, i] > 0
+                start = stop
+                if count > 0:
+                    found[c] = True
+                    left -= 1
+                    break
+        if left == 0:
+            return
+
+
+@kernel
+def positive_channels(x: np.ndarray) -> np.ndarray:
+    """Return for each channel of x (N, C, …) whether any value is above 0."""
+    found = np.zeros(x.shape[1], np.bool_)
+    parallel_for(_positive, found.size, x.reshape(*x.shape[:2], -1), found)
+    return found
 
 
 @jit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from pycaffe_dist import device as devices
@@ -12,14 +13,15 @@ from pycaffe_dist.log import DETAIL, logger
 from pycaffe_dist.net.net import Hook, Net
 from pycaffe_dist.net.parameter import Parameter
 from pycaffe_dist.net.pending import PendingLoss
+from pycaffe_dist.profiling import Kind
 
 
 class Passes:
     """Runs a net forward and backward, with the results of `Net`'s own methods.
 
     With ``memory``, a `GPU.graph_memory`, the passes are repeated as CUDA graphs.  Layers that only
-    read data run on the host first.  While hooks, debug_info or the profiler see single layers, or
-    if the net cannot be captured, the net's own methods run.
+    read data run on the host first.  While hooks or debug_info see single layers, or if the net
+    cannot be captured, the net's own methods run.  A graph is one span of time.
     """
 
     def __init__(self, net: Net, memory: Any):
@@ -50,7 +52,7 @@ class Passes:
         ``accumulate`` tells whether the next `backward` adds to the parameters' diffs.
         """
         net, self._accumulate, self._current = self._net, accumulate, None
-        if not self._repeated or before_layer or net.is_observed or net.record:
+        if not self._repeated or before_layer or net.is_observed:
             return net.start_forward(before_layer=before_layer)
         self._current = self._repeated[accumulate]
         with devices.use(net.device):
@@ -58,9 +60,19 @@ class Passes:
                 net.run_forward(PendingLoss(), index, index)
             layouts = [blob.layout for blob in self._blobs]
             self._current.begin((net.loss_scale, net.reshapes, layouts))
-            self._current.run(0)
+            self._run(self._current, 0, Kind.FORWARD)
             self._loss.start_reading()
         return self._loss
+
+    def _run(self, repeated: Repeating, part: int, kind: str) -> None:
+        started, record = perf_counter(), self._net.record
+        self._net.record = None  # rounds that run call by call are one span, too
+        try:
+            repeated.run(part)
+        finally:
+            self._net.record = record
+        if record is not None:
+            record((kind, "all", started, perf_counter(), 0))
 
     def _forward(self) -> None:
         self._loss.start_again()
@@ -78,7 +90,7 @@ class Passes:
             )
             return
         with devices.use(self._net.device):
-            self._current.run(1)
+            self._run(self._current, 1, Kind.BACKWARD)
         if on_gradient_ready is not None:
             for parameter in reversed(self._net.parameters):
                 if parameter.receives_gradient:

@@ -225,7 +225,8 @@ class Net:
         def after(index: int) -> None:
             self._add_loss(index, loss)
             if self.record is not None:
-                self.record(Kind.FORWARD, self.nodes[index].name, started, perf_counter())
+                name = self.nodes[index].name
+                self.record((Kind.FORWARD, name, started, perf_counter(), 0))
 
         inference.forward(before, after, one_by_one=self.record is not None)
         return loss
@@ -259,9 +260,9 @@ class Net:
             waited = node.layer.seconds_waited
             self._forward_layer(index, loss, joined)
             if self.record is not None:
-                self.record(Kind.FORWARD, node.name, started, perf_counter())
+                self.record((Kind.FORWARD, node.name, started, perf_counter(), 0))
                 if waited := node.layer.seconds_waited - waited:
-                    self.record(Kind.DATA, node.name, started, started + waited)
+                    self.record((Kind.DATA, node.name, started, started + waited, 0))
             _on_host(self.after_forward, index)
             index += count
 
@@ -352,7 +353,8 @@ class Net:
                 self.backward_layer(index)
                 self.nodes[index].layer.overwritten.clear()
                 if self.record is not None:
-                    self.record(Kind.BACKWARD, self.nodes[index].name, started, perf_counter())
+                    name = self.nodes[index].name
+                    self.record((Kind.BACKWARD, name, started, perf_counter(), 0))
                 _on_host(self.after_backward, index)
                 if on_gradient_ready is not None:
                     for parameter in self._ready_after.get(index, ()):

@@ -65,7 +65,7 @@ def find_needs(net: Net, needs: Needs, also: Callable[[Net], Any] | None = None)
             keep_blobs=net.keeps_blobs,
             precision=net.precision,
         )
-        copy.record = lambda kind, name, *_: needs.name_layer(name)
+        copy.record = lambda span: needs.name_layer(span[1])
         learns = net.phase == caffe_pb2.TRAIN
         try:
             copy.forward()

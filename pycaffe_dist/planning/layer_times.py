@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.net import Net
-from pycaffe_dist.profiling import Kind
+from pycaffe_dist.profiling import Kind, Span
 
 # The first iteration compiles kernels, and touches memory for the first time.
 _WARM_UP = 1
@@ -27,23 +28,23 @@ class Times:
 
 
 class LayerTimes:
-    """Collects spans of time; call it as a `Record`."""
+    """Collects the layers' and updates' times; call it with spans."""
 
     def __init__(self) -> None:
-        self._spans: dict[tuple[Kind, str], list[float]] = defaultdict(list)
+        self._seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._iterations = 0
 
-    def __call__(
-        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
-    ) -> None:
-        if kind in _COMPUTING:
-            self._spans[kind, name].append(ended - started)
+    def __call__(self, spans: Sequence[Span]) -> None:
+        """Take spans."""
+        for kind, name, started, ended, _ in spans:
+            if kind in _COMPUTING:
+                self._seconds[kind, name].append(ended - started)
 
     def end_iteration(self) -> bool:
         """Note the end of an iteration; tell whether there were enough."""
         self._iterations += 1
         if self._iterations == _WARM_UP:
-            self._spans.clear()
+            self._seconds.clear()
         return self._iterations >= _WARM_UP + _MEASURED
 
     def times(self, net: Net, cluster: Cluster) -> Times:
@@ -56,11 +57,11 @@ class LayerTimes:
             for kind in (Kind.FORWARD, Kind.BACKWARD)
             for name in net.layer_names
         ]
-        updates = [self._median(kind, name) for kind, name in self._spans if kind is Kind.UPDATE]
+        updates = [self._median(kind, name) for kind, name in self._seconds if kind == Kind.UPDATE]
         mine = json.dumps([*found, sum(updates)]).encode()
         values = max(map(json.loads, cluster.gather_bytes(mine)), key=sum)
         count = len(net.nodes)
         return Times(tuple(values[:count]), tuple(values[count:-1]), values[-1])
 
-    def _median(self, kind: Kind, name: str) -> float:
-        return median(self._spans.get((kind, name), [0.0]))
+    def _median(self, kind: str, name: str) -> float:
+        return median(self._seconds.get((kind, name), [0.0]))

@@ -16,7 +16,7 @@ from pycaffe_dist.planning.layer_times import LayerTimes, Times
 from pycaffe_dist.planning.plan import Plan, describe, make_plan
 from pycaffe_dist.planning.search import Workload, predicted
 from pycaffe_dist.planning.simulation import Iteration
-from pycaffe_dist.profiling import Kind
+from pycaffe_dist.profiling import Kind, Span
 from pycaffe_dist.schema import text
 from pycaffe_dist.schema.reading import read_lines
 from pycaffe_dist.solvers import nets
@@ -64,7 +64,8 @@ def open_net(path: str) -> tuple[Net, SolverParameter]:
 def measure_times(net: Net, param: SolverParameter, iterations: int) -> Times:
     """Return the median times of a number of iterations here, after a first one that compiles."""
     method = method_class(param.type)(param, net.parameters)
-    net.record = spans = LayerTimes()
+    times, spans = LayerTimes(), list[Span]()
+    net.record = spans.append
     for number in range(1 + iterations):
         net.forward()
         net.backward(accumulate=False)
@@ -72,10 +73,12 @@ def measure_times(net: Net, param: SolverParameter, iterations: int) -> Times:
             started = perf_counter()
             # Without a step, so that no weight can overflow.
             method.update(index, 0.0, Regularization(1.0, 0.0, 0.0), number)
-            spans(Kind.UPDATE, parameter.key, started, perf_counter())
-        spans.end_iteration()
+            spans.append((Kind.UPDATE, parameter.key, started, perf_counter(), 0))
+        times(spans)
+        spans.clear()
+        times.end_iteration()
     net.record = None
-    return spans.times(net, LocalCluster())
+    return times.times(net, LocalCluster())
 
 
 def read_times(path: str, net: Net) -> Times:

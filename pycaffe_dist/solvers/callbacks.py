@@ -23,9 +23,10 @@ class Callbacks:
     parameters; ``before_start`` is called also when loops by hand begin or end.  ``after_update``
     comes before any message of the next iteration, ``end_of_iteration`` after ``after_iteration``,
     ``after_tests`` after a test of all test nets.  On rank 0 alone, ``on_record`` gets the records
-    of displays and tests, too; while it has a function, ``at_display`` finds the mean gradients of
-    each iteration that is displayed.  When a run is stopped, ``after_iteration`` and
-    ``end_of_iteration`` find `stopping` true in its last iteration.
+    of displays and tests, too; while it has a function, ``at_display`` is called before the update
+    of each iteration that is displayed, and may wait for the mean gradients.  When a run is
+    stopped, ``after_iteration`` and ``end_of_iteration`` find `stopping` true in its last
+    iteration.
     """
 
     before_start: list[Callback] = field(default_factory=list)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from pycaffe_dist.kernels.norms import distance, norm, norm_and_copy
+from pycaffe_dist.kernels.activation import positive_channels
+from pycaffe_dist.kernels.norms import sum_of_squares
+from pycaffe_dist.precision import wide
 from pycaffe_dist.profiling import Kind
 from pycaffe_dist.solvers.callbacks import Metrics
 
 if TYPE_CHECKING:
     from pycaffe_dist.net import Net
     from pycaffe_dist.solvers.solver import Solver
+    from pycaffe_dist.solvers.update.target import UpdateTarget
 
 _PASSES = {Kind.FORWARD: "forward_ms", Kind.BACKWARD: "backward_ms"}
 
@@ -22,44 +25,45 @@ class LayerMetrics:
     """The norms of weights, mean gradients and updates of one iteration that is displayed.
 
     Gradients are without loss scale, divided by iter_size, before clipping and decay.  Parameters
-    that an exchange updates have neither gradient nor update.  Copies of the weights stay
-    allocated.
+    that an exchange updates, and all if the update was left out, have weights alone.  The norms are
+    taken as each parameter, or part of one, is updated, and its arrays come from memory anyway.
     """
 
     def __init__(self) -> None:
-        self._before: dict[str, np.ndarray] = {}
-        self._found: dict[str, dict[str, float]] = {}
+        # The squares of the norms of weights, gradient and update, by the parameter's index.
+        self._squares: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
 
     def before_update(self, solver: Solver) -> None:
-        """Take weights and gradients."""
-        scale = solver.state.loss_scale.value if solver.state.loss_scale else 1.0
-        scale *= solver.param.iter_size
-        self._found = {}
-        for parameter in solver.net.parameters:
-            weights = parameter.blob.read_data()
-            if parameter.receives_gradient and not solver.engine.updates(parameter):
-                if parameter.key not in self._before:
-                    self._before[parameter.key] = np.empty_like(weights)
-                kept = self._before[parameter.key]
-                self._found[parameter.key] = {
-                    "weights": norm_and_copy(weights, kept),
-                    "gradient": norm(parameter.blob.read_diff()) / scale,
-                }
-            else:
-                self._found[parameter.key] = {"weights": norm(weights)}
+        """Watch the updates."""
+        self._squares.clear()
+        solver.watch_updates(self._add)
+
+    def _add(self, index: int, part: UpdateTarget, updated: bool) -> None:
+        squares = self._squares[index]
+        if updated:
+            squares[2] += sum_of_squares(part.gradient)
+        else:
+            squares[0] += sum_of_squares(part.weights)
+            squares[1] += sum_of_squares(part.gradient)
 
     def after_update(self, solver: Solver) -> Metrics:
         """Return the norms by parameter, and the shares of dead channels by ReLU."""
-        for parameter in solver.net.parameters:
-            norms = self._found[parameter.key]
-            if "gradient" in norms:
-                before = self._before[parameter.key]
-                norms["update"] = distance(parameter.blob.read_data(), before)
-                if norms["weights"]:
-                    norms["ratio"] = norms["update"] / norms["weights"]
-        return {"parameters": self._found, "dead": dead_channels(solver.net)}
+        solver.watch_updates(None)
+        scale = solver.state.loss_scale.value if solver.state.loss_scale else 1.0
+        scale *= solver.param.iter_size
+        found: dict[str, dict[str, float]] = {}
+        for index, parameter in enumerate(solver.net.parameters):
+            if parameter.receives_gradient and index in self._squares:
+                weights, gradient, update = map(math.sqrt, self._squares[index])
+                norms = {"weights": weights, "gradient": gradient / scale, "update": update}
+                if weights:
+                    norms["ratio"] = update / weights
+            else:
+                norms = {"weights": math.sqrt(sum_of_squares(parameter.blob.read_data()))}
+            found[parameter.key] = norms
+        return {"parameters": found, "dead": dead_channels(solver.net)}
 
-    def times(self, seconds: Mapping[tuple[Kind, str], float], iterations: float) -> Metrics:
+    def times(self, seconds: Mapping[tuple[str, str], float], iterations: float) -> Metrics:
         """Return the milliseconds of layers per iteration; layers that run as one are the first."""
         found: dict[str, dict[str, float]] = {}
         for (kind, name), spent in seconds.items():
@@ -74,6 +78,6 @@ def dead_channels(net: Net) -> dict[str, float]:
     for node in net.nodes:
         if node.layer.rectifier_slope == 0 and node.top[0].ndim > 1 and node.top[0].count:
             top = node.top[0].read_data()
-            alive = (top > 0).any(axis=(0, *range(2, top.ndim)))
+            alive = positive_channels(top.astype(wide(top.dtype), copy=False))
             found[node.name] = 1 - float(alive.mean())
     return found

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pycaffe_dist import device
-from pycaffe_dist.profiling import Kind
+from pycaffe_dist.profiling import Kind, Span
 from pycaffe_dist.schema import text
 from pycaffe_dist.solvers.callbacks import Metrics
 from pycaffe_dist.solvers.layer_metrics import LayerMetrics
@@ -27,40 +27,45 @@ if TYPE_CHECKING:
 _DIGITS = 7
 _LARGE = 10.0**_DIGITS
 _UPDATING = (Kind.UPDATE, Kind.REBUILD)
-_EXCHANGE = Kind.EXCHANGE
+_SUMMED = (Kind.FORWARD, Kind.BACKWARD, *_UPDATING)
 
 
 class SpanSums:
-    """Adds up the seconds of spans by kind and name; call it as a `Record`."""
+    """Adds up the seconds of spans by kind and name; call it with spans."""
 
     def __init__(self) -> None:
-        self._seconds: dict[tuple[Kind, str], float] = defaultdict(float)
-        # Messages' names, seconds and bytes, from another thread.
-        self._messages: deque[tuple[str, float, float]] = deque()
+        self._seconds: dict[tuple[str, str], float] = defaultdict(float)
+        # Messages' number, seconds and bytes, by name.
+        self._messages: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
 
-    def __call__(
-        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
-    ) -> None:
-        if kind is _EXCHANGE:
-            self._messages.append((name, ended - started, nbytes))
-        else:
-            self._seconds[kind, name] += ended - started
+    def __call__(self, spans: Sequence[Span]) -> None:
+        """Take spans."""
+        for kind, name, started, ended, nbytes in spans:
+            if kind in _SUMMED:
+                self._seconds[kind, name] += ended - started
+            elif kind == Kind.EXCHANGE:
+                sums = self._messages[name]
+                sums[0] += 1
+                sums[1] += ended - started
+                sums[2] += nbytes
 
-    def take(self) -> dict[tuple[Kind, str], float]:
+    def take(self) -> dict[tuple[str, str], float]:
         """Return the seconds since the last call."""
-        seconds, self._seconds = self._seconds, defaultdict(float)
+        seconds = dict(self._seconds)
+        self._seconds.clear()
         return seconds
 
     def take_messages(self) -> Metrics:
         """Return the mean milliseconds and bytes of messages since the last call, by name."""
-        sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3))
-        while self._messages:
-            name, seconds, nbytes = self._messages.popleft()
-            sums[name.removeprefix("exchange ")] += 1, seconds, nbytes
-        return {
-            name: {"ms": 1e3 * float(seconds / count), "bytes": round(nbytes / count)}
-            for name, (count, seconds, nbytes) in sums.items()
+        found = {
+            name.removeprefix("exchange "): {
+                "ms": 1e3 * seconds / count,
+                "bytes": round(nbytes / count),
+            }
+            for name, (count, seconds, nbytes) in self._messages.items()
         }
+        self._messages.clear()
+        return found
 
 
 class _Sample(NamedTuple):
@@ -145,14 +150,11 @@ class Recorder:
         )
         if solver.state.loss_scale is not None:
             self._shown[1]["loss_scale"] = solver.state.loss_scale.value
-        if self.layers or solver.callbacks.at_display:
-            for parameter in reversed(solver.net.parameters):
-                solver.engine.wait(parameter)
         with device.use(device.HOST):
-            if self.layers:
-                self.layers.before_update(solver)
             for callback in solver.callbacks.at_display:
                 callback(solver)
+        if self.layers:
+            self.layers.before_update(solver)
 
     def send_shown(self) -> None:
         """Send the record that `show` began, now that the iteration's update has been made."""
@@ -221,8 +223,9 @@ class Recorder:
         """Return this rank's speed, and the shares of its time, since the last call."""
         last, self._last = self._last, self._sample()
         iterations, passed, data, under_way, waited, test = np.subtract(self._last, last).tolist()
+        self._solver.profiler.hand_over()
         seconds = self._sums.take()
-        of: dict[Kind, float] = defaultdict(float)
+        of: dict[str, float] = defaultdict(float)
         for (kind, _), spent in seconds.items():
             of[kind] += spent
         parts = {

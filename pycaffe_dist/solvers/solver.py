@@ -16,7 +16,7 @@ from pycaffe_dist.log import DETAIL, fmt, logger
 from pycaffe_dist.net import Net, debug
 from pycaffe_dist.net.graphed import Passes
 from pycaffe_dist.net.precompile import compile_kernels
-from pycaffe_dist.profiling import Kind, Profiler, Record
+from pycaffe_dist.profiling import Follower, Kind, Profiler
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import gradients, nets, resuming, sharing, snapshots
 from pycaffe_dist.solvers.averaging import WeightAverage
@@ -35,7 +35,7 @@ from pycaffe_dist.solvers.metrics import Recorder
 from pycaffe_dist.solvers.run_snapshots import RunSnapshots
 from pycaffe_dist.solvers.state import TrainState
 from pycaffe_dist.solvers.testing import Testing
-from pycaffe_dist.solvers.update.updater import Updater
+from pycaffe_dist.solvers.update.updater import Updater, Watch
 from pycaffe_dist.solvers.update.updates import Updates
 
 
@@ -251,15 +251,16 @@ class Solver:
                 self.snapshot(wait=False)
             self.stopping = action in (Action.STOP, Action.SNAPSHOT_AND_STOP)
             self._call(calls.after_iteration)
-            self._call(calls.end_of_iteration, updated=False)
             self._mark(Kind.ITERATION, number, began)
+            self._call(calls.end_of_iteration, updated=False)
             if self.stopping:
                 break
         self.finish_updates()
 
-    def _mark(self, kind: Kind, name: str, began: float) -> None:
-        if self.profiler.record is not None:
-            self.profiler.record(kind, name, began, time.perf_counter())
+    def _mark(self, kind: str, name: str, began: float) -> None:
+        if record := self.profiler.record:
+            record((kind, name, began, time.perf_counter(), 0))
+            self.profiler.hand_over()
 
     def _call(self, callbacks: list[Callback], updated: bool = True) -> None:
         """Call functions, with all parameters ``updated`` or not."""
@@ -268,14 +269,18 @@ class Solver:
         for callback in callbacks:
             callback(self)
 
-    def profile(self, record: Record, wanted: bool = True) -> None:
-        """Call ``record`` for every span of time from now on, or stop doing so."""
+    def profile(self, follower: Follower, wanted: bool = True) -> None:
+        """Call ``follower`` with the spans of each iteration from now on, or stop doing so."""
         if wanted:
-            self.profiler.add(record)
+            self.profiler.add(follower)
         else:
-            self.profiler.remove(record)
+            self.profiler.remove(follower)
         self.net.record = self.profiler.record
         self.engine.profile(self.profiler.record)
+
+    def watch_updates(self, watch: Watch | None) -> None:
+        """Call ``watch`` before and after each update from now on, or nothing."""
+        self._updates.updater.watch = watch
 
     def finish_updates(self) -> None:
         """Make the updates that were left to the next forward; the weights may then be used."""

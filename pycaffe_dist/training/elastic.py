@@ -17,8 +17,8 @@ from pycaffe_dist.errors import ClusterError, JobEnds, RankLost, RanksChange
 from pycaffe_dist.launch import processes, resizing
 from pycaffe_dist.launch.resizing import Request, RequestFile
 from pycaffe_dist.log import logger
+from pycaffe_dist.profiling import Span
 from pycaffe_dist.solvers.checkpoint import Checkpoint, CheckpointKeeper
-from pycaffe_dist.training.timeline import KeptSpan
 
 if TYPE_CHECKING:
     from pycaffe_dist.comm.cluster import Cluster
@@ -66,9 +66,9 @@ class Attempt:
         lost: str = "",
         since: float = 0.0,
         ends: bool = False,
-        spans: list[KeptSpan] | None = None,
+        spans: list[Span] | None = None,
     ):
-        self.spans: list[KeptSpan] = [] if spans is None else spans
+        self.spans: list[Span] = [] if spans is None else spans
         self.checkpoint, self._lost, self._since, self._ends = checkpoint, lost, since, ends
         self._keeper: CheckpointKeeper | None = None
         self._silence = ExitStack()

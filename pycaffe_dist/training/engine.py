@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -236,8 +235,7 @@ class ExchangeEngine(TunableEngine):
     def profile(self, record: Record | None) -> None:
         """Call ``record`` for all messages, and for waiting for them, from now on."""
         self._record = record
-        on_exchange = partial(record, Kind.EXCHANGE) if record else None
-        self._cluster.communication.on_exchange = on_exchange
+        self._cluster.communication.record = record
 
     def _hand_over(self, plan: Plan, updater: Updater[Parameter] | None) -> None:
         """Let exchanges that update parameters do so from now on."""
@@ -395,7 +393,7 @@ class ExchangeEngine(TunableEngine):
                 return exchange.factors(transfer.bucket)
             started = perf_counter()
             if transfer.complete() and self._record is not None:
-                self._record(Kind.REBUILD, parameter.key, started, perf_counter())
+                self._record((Kind.REBUILD, parameter.key, started, perf_counter(), 0))
         return None
 
     def _arrived(self, parameter: Parameter) -> list[_Transfer]:
@@ -419,7 +417,7 @@ class ExchangeEngine(TunableEngine):
         ended = perf_counter()
         self._waited += ended - started
         if self._record is not None:
-            self._record(Kind.WAIT, key, started, ended)
+            self._record((Kind.WAIT, key, started, ended, 0))
 
     def _release(self) -> None:
         """Start exchanges that waited for the end of backward, in the same order on all ranks."""

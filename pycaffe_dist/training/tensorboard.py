@@ -74,6 +74,8 @@ class TensorBoard:
         if time.perf_counter() < self._next_look or self._file is None:
             return
         began = time.thread_time()
+        for parameter in reversed(solver.net.parameters):
+            solver.engine.wait(parameter)
         for parameter in solver.net.parameters:
             if parameter.receives_gradient and not solver.engine.updates(parameter):
                 tag = f"gradients/{_tag(parameter.key)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from pycaffe_dist.calibration.clocks import clock_ahead
 from pycaffe_dist.comm.cluster import Cluster
 from pycaffe_dist.errors import UsageError
 from pycaffe_dist.log import logger
-from pycaffe_dist.profiling import Kind
+from pycaffe_dist.profiling import Kind, Span
 
 # Some 20 MB of file for each rank.
 MOST_SPANS = 200_000
@@ -22,13 +22,12 @@ _SHORTEST_WAIT = 20e-6  # waiting for messages that have arrived is not shown
 _COMPUTING = 0  # the first row of a rank; overlapping exchanges take one row each
 _MARKS = 1
 _FIRST_EXCHANGE = 2
-_WAIT, _DATA = Kind.WAIT, Kind.DATA
+_WAITS = (Kind.WAIT, Kind.DATA)
+_MARKED = (Kind.ITERATION, Kind.TEST, Kind.SNAPSHOT)
 
-_MARKED = tuple(kind.value for kind in (Kind.ITERATION, Kind.TEST, Kind.SNAPSHOT))
 
-
-class Span(NamedTuple):
-    """One event: its start and end on this rank's clock (seconds), and the bytes that it sent."""
+class _Event(NamedTuple):
+    """A span, on the clock of rank 0."""
 
     kind: str
     name: str
@@ -37,32 +36,27 @@ class Span(NamedTuple):
     nbytes: float
 
 
-# A plain tuple of text and numbers costs the garbage collector nothing.
-KeptSpan = tuple[str, str, float, float, float]
-
-
 class Timeline:
-    """A `Record` that keeps the first ``most`` spans, also those of earlier attempts in ``spans``.
+    """Keeps the first ``most`` spans that it is called with, and those of earlier attempts in
+    ``spans``.
 
     Making one and writing it are collective: the ranks' clocks are compared at both times.  Raises
     UsageError on rank 0 when ``path`` cannot be written to.
     """
 
-    def __init__(self, path: str, cluster: Cluster, spans: list[KeptSpan], most: int = MOST_SPANS):
+    def __init__(self, path: str, cluster: Cluster, spans: list[Span], most: int = MOST_SPANS):
         self._path, self._cluster, self._most = path, cluster, most
         self._spans = spans
         if cluster.rank == 0:
             _check_place(Path(path))
         self._began = clock_ahead(cluster)
 
-    def __call__(
-        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
-    ) -> None:
-        """Note a span."""
-        if (kind is _WAIT or kind is _DATA) and ended - started < _SHORTEST_WAIT:
-            return
-        if len(self._spans) < self._most:
-            self._spans.append((kind._value_, name, started, ended, nbytes))
+    def __call__(self, spans: Sequence[Span]) -> None:
+        """Take spans."""
+        room = self._most - len(self._spans)
+        if room:
+            shown = [s for s in spans if s[0] not in _WAITS or s[3] - s[2] >= _SHORTEST_WAIT]
+            self._spans.extend(shown[:room])
 
     def write(self) -> None:
         """Write the file of all ranks, on rank 0; raises SnapshotError there when that fails."""
@@ -73,7 +67,7 @@ class Timeline:
         by_rank = self._cluster.gather_bytes(packed)
         if self._cluster.rank:
             return
-        of_all = [[Span(*span) for span in json.loads(zlib.decompress(data))] for data in by_rank]
+        of_all = [[_Event(*span) for span in json.loads(zlib.decompress(data))] for data in by_rank]
         start = min((span.started for spans in of_all for span in spans), default=0.0)
         events = [
             event
@@ -83,7 +77,7 @@ class Timeline:
         atomic.write(self._path, [json.dumps({"traceEvents": events}).encode()])
         logger.info("Wrote the timeline %s", self._path)
 
-    def _on_clock_of_rank_0(self) -> list[Span]:
+    def _on_clock_of_rank_0(self) -> list[_Event]:
         """Return this rank's spans; between two comparisons, clocks drift evenly."""
         (first, ahead), (last, ahead_now) = self._began, clock_ahead(self._cluster)
         drift = (ahead_now - ahead) / max(last - first, 1e-9)
@@ -93,7 +87,7 @@ class Timeline:
 
         return [
             span._replace(started=moved(span.started), ended=moved(span.ended))
-            for span in map(Span._make, self._spans)
+            for span in map(_Event._make, self._spans)
         ]
 
 
@@ -105,7 +99,7 @@ def _check_place(path: Path) -> None:
         raise UsageError(f"cannot write the timeline {path}: there is no such folder")
 
 
-def _events(rank: int, host: str, spans: list[Span], start: float) -> Iterator[dict[str, Any]]:
+def _events(rank: int, host: str, spans: list[_Event], start: float) -> Iterator[dict[str, Any]]:
     """Yield a rank's events: a process with a row for computing, and some for exchanges."""
     yield _name("process_name", rank, 0, f"rank {rank} on {host}")
     yield _name("thread_name", rank, _COMPUTING, "computing and waiting")
@@ -121,7 +115,7 @@ def _events(rank: int, host: str, spans: list[Span], start: float) -> Iterator[d
             "ts": round(1e6 * (span.started - start), 3),
             "dur": round(1e6 * (span.ended - span.started), 3),
         }
-        if span.kind == Kind.EXCHANGE.value:
+        if span.kind == Kind.EXCHANGE:
             exchange, _, parameters = span.name.removeprefix("exchange ").partition(" of ")
             of_kind = [lane for lane in lanes if lane.exchange == exchange]
             lane = next((lane for lane in of_kind if lane.until <= span.started), None)

@@ -183,6 +183,7 @@ def _run(
     logger.info("Optimization Done.")
     solver.device.warn_of_fallbacks()
     if timeline is not None:
+        solver.profile(timeline, wanted=False)
         timeline.write()
 
 

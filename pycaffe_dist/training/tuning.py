@@ -11,7 +11,7 @@ import numpy as np
 
 from pycaffe_dist.log import logger
 from pycaffe_dist.planning.layer_times import LayerTimes, Times
-from pycaffe_dist.profiling import MARKS, Kind
+from pycaffe_dist.profiling import MARKS, Kind, Span
 from pycaffe_dist.solvers.engine import Engine
 
 if TYPE_CHECKING:
@@ -26,19 +26,19 @@ _FEWEST, _MOST = 4, 20
 
 
 class Stopwatch:
-    """Takes the times of ``count`` iterations without their tests; call it as a `Record`."""
+    """Takes the times of ``count`` iterations without their tests; call it with spans."""
 
     def __init__(self, count: int):
         self._count = count
         self._began = self._ended = 0.0
         self._seconds: list[float] = []
 
-    def __call__(
-        self, kind: Kind, name: str, started: float, ended: float, nbytes: float = 0, /
-    ) -> None:
-        if kind is not Kind.EXCHANGE and kind not in MARKS:
-            self._began = self._began or started
-            self._ended = ended
+    def __call__(self, spans: Sequence[Span]) -> None:
+        """Take spans."""
+        for kind, _, started, ended, _ in spans:
+            if kind != Kind.EXCHANGE and kind not in MARKS:
+                self._began = self._began or started
+                self._ended = ended
 
     def end_iteration(self) -> bool:
         """Note the end of an iteration; tell whether there were enough."""

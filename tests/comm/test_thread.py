@@ -211,7 +211,7 @@ def test_a_small_urgent_task_does_not_wait_for_large_ones(thread):
 
 def test_overlapping_exchanges_are_timed_once(thread):
     ended = []
-    thread.on_exchange = lambda name, since, until, _: ended.append((name, since, until))
+    thread.record = ended.append
     requests = [Request(), Request()]
     handles = [
         thread.submit(waiting_for(request), f"exchange {order}", order=order)
@@ -225,8 +225,8 @@ def test_overlapping_exchanges_are_timed_once(thread):
     assert eventually(lambda: len(ended) == 2)
     seconds = thread.exchange_seconds()
     assert seconds == thread.exchange_seconds()
-    assert [name for name, *_ in ended] == ["exchange 0", "exchange 1"]
-    assert seconds == max(until for _, _, until in ended) - min(since for _, since, _ in ended)
+    assert [name for _, name, *_ in ended] == ["exchange 0", "exchange 1"]
+    assert seconds == max(span[3] for span in ended) - min(span[2] for span in ended)
 
 
 def test_a_stalled_task_names_the_ranks_that_it_waits_for(thread, capfd):

@@ -15,6 +15,7 @@ from pycaffe_dist.errors import LayerError
 from pycaffe_dist.log import DETAIL
 from pycaffe_dist.schema import caffe_pb2, text
 from pycaffe_dist.solvers import Solver
+from pycaffe_dist.solvers.layer_metrics import LayerMetrics
 
 ROOT = Path(__file__).parents[2]
 # As small as the nets allow: an emulated GPU is slow.
@@ -234,7 +235,6 @@ def _new_arrays(solver):
         lambda solver: solver.net.reshape(),
         lambda solver: solver.net.forward(),
         lambda solver: solver.net.before_forward.append(lambda index: None),
-        lambda solver: solver.profile(lambda *span: None),
     ],
 )
 def test_what_happens_between_iterations_counts(change, trained):
@@ -245,6 +245,22 @@ def test_what_happens_between_iterations_counts(change, trained):
         solver.net.before_forward.clear()
         solver.step(6)
     assert_equal(*map(weights, pair))
+
+
+def test_graphs_go_on_while_the_run_is_followed(trained):
+    graphed, _ = pair = trained(INV + "display: 2")
+    spans, records = [], {True: [], False: []}
+    graphed.profile(spans.extend)
+    for solver in pair:
+        solver.recorder.layers = LayerMetrics()
+        found = records[solver is graphed]
+        solver.callbacks.on_record.append(lambda _, record, found=found: found.append(record))
+        solver.step(6)
+    assert_equal(*map(weights, pair))
+    passes = {(kind, name) for kind, name, *_ in spans if kind in ("backward", "update")}
+    assert passes == {("backward", "all"), ("update", "all")}
+    one, other = ([r["parameters"] for r in records[g] if r["kind"] == "train"] for g in records)
+    assert one == other and len(one) == 3 and one[-1]["ip[0]"]["update"] > 0
 
 
 def test_the_loss_scale_may_change(trained, caplog):

@@ -33,6 +33,7 @@ from pycaffe_dist.kernels.labels import (
 )
 from pycaffe_dist.kernels.largest import largest
 from pycaffe_dist.kernels.lstm import lstm_unit_backward, lstm_unit_forward
+from pycaffe_dist.kernels.norms import sum_of_squares
 from pycaffe_dist.kernels.reduction import MAGNITUDE, PLAIN, SQUARE, reduce_rows
 from pycaffe_dist.kernels.scatter import gather, scatter_add
 
@@ -211,6 +212,12 @@ def test_sums_of_rows(what, shape, dtype, on_gpu):
     x, y = normal(*shape, dtype=dtype), np.empty(shape[0], dtype)
     factor = 1 / shape[1]
     compare(on_gpu, lambda x, y: reduce_rows(x, what, factor, y), [x, y], [1], dtype)
+
+
+def test_sum_of_squares(on_gpu):
+    values = np.random.default_rng(0).normal(size=(3, 7001)).astype(np.float32)
+    found = sum_of_squares(on_gpu.to_device(values))
+    assert found == pytest.approx(sum_of_squares(values), rel=1e-5)
 
 
 def test_labels(on_gpu):

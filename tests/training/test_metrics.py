@@ -141,6 +141,50 @@ def test_norms_are_those_of_weights_gradients_and_updates(tmp_path):
     solver.close()
 
 
+# The gradient of the inner product is left to its update, as factors.
+WIDE = """layer { name: 'x' type: 'DummyData' top: 'x' top: 'y' dummy_data_param {
+  shape { dim: 2 dim: 1024 } shape { dim: 2 dim: 2048 } data_filler { type: 'gaussian' } } }
+layer { name: 'ip' type: 'InnerProduct' bottom: 'x' top: 'ip'
+  inner_product_param { num_output: 2048 weight_filler { type: 'xavier' } } }
+layer { name: 'relu' type: 'ReLU' bottom: 'ip' top: 'ip' }
+layer { name: 'loss' type: 'EuclideanLoss' bottom: 'ip' bottom: 'y' top: 'loss' }"""
+
+
+@pytest.mark.parametrize("net", [WITH_RELU, WIDE])
+def test_a_run_that_is_followed_has_the_same_weights(net, tmp_path):
+    fields = "display: 2 base_lr: 0.01"
+    alone, followed = (Solver(text.read_solver(solver_file(tmp_path, fields, net))) for _ in "12")
+    norms: dict[int, tuple] = {}
+
+    def note(solver):
+        blob = solver.net.parameters[0].blob
+        norms[solver.iteration] = tuple(
+            np.linalg.norm(x.astype(float)) for x in (blob.data, blob.diff)
+        )
+
+    alone.callbacks.after_gradients.append(note)
+    records: list[dict] = []
+    followed.callbacks.on_record.append(lambda _, record: records.append(record))
+    followed.recorder.layers = LayerMetrics()
+    spans: list[tuple] = []
+    followed.profile(spans.extend)
+    for solver in (alone, followed):
+        solver.step(5)
+        solver.close()
+    for one, other in zip(alone.net.parameters, followed.net.parameters):
+        assert np.array_equal(one.blob.data, other.blob.data)
+    shown = [record for record in records if "parameters" in record]
+    assert [record["iteration"] for record in shown] == [0, 2, 4]
+    for record in shown:
+        found = record["parameters"]["ip[0]"]
+        assert (found["weights"], found["gradient"]) == pytest.approx(
+            norms[record["iteration"]], rel=1e-5
+        )
+    assert [span[1] for span in spans if span[0] == "iteration"] == [*"01234"]
+    updates = {span[1] for span in spans if span[0] == "update"}
+    assert updates == ({"all"} if net == WITH_RELU else {"ip[0]", "ip[1]"})
+
+
 def test_dead_channels_are_positive_for_no_sample_and_nowhere(tmp_path):
     net = """layer { name: 'x' type: 'DummyData' top: 'x'
       dummy_data_param { shape { dim: 2 dim: 4 dim: 3 dim: 3 } } }

@@ -70,7 +70,7 @@ class FakeSolver:
 
     def span(self, kind, seconds):
         if self.profiler.record:
-            self.profiler.record(kind, "ip", self.now, self.now + seconds)
+            self.profiler.record((kind, "ip", self.now, self.now + seconds, 0))
         self.now += seconds
 
     def step(self, number):
@@ -81,6 +81,7 @@ class FakeSolver:
         self.span(Kind.FORWARD, LAYER_SECONDS / 2)
         self.span(Kind.BACKWARD, LAYER_SECONDS / 2)
         self.span(Kind.WAIT, hiccup + (engine.plans[engine.plan] if engine.plan >= 0 else 0.5))
+        self.profiler.hand_over()
         self.call(self.callbacks.end_of_iteration)
         return engine.plan_is_fixed
 

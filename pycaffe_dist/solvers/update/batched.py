@@ -56,13 +56,20 @@ class BatchedUpdates:
         self._indices = indices
         self._values = (self._updater.scale(clipping), rate, *method.scalars(iteration))
         with use(self._updater.device):
+            self._show(updated=False)
             if self._repeated is None:
                 self._update()
             else:
                 self._repeated.begin([self._parameters[index].blob.layout for index in indices])
                 self._repeated.run(0)
-        if self._profiler.record:
-            self._profiler.record(Kind.UPDATE, "all", started, perf_counter())
+            self._show(updated=True)
+        if record := self._profiler.record:
+            record((Kind.UPDATE, "all", started, perf_counter(), 0))
+
+    def _show(self, updated: bool) -> None:
+        if watch := self._updater.watch:
+            for index in self._indices:
+                watch(index, self._updater.targets[index], updated)
 
     def _update(self) -> None:
         self._launch_for(self._indices).run(lambda: self._values)

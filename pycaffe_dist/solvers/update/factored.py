@@ -44,7 +44,7 @@ class FactoredUpdates:
             started = perf_counter()
             blocks.rebuild(number)
             seconds += perf_counter() - started
-            self._updater.update_target(target, history, rate, iteration)
+            self._updater.update_part(index, target, history, rate, iteration)
         return seconds
 
 

@@ -48,5 +48,5 @@ class ImmediateUpdates:
         record = self._profiler.record
         if record:
             if factors is not None:  # they took turns, and are recorded one after the other
-                record(Kind.REBUILD, parameter.key, started, updating)
-            record(Kind.UPDATE, parameter.key, updating, perf_counter())
+                record((Kind.REBUILD, parameter.key, started, updating, 0))
+            record((Kind.UPDATE, parameter.key, updating, perf_counter(), 0))

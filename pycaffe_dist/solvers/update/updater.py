@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from pycaffe_dist.schema.caffe_pb2 import SolverParameter
 
 Target = TypeVar("Target", bound=UpdateTarget)
+# Gets a target's index, the target or a part of it, and whether that has been updated, so that its
+# gradient is the step.
+Watch = Callable[[int, UpdateTarget, bool], None]
 
 
 class Updater(Generic[Target]):
     """Updates ``targets`` on ``device`` as a SolverParameter says; ``method`` holds their history.
 
-    Raises PcaffeError for an unknown solver type or larc_policy.
+    ``watch`` is called before and after each update.  Raises PcaffeError for an unknown solver type
+    or larc_policy.
     """
 
     def __init__(self, param: SolverParameter, targets: Sequence[Target], device: Device = HOST):
@@ -29,6 +33,7 @@ class Updater(Generic[Target]):
         self.targets = targets
         self.device = device
         self.method = method_class(param.type)(param, targets, device)
+        self.watch: Watch | None = None
         self._layer_rate = LayerRate(param)
 
     def update(self, index: int, rate: float, iteration: int, clipping: float = 1.0) -> None:
@@ -38,22 +43,27 @@ class Updater(Generic[Target]):
         """
         with use(self.device):
             history = self.method.history_of(index)
-            self.update_target(self.targets[index], history, rate, iteration, clipping)
+            self.update_part(index, self.targets[index], history, rate, iteration, clipping)
 
-    def update_target(
+    def update_part(
         self,
-        target: UpdateTarget,
+        index: int,
+        part: UpdateTarget,
         history: Sequence[np.ndarray],
         rate: float,
         iteration: int,
         clipping: float = 1.0,
     ) -> None:
-        """Update a target that need not be the updater's, with a ``history`` of its shape."""
+        """Update a part of target ``index``, or all of it, with a ``history`` of its shape."""
         scale = self.scale(clipping)
-        l2, l1 = self.decays(target)
-        rate = self._layer_rate.of(target, rate, scale, l2 + l1) * target.lr_mult
-        arrays = target.weights, target.gradient, *history
+        l2, l1 = self.decays(part)
+        rate = self._layer_rate.of(part, rate, scale, l2 + l1) * part.lr_mult
+        arrays = part.weights, part.gradient, *history
+        if self.watch:
+            self.watch(index, part, False)
         self.method.update_arrays(arrays, rate, Regularization(scale, l2, l1), iteration)
+        if self.watch:
+            self.watch(index, part, True)
 
     def scale(self, clipping: float) -> float:
         """Return what gradients are multiplied by."""

@@ -82,8 +82,7 @@ class Updates:
             return self._deferred
         # One by one, parameters may be updated while others' gradients are on their way.
         together = self.updater.device.is_gpu or (
-            isinstance(self._engine, LocalEngine)
-            and not (self._engine.factored or self._profiler.record)
+            isinstance(self._engine, LocalEngine) and not self._engine.factored
         )
         return self._batched if together and not self._param.larc_policy else self._immediate
 
