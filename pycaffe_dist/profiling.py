@@ -37,33 +37,33 @@ MARKS = (Kind.ITERATION, Kind.TEST, Kind.SNAPSHOT, Kind.DATA)
 class Profiler:
     """Keeps spans of time until `hand_over`, which passes them on to any number of functions.
 
-    While work is timed, a span costs an append, by any thread; all else waits for the end of an
-    iteration.
+    ``record`` keeps a span, in any thread; it is None if nobody follows, so that nothing is timed.
+    That is an append: between layers, whose data fill the caches, more Python would take long.
     """
 
     def __init__(self) -> None:
         self._spans: deque[Span] = deque(maxlen=_MOST_WAITING)
         self._followers: list[Follower] = []
+        self.record: Record | None = None
 
     def add(self, follower: Follower) -> None:
         """Call ``follower`` with the spans from now on."""
         self.hand_over()
         self._followers.append(follower)
+        self.record = self._spans.append
 
     def remove(self, follower: Follower) -> None:
         """Call ``follower`` with the spans so far, and then no more."""
         self.hand_over()
         self._followers.remove(follower)
+        if not self._followers:
+            self.record = None
 
-    @property
-    def record(self) -> Record | None:
-        """A function that keeps a span; None if nobody follows, so that nothing is timed."""
-        return self._spans.append if self._followers else None
-
-    def hand_over(self) -> None:
-        """Pass on the spans since the last call."""
+    def hand_over(self, least: int = 1) -> None:
+        """Pass on the spans since the last time, unless there are less than ``least``."""
+        if len(self._spans) < least:
+            return
         # Other threads may append meanwhile.
         spans = [self._spans.popleft() for _ in range(len(self._spans))]
-        if spans:
-            for follower in self._followers:
-                follower(spans)
+        for follower in self._followers:
+            follower(spans)

@@ -56,7 +56,12 @@ def trained(solver: Solver, count: int, late: bool) -> dict[str, Any]:
     With ``late`` messages, nothing is hidden behind backward.
     """
     layers = LayerTimes()
-    solver.callbacks.end_of_iteration.append(lambda solver: layers.end_iteration())
+
+    def note(solver: Solver) -> None:
+        solver.profiler.hand_over()
+        layers.end_iteration()
+
+    solver.callbacks.end_of_iteration.append(note)
     solver.profile(layers)
     engine = solver.engine
     if isinstance(engine, ExchangeEngine):

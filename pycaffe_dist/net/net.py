@@ -244,6 +244,8 @@ class Net:
         The net's device is the current one.
         """
         last = len(self.nodes) - 1 if end is None else end
+        # Looked up once: after a layer, little that Python needs is in a cache.
+        record, kind = self.record, Kind.FORWARD
         index = start
         while index <= last:
             if index in but:
@@ -259,10 +261,10 @@ class Net:
             node, started = self.nodes[index], perf_counter()
             waited = node.layer.seconds_waited
             self._forward_layer(index, loss, joined)
-            if self.record is not None:
-                self.record((Kind.FORWARD, node.name, started, perf_counter(), 0))
+            if record is not None:
+                record((kind, node.name, started, perf_counter(), 0))
                 if waited := node.layer.seconds_waited - waited:
-                    self.record((Kind.DATA, node.name, started, started + waited, 0))
+                    record((Kind.DATA, node.name, started, started + waited, 0))
             _on_host(self.after_forward, index)
             index += count
 
@@ -341,6 +343,7 @@ class Net:
         if not accumulate:
             self._clear_without_gradient()
         first = len(self.nodes) - 1 if start is None else start
+        record, kind = self.record, Kind.BACKWARD
         with devices.use(self.device):
             if self.is_observed:
                 self._fusing.part_all()
@@ -352,9 +355,8 @@ class Net:
                     self._begin_gradients(index, factored)
                 self.backward_layer(index)
                 self.nodes[index].layer.overwritten.clear()
-                if self.record is not None:
-                    name = self.nodes[index].name
-                    self.record((Kind.BACKWARD, name, started, perf_counter(), 0))
+                if record is not None:
+                    record((kind, self.nodes[index].name, started, perf_counter(), 0))
                 _on_host(self.after_backward, index)
                 if on_gradient_ready is not None:
                     for parameter in self._ready_after.get(index, ()):

@@ -38,6 +38,9 @@ from pycaffe_dist.solvers.testing import Testing
 from pycaffe_dist.solvers.update.updater import Updater, Watch
 from pycaffe_dist.solvers.update.updates import Updates
 
+# Spans are handed over together, which takes less time.
+MANY_SPANS = 1000
+
 
 class Solver:
     """Trains the net of a SolverParameter, on this rank of ``cluster``.
@@ -260,7 +263,7 @@ class Solver:
     def _mark(self, kind: str, name: str, began: float) -> None:
         if record := self.profiler.record:
             record((kind, name, began, time.perf_counter(), 0))
-            self.profiler.hand_over()
+            self.profiler.hand_over(MANY_SPANS)
 
     def _call(self, callbacks: list[Callback], updated: bool = True) -> None:
         """Call functions, with all parameters ``updated`` or not."""
@@ -270,7 +273,7 @@ class Solver:
             callback(self)
 
     def profile(self, follower: Follower, wanted: bool = True) -> None:
-        """Call ``follower`` with the spans of each iteration from now on, or stop doing so."""
+        """Call ``follower`` with spans from now on, many at a time, or stop doing so."""
         if wanted:
             self.profiler.add(follower)
         else:

@@ -177,13 +177,16 @@ def _run(
     if timeline is not None:
         solver.profile(timeline)
     logger.info("Starting Optimization")
-    solver.solve()
-    cluster.commit()  # a rank that ended before the others could not help them go on
+    try:
+        solver.solve()
+        cluster.commit()  # a rank that ended before the others could not help them go on
+    finally:
+        if timeline is not None:
+            solver.profile(timeline, wanted=False)
     # Caffe's command logs this even if its solver has.
     logger.info("Optimization Done.")
     solver.device.warn_of_fallbacks()
     if timeline is not None:
-        solver.profile(timeline, wanted=False)
         timeline.write()
 
 

@@ -114,7 +114,10 @@ class Tuning:
     def end_iteration(self, solver: Solver) -> None:
         """Note the end of an iteration; go on to the next plan after enough of them."""
         engine = self._engine
-        if engine is None or not self._watch.end_iteration():
+        if engine is None:
+            return
+        solver.profiler.hand_over()
+        if not self._watch.end_iteration():
             return
         solver.finish_updates()
         if isinstance(self._watch, LayerTimes):

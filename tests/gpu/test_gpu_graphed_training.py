@@ -256,6 +256,7 @@ def test_graphs_go_on_while_the_run_is_followed(trained):
         found = records[solver is graphed]
         solver.callbacks.on_record.append(lambda _, record, found=found: found.append(record))
         solver.step(6)
+    graphed.profile(spans.extend, wanted=False)
     assert_equal(*map(weights, pair))
     passes = {(kind, name) for kind, name, *_ in spans if kind in ("backward", "update")}
     assert passes == {("backward", "all"), ("update", "all")}

@@ -170,6 +170,8 @@ def test_a_run_that_is_followed_has_the_same_weights(net, tmp_path):
     followed.profile(spans.extend)
     for solver in (alone, followed):
         solver.step(5)
+    followed.profile(spans.extend, wanted=False)
+    for solver in (alone, followed):
         solver.close()
     for one, other in zip(alone.net.parameters, followed.net.parameters):
         assert np.array_equal(one.blob.data, other.blob.data)

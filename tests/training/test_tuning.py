@@ -81,7 +81,6 @@ class FakeSolver:
         self.span(Kind.FORWARD, LAYER_SECONDS / 2)
         self.span(Kind.BACKWARD, LAYER_SECONDS / 2)
         self.span(Kind.WAIT, hiccup + (engine.plans[engine.plan] if engine.plan >= 0 else 0.5))
-        self.profiler.hand_over()
         self.call(self.callbacks.end_of_iteration)
         return engine.plan_is_fixed
 
