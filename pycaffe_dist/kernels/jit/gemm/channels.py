@@ -27,6 +27,8 @@ BLOCK_BYTES = 1 << 15
 FETCHED_AHEAD, FORESEEN = 128, 2048
 # With fewer bands of all images their pixels are cut into parts, so that all threads have work.
 ENOUGH_UNITS = 16
+# Bytes of B in a part: they stay in the second-level cache while all bands use them.
+PART_BYTES = 1 << 19
 # Cycles to end a tile, for each lane and vector: the sums are transposed.
 ENDING = 6
 # The cycles of a flat product, by level, as a multiple of those of its kernel: it copies B into
@@ -83,7 +85,7 @@ def _channel_units(begin, end, packed, b, y, biases, slope, tiles, kernels, size
     b_ahead = b_row if b_row > FORESEEN else 0
     sums = aligned_zeros(pixels * rows if block < depth else 1)
     for unit in range(begin, end):
-        part, band, image = unit % parts, unit // parts % bands, unit // parts // bands
+        band, part, image = unit % bands, unit // bands % parts, unit // bands // parts
         first_tile, last_tile = len(tiles) * part // parts, len(tiles) * (part + 1) // parts
         first_row = image % group * bands * rows + band * rows
         valid = min(rows, count - band * rows)
@@ -142,7 +144,7 @@ class ChannelProduct:
         )
         blocks = -(-4 * rows * k // BLOCK_BYTES)
         units = images * group * bands
-        parts = max(1, min(len(tiles), -(-ENOUGH_UNITS // units)))
+        parts = min(len(tiles), max(-(-ENOUGH_UNITS // units), -(-4 * k * n // PART_BYTES)))
         self._units = units * parts
         sizes = ChannelSizes(m, k, n, rows, target.lanes, group, parts, -(-k // blocks))
         self._sizes = np.array(sizes, np.int64)

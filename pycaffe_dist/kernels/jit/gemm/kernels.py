@@ -15,8 +15,8 @@ from pycaffe_dist.kernels.jit.codegen.emitter import Emitter
 from pycaffe_dist.kernels.jit.codegen.objects import ENTRY
 from pycaffe_dist.kernels.jit.codegen.target import Target
 
-# Steps of k by which lines of B are fetched ahead; bytes of a line.
-AHEAD, LINE = 12, 64
+# Steps of k by which lines of B are fetched ahead; rows by which a copy fetches; bytes of a line.
+AHEAD, ROWS_AHEAD, LINE = 12, 4, 64
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ class PixelKernel:
 class FlatKernel:
     """A tile of a matrix product: ``rows`` of packed A times ``vectors`` of columns of B::
 
-        sum[i] = y[i] + bias[i] if add else bias[i]
+        sum[i] = bias[i]
         for k < depth: sum[i] += a[k·rows + i] · b[k·b_row …]
-        y[i·y_row …] = sum[i], rectified, for i < valid
+        y[i·y_row …] = sum[i] + y[i·y_row …] if add else sum[i], rectified, for i < valid
 
     With ``masked`` the last vector has only ``lanes`` valid lanes, and nothing beyond them is read
     or written.  Arguments: a, b, b_row, depth, bias, slope, y, y_row, valid, add (0 or 1), lanes.
@@ -148,8 +148,12 @@ class FlatKernel:
                     tile[at] = e.multiply_add(value, column, tile[at])
             return [e.add(at_a, 4 * self.rows), e.add(at_b, b_row), *tile]
 
-        start = self._start(e, rows, masks, bias, add)
+        for row in rows:
+            for offset in range(0, vector_bytes * self.vectors, LINE):
+                e.prefetch(row, offset, level=1, write=True)
+        start = [e.broadcast(bias, 4 * i) for i in range(self.rows) for _ in masks]
         tile = e.repeat(depth, [a, b, *start], one_step)[2:]
+        tile = self._added(e, tile, rows, masks, add)
         factor = e.broadcast(slope)
         for i in reversed(range(self.rows)):
             for j, mask in enumerate(masks):
@@ -158,28 +162,23 @@ class FlatKernel:
         e.builder.ret_void()
         return e.module
 
-    def _start(self, e: Emitter, rows: list, masks: list, bias, add) -> list[ir.Value]:
-        build = e.builder
-        old, fresh, go = (e.function.append_basic_block() for _ in range(3))
-        biases = [e.broadcast(bias, 4 * i) for i in range(self.rows)]
-        build.cbranch(build.icmp_signed("!=", add, e.int(0)), old, fresh)
+    def _added(self, e: Emitter, tile: list, rows: list, masks: list, add) -> list[ir.Value]:
+        """Return the tile, plus the old values if they are wanted."""
+        build, before = e.builder, e.builder.block
+        old, go = (e.function.append_basic_block() for _ in range(2))
+        build.cbranch(build.icmp_signed("!=", add, e.int(0)), old, go)
         build.position_at_end(old)
-        sums = [
-            build.fadd(e.load(rows[i], 4 * e.lanes * j, mask), biases[i])
-            for i in range(self.rows)
-            for j, mask in enumerate(masks)
-        ]
-        build.branch(go)
-        build.position_at_end(fresh)
+        places = [(row, 4 * e.lanes * j, mask) for row in rows for j, mask in enumerate(masks)]
+        sums = [build.fadd(value, e.load(*place)) for value, place in zip(tile, places)]
         build.branch(go)
         build.position_at_end(go)
-        start = []
-        for at, value in enumerate(sums):
+        found = []
+        for value, added in zip(tile, sums):
             phi = build.phi(e.vector)
-            phi.add_incoming(value, old)
-            phi.add_incoming(biases[at // self.vectors], fresh)
-            start.append(phi)
-        return start
+            phi.add_incoming(value, before)
+            phi.add_incoming(added, old)
+            found.append(phi)
+        return found
 
 
 @dataclass(frozen=True)
@@ -320,8 +319,12 @@ class PanelKernel:
         mask = e.mask_below(lanes) if self.masked else None
         width = 4 * e.lanes * self.vectors
 
+        reach = e.builder.mul(source_row, e.int(ROWS_AHEAD))
+
         def one_panel(state: list[ir.Value]) -> list[ir.Value]:
             at, out = state
+            for offset in range(0, width, LINE):
+                e.prefetch(e.add(at, reach), offset)
             for j in range(self.vectors):
                 last = mask if j == self.vectors - 1 else None
                 e.store(e.load(at, 4 * e.lanes * j, last), out, 4 * e.lanes * j, last)

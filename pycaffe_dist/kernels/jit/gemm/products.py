@@ -82,7 +82,7 @@ class TransposedSizes(NamedTuple):
 
 
 @dry_run.cached(maxsize=64)
-def _flat_kernels(target: Target, rows: int, vectors: int) -> np.ndarray:
+def flat_kernels(target: Target, rows: int, vectors: int) -> np.ndarray:
     """Return addresses: [masked, vectors - 1] of products, then of the copies into panels."""
     shapes = [(masked, count) for masked in (False, True) for count in range(1, vectors + 1)]
     products = [address_of(FlatKernel(rows, count, masked), target) for masked, count in shapes]
@@ -90,7 +90,7 @@ def _flat_kernels(target: Target, rows: int, vectors: int) -> np.ndarray:
     return np.array(products + copies, np.int64).reshape(2, 2, vectors)
 
 
-def _flat_rows(target: Target, rows: int, vectors: int) -> int:
+def flat_rows(target: Target, rows: int, vectors: int) -> int:
     """Return the rows of a tile, of ``rows`` in all, that leave few idle rows in the last tile."""
     most = target.tile_rows(vectors)
     return min(range(max(1, most - 2), most + 1), key=lambda n: (-(-rows // n) * (n + 1), -n))
@@ -98,7 +98,7 @@ def _flat_rows(target: Target, rows: int, vectors: int) -> int:
 
 def flat_cycles(target: Target, rows: int, columns: int) -> float:
     """Return the cycles of one step of k of a `FlatProduct`."""
-    high, width = _flat_rows(target, rows, VECTORS), VECTORS * target.lanes
+    high, width = flat_rows(target, rows, VECTORS), VECTORS * target.lanes
     cycles = columns // width * step_cycles(high, VECTORS)
     if columns % width:
         cycles += step_cycles(high, -(-(columns % width) // target.lanes))
@@ -161,35 +161,38 @@ def _flat_units(begin, end, packed, b, y, bias, slopes, add, kernels, sizes):
                 _fill_panels(
                     panels, source, columns, k, steps, first_column, wide, width, lanes, kernels
                 )
-            for i in range(high * wide):
-                # With few steps a row tile passes over all columns, so that y is written in order.
-                # With many a column tile stays in the first-level cache while all rows use it.
-                tile = first_row + (i // wide if depth <= SHALLOW else i % high)
-                column_tile = first_column + (i % wide if depth <= SHALLOW else i // high)
-                column, row = column_tile * width, tile * rows
-                left = min(width, columns - column)
-                used = (left + lanes - 1) // lanes
-                last = left - (used - 1) * lanes
-                if filled:
-                    at = panels + 4 * (column_tile - first_column) * steps * width
-                elif reading == LAID_OUT:
-                    at = source + 4 * (column * depth + k * used * lanes)
-                else:
-                    at = source + 4 * (k * columns + column)
-                call(
-                    kernels[0, int(last < lanes), used - 1],
-                    a + 4 * (tile * depth + k) * rows,
-                    at,
-                    4 * used * lanes if reading else 4 * columns,
-                    steps,
-                    no_bias if k > 0 else bias.ctypes.data + 4 * (g * row_tiles * rows + row),
-                    slope,
-                    out + 4 * (row * columns + column),
-                    4 * columns,
-                    min(rows, count - row),
-                    add if k == 0 else 1,
-                    last,
-                )
+            # With few steps a row tile passes over all columns, so that y is written in order.
+            # With many a column tile stays in the first-level cache while all rows use it.
+            by_rows = depth <= SHALLOW
+            for i in range(high if by_rows else wide):
+                for j in range(wide if by_rows else high):
+                    tile = first_row + (i if by_rows else j)
+                    column_tile = first_column + (j if by_rows else i)
+                    column, row = column_tile * width, tile * rows
+                    used, last = vectors, lanes
+                    if column + width > columns:
+                        used = (columns - column + lanes - 1) // lanes
+                        last = columns - column - (used - 1) * lanes
+                    if filled:
+                        at = panels + 4 * (column_tile - first_column) * steps * width
+                    elif reading == LAID_OUT:
+                        at = source + 4 * (column * depth + k * used * lanes)
+                    else:
+                        at = source + 4 * (k * columns + column)
+                    call(
+                        kernels[0, int(last < lanes), used - 1],
+                        a + 4 * (tile * depth + k) * rows,
+                        at,
+                        4 * used * lanes if reading else 4 * columns,
+                        steps,
+                        no_bias if k > 0 else bias.ctypes.data + 4 * (g * row_tiles * rows + row),
+                        slope,
+                        out + 4 * (row * columns + column),
+                        4 * columns,
+                        min(rows, count - row),
+                        add if k == 0 else 1,
+                        last,
+                    )
     scratch[0] = 0  # used after the loop, so that the memory of ``panels`` is not freed before
 
 
@@ -211,8 +214,8 @@ class FlatProduct:
     ):
         self._m, self._n, self._k = m, n, k
         self._group = group
-        self._rows = _flat_rows(target, m, VECTORS)
-        self._kernels = _flat_kernels(target, self._rows, VECTORS)
+        self._rows = flat_rows(target, m, VECTORS)
+        self._kernels = flat_kernels(target, self._rows, VECTORS)
         self._tiles = -(-m // self._rows)
         self._packing = RowPacking(target, self._rows, m, k)
         self._packed_size = self._tiles * self._rows * k
