@@ -51,9 +51,10 @@ PRODUCT_BYTES = 1 << 19
 FEWEST_TILES, MOST_TILES = 24, 96
 # Bytes of transformed inputs at a time.
 INPUT_BYTES = 1 << 22
-# All transformed weights are kept if they have at most `FILTER_BYTES`; a block's transformed inputs
-# and products then have at most `BLOCK_BYTES`.
-FILTER_BYTES, BLOCK_BYTES = 1 << 21, 1 << 19
+# All transformed weights are kept if they have at most `FILTER_BYTES` and serve enough tiles: for a
+# few it is faster to read the weights and transform them.  A block's transformed inputs and
+# products then have at most `BLOCK_BYTES`.
+FILTER_BYTES, ENOUGH_TILES, BLOCK_BYTES = 1 << 21, 100, 1 << 19
 UNITS_PER_THREAD = 4
 # The fewest strips of tiles, over all images, that are shared out over the threads, and the number
 # of blocks to aim at.
@@ -86,6 +87,11 @@ class Sizes(NamedTuple):
     backward: int
 
 
+def keeps_filters(filter_bytes: int, tiles: int) -> bool:
+    """Tell whether transformed weights are kept for so many tiles of all images."""
+    return filter_bytes <= FILTER_BYTES and tiles >= ENOUGH_TILES
+
+
 class WinogradConvolution(BiasedConvolution):
     """One direction of one convolution with tiles of ``tile``² outputs, like `RowConvolution`."""
 
@@ -110,9 +116,9 @@ class WinogradConvolution(BiasedConvolution):
         filter_size = odd_lines(inputs * unit_lanes)
         self._filters = size**2 * self._units * filter_size
         self._held = np.empty(0, np.float32)
-        self._holds_filters = 4 * self._filters <= FILTER_BYTES
         counts = tuple(-(-extent // tile) for extent in outer)
         strips = x_shape[0] * counts[0]
+        self._holds_filters = keeps_filters(4 * self._filters, strips * counts[1])
         # With few strips, threads share the output channels rather than the images.
         self._keeps_filters = self._holds_filters and strips >= ENOUGH_STRIPS
         if self._keeps_filters:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pycaffe_dist.kernels.im2col import ConvolutionGeometry
 from pycaffe_dist.kernels.jit.codegen.target import Target
-from pycaffe_dist.kernels.jit.winograd.convolution import FILTER_BYTES
+from pycaffe_dist.kernels.jit.winograd.convolution import ENOUGH_TILES, keeps_filters
 from pycaffe_dist.kernels.jit.winograd.grids import Direction
 from pycaffe_dist.kernels.jit.winograd.phases import phase_shapes
 
@@ -22,14 +22,16 @@ KEPT_CYCLES = {4: 250, 6: 550, 8: 950}
 INPUT_CYCLES = {4: 190, 6: 420, 8: 700}
 OUTPUT_CYCLES = {4: 160, 6: 320, 8: 500}
 WEIGHT_CYCLES = {4: 160, 6: 300, 8: 500}
-# The same in inference, where weights come from memory: transformed, or to be transformed at once.
-HELD_WEIGHT_CYCLES = {4: 280, 6: 640, 8: 1100}
+# The same in inference, where weights come from memory and are transformed at once: up to
+# `FEW_WEIGHTS` bytes of weights, and more.  The other kernels read a vector in `READ_CYCLES`.
+HELD_WEIGHT_CYCLES = {4: (180, 255), 6: (390, 640), 8: (700, 1100)}
+FEW_WEIGHTS, READ_CYCLES = 1 << 20, 9
 # Cycles in which the row kernel packs one weight.
 PACKING_CYCLES = 4
 # The fractions of the peak that products reach here, after the first steps of each, and elsewhere.
 EFFICIENCY, DIRECT_EFFICIENCY = 0.85, {"forward": 0.88, "data": 0.88, "weights": 0.85}
 STARTING_STEPS = 6
-LEAST_GAIN = 1.1
+LEAST_GAIN, LEAST_GAIN_ALONE = 1.1, 1.05
 # Cycles to split strided inputs into phases, for one value.
 SPLITTING_CYCLES = 2
 # The number of images over which the model spreads the work on the weights, whatever the batch: a
@@ -59,13 +61,15 @@ def best_tile(
         return 0
     shapes = Direction.of(x_shape, w_shape, geometry, direction == "data")
     direct = _direct_cycles(target, shapes, geometry, direction)
-    if direction != "weights" and not alone:
-        weights = shapes.inputs * shapes.outputs * kernel[0] ** 2
+    weights, images = shapes.inputs * shapes.outputs * kernel[0] ** 2, x_shape[0] if alone else 0
+    if images:
+        direct += weights / target.lanes * READ_CYCLES / images
+    elif direction != "weights":
         direct += weights * PACKING_CYCLES / NOMINAL_IMAGES
-    images = x_shape[0] if alone else 0
     cycles = {tile: _cycles(target, shapes, kernel[0], tile, direction, images) for tile in TILES}
     best = min(TILES, key=lambda tile: cycles[tile])
-    return best if cycles[best] * LEAST_GAIN < direct else 0
+    least = LEAST_GAIN_ALONE if alone else LEAST_GAIN
+    return best if cycles[best] * least < direct else 0
 
 
 def best_phase_tile(
@@ -109,13 +113,14 @@ def _cycles(
     inputs, outputs = -(-shapes.inputs // target.lanes), -(-shapes.outputs // target.lanes)
     steps = shapes.inputs + (STARTING_STEPS if direction != "weights" else 0)
     products = size**2 * steps * outputs / (2 * EFFICIENCY)
-    kept = direction == "weights" or (
-        4 * size**2 * shapes.inputs * outputs * target.lanes > FILTER_BYTES
-    )
+    filter_bytes = 4 * size**2 * shapes.inputs * outputs * target.lanes
+    served = tiles * images if images else ENOUGH_TILES
+    kept = direction == "weights" or not keeps_filters(filter_bytes, served)
     read = KEPT_CYCLES if kept else INPUT_CYCLES
     written = KEPT_CYCLES if direction == "weights" else OUTPUT_CYCLES
     per_weight = WEIGHT_CYCLES[size] / NOMINAL_IMAGES
     if images:
-        per_weight = HELD_WEIGHT_CYCLES[size] / images
+        many = 4 * taps**2 * shapes.inputs * shapes.outputs > FEW_WEIGHTS
+        per_weight = HELD_WEIGHT_CYCLES[size][many] / images
     weights = shapes.inputs * outputs * per_weight
     return tiles * (products + inputs * read[size] + outputs * written[size]) + weights
