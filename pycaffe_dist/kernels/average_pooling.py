@@ -22,6 +22,8 @@ from pycaffe_dist.kernels.jit.convolution.planes import (
     Row,
     SpreadKernel,
 )
+from pycaffe_dist.kernels.jit.convolution.tables import shared_reads, step_table, window_rows
+from pycaffe_dist.kernels.jit.gemm import dots
 
 if TYPE_CHECKING:
     from pycaffe_dist.kernels.pooling import PoolingGeometry
@@ -186,7 +188,7 @@ def average_filter(begin, end, x, y, geometry, kernel, rows, ones) -> None:
             kernel,
             x.ctypes.data + 4 * i * height * width,
             rows.ctypes.data,
-            y.shape[1],
+            len(rows),
             zeros.ctypes.data,
             ones.ctypes.data,
             zeros.ctypes.data,
@@ -196,6 +198,13 @@ def average_filter(begin, end, x, y, geometry, kernel, rows, ones) -> None:
         values = flat[i * count : (i + 1) * count]
         for o in range(count):
             values[o] *= shares[o]
+
+
+@dry_run.cached(maxsize=64)
+def plane_averages(unit: Target, planes: int, size: int) -> tuple[dots.DotProduct, np.ndarray]:
+    """Return the product of the shares of a plane's pixels, which it takes, with planes."""
+    shares = np.full((1, size), 1 / size, np.float32)
+    return dots.DotProduct(unit, 1, planes, size), shares
 
 
 @dry_run.cached(maxsize=64)
@@ -216,9 +225,10 @@ def filtering_code(
         return None
     ones = np.ones(kernel_h * columns, np.float32)
     if not backward:
-        tops = np.arange(pooled[0])[:, None] * step - pad_h + np.arange(kernel_h)
-        rows = np.where((tops < 0) | (tops >= spatial[0]), -1, 4 * spatial[1] * tops)
-        return address_of(FilterKernel(row, kernel_h), unit), rows, ones
+        rows = window_rows(*spatial, pooled[0], kernel_h, step, pad_h)
+        reads = shared_reads(unit, kernel_h, step, 1, pooled[0])
+        table = step_table(rows, reads, 4 * pooled[1])
+        return address_of(FilterKernel(row, reads), unit), table, ones
     windows = [
         [oy for oy in range(pooled[0]) if 0 <= h + pad_h - oy * step < kernel_h]
         for h in range(spatial[0])

@@ -24,8 +24,9 @@ from pycaffe_dist.kernels.inner_product import InnerProduct
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.kernels.jit.codegen.target import Target, target
 from pycaffe_dist.kernels.jit.convolution.depthwise import DepthwiseConvolution, has_microkernels
+from pycaffe_dist.kernels.jit.convolution.gathered import GatheredConvolution, gathers
 from pycaffe_dist.kernels.jit.convolution.rows import WIDEST_KERNEL, RowConvolution
-from pycaffe_dist.kernels.jit.convolution.sampling import sample, spread
+from pycaffe_dist.kernels.jit.convolution.sampling import spread
 from pycaffe_dist.kernels.jit.convolution.weights import WeightGradient
 from pycaffe_dist.kernels.jit.gemm.channels import ChannelProduct, channels_are_faster
 from pycaffe_dist.kernels.jit.gemm.pixels import PixelGradient
@@ -34,6 +35,7 @@ from pycaffe_dist.kernels.jit.winograd.convolution import WinogradConvolution
 from pycaffe_dist.kernels.jit.winograd.costs import best_phase_tile, best_tile
 from pycaffe_dist.kernels.jit.winograd.gradient import WinogradGradient
 from pycaffe_dist.kernels.jit.winograd.phases import PhasedConvolution, PhasedGradient
+from pycaffe_dist.kernels.pooling import PoolingGeometry, max_pool_forward
 
 __all__ = [
     "Convolution",
@@ -158,6 +160,8 @@ class _ByRows:
 
     @functools.cached_property
     def _forward(self) -> Any:
+        if gathers(*self._plan):
+            return GatheredConvolution(*self._plan)
         tile = best_tile(*self._plan, "forward", self._alone)
         if tile:
             return WinogradConvolution(*self._plan, backward=False, tile=tile)
@@ -257,8 +261,9 @@ class _SampledPointwise(_Pointwise):
         adds: bool,
     ):
         self._sampled = (*x_shape[:2], *geometry.output_shape(x_shape[2:]))
-        self._stride, axes = geometry.stride, len(geometry.stride)
-        once = replace(geometry, stride=(1,) * axes)
+        self._stride, once = geometry.stride, replace(geometry, stride=(1, 1))
+        # A window of one pixel: its maximum is the pixel.
+        self._pixels = PoolingGeometry((1, 1), geometry.stride)
         super().__init__(target, self._sampled, w_shape, once, adds)
 
     @contextmanager
@@ -268,7 +273,7 @@ class _SampledPointwise(_Pointwise):
 
     def forward(self, x: Any, w: Any, b: Any, y: Any, slope: float) -> None:
         with self._lend() as sampled:
-            sample(x, sampled, self._stride)
+            max_pool_forward(x, sampled, None, self._pixels)
             super().forward(sampled, w, b, y, slope)
 
     def backward_data(self, dy: Any, w: Any, dx: Any) -> None:
@@ -278,7 +283,7 @@ class _SampledPointwise(_Pointwise):
 
     def backward_weights(self, x: Any, dy: Any, dw: Any) -> None:
         with self._lend() as sampled:
-            sample(x, sampled, self._stride)
+            max_pool_forward(x, sampled, None, self._pixels)
             super().backward_weights(sampled, dy, dw)
 
 

@@ -21,12 +21,21 @@ from pycaffe_dist.kernels.average_pooling import (
     average_rows,
     average_spread,
     filtering_code,
+    plane_averages,
 )
 from pycaffe_dist.kernels.compiling import jit
 from pycaffe_dist.kernels.im2col import valid_range, window_range
 from pycaffe_dist.kernels.jit.codegen.calling import call
 from pycaffe_dist.kernels.jit.codegen.objects import address_of
 from pycaffe_dist.kernels.jit.codegen.target import Target, target
+from pycaffe_dist.kernels.jit.convolution.planes import (
+    MOST_TAPS,
+    STRIDES,
+    PlaneMaximumKernel,
+    Row,
+)
+from pycaffe_dist.kernels.jit.convolution.tables import window_rows
+from pycaffe_dist.kernels.jit.gemm import dots
 from pycaffe_dist.kernels.jit.pooling_windows import (
     NOWHERE,
     AverageKernel,
@@ -35,6 +44,7 @@ from pycaffe_dist.kernels.jit.pooling_windows import (
 )
 from pycaffe_dist.threads import parallel_for
 
+_Size = tuple[int, int]
 # A chunk of planes must be worth waking a thread.
 ELEMENTS_PER_CHUNK = 1 << 14
 # Window columns are unrolled in machine code.
@@ -175,6 +185,39 @@ def _max_pool_rows(begin, end, x, y, geometry, mask, kernel, margin):
                     mask[i, oy, first_empty:] = -1
 
 
+@jit
+def _max_pool_planes(begin, end, x, y, geometry, kernel, rows):
+    """`_max_pool` on `PlaneMaximumKernel`, without a mask."""
+    size_x, size_y = x.shape[1] * x.shape[2], y.shape[1] * y.shape[2]
+    lowest = np.full(x.shape[2], -np.inf, np.float32)
+    for i in range(begin, end):
+        call(
+            kernel,
+            x.ctypes.data + 4 * i * size_x,
+            rows.ctypes.data,
+            len(rows),
+            lowest.ctypes.data,
+            y.ctypes.data + 4 * i * size_y,
+        )
+
+
+@dry_run.cached(maxsize=64)
+def _plane_code(
+    unit: Target, geometry: PoolingGeometry, spatial: _Size, pooled: _Size
+) -> tuple[int, np.ndarray] | None:
+    """Return the machine code of `_max_pool_planes` and its table of rows, or None."""
+    (height, columns), (step, stride), (top, left) = (
+        geometry.kernel,
+        geometry.stride,
+        geometry.pad,
+    )
+    if stride not in STRIDES or height * columns > MOST_TAPS or columns > unit.lanes:
+        return None
+    row = Row(columns, stride, left, 1, spatial[1], pooled[1])
+    rows = window_rows(*spatial, pooled[0], height, step, top)
+    return address_of(PlaneMaximumKernel(row, height, min(step, height)), unit), rows
+
+
 def _microkernel(
     kind: Any, x: np.ndarray, geometry: PoolingGeometry, *more: int
 ) -> tuple[int, int] | None:
@@ -204,6 +247,11 @@ def max_pool_forward(
     equal maxima wins, a NaN beats everything, an empty window (stride > kernel at the border)
     gives -inf and -1.  Without a mask only y is set.
     """
+    unit = target() if x.dtype == np.float32 and mask is None else None
+    planes = unit and _plane_code(unit, geometry, x.shape[-2:], y.shape[-2:])
+    if planes:
+        _over_planes(_max_pool_planes, (x, y), geometry, *planes)
+        return
     if mask is None:
         special = _microkernel(LargestKernel, x, geometry)
     else:
@@ -248,6 +296,11 @@ def average_pool_forward(x: np.ndarray, y: np.ndarray, geometry: PoolingGeometry
     As in Caffe, the divisor is the window's area inside the padded image.
     """
     unit = target() if x.dtype == np.float32 else None
+    size = x.shape[-2] * x.shape[-1]
+    if geometry.kernel == x.shape[-2:] and geometry.pad == (0, 0) and dots.suits(unit, 1, size):
+        product, shares = plane_averages(unit, y.size, size)
+        product.run(shares, x, y.reshape(1, -1))
+        return
     filtering = unit and filtering_code(unit, geometry, x.shape[-2:], y.shape[-2:], False)
     special = None if filtering else _microkernel(AverageKernel, x, geometry)
     if filtering:

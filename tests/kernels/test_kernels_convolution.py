@@ -41,6 +41,8 @@ CASES = {
     "lenet 1": ((3, 1, 28, 28), 20, geometry(2, 5)),
     "lenet 2": ((2, 20, 12, 12), 50, geometry(2, 5)),
     "first layer 11x11": ((2, 3, 35, 35), 8, geometry(2, 11, stride=4)),
+    "few taps, strided": ((2, 3, 30, 29), 37, geometry(2, 3, stride=2, pad=1)),
+    "few taps, wide": ((1, 3, 9, 131), 33, geometry(2, 3, pad=1)),
     "7x7 stride 2": ((2, 3, 30, 29), 18, geometry(2, 7, stride=2, pad=3)),
     "1x1": ((3, 5, 4, 4), 7, geometry(2, 1)),
     "1x1 wide": ((2, 70, 9, 7), 33, geometry(2, 1)),

@@ -21,8 +21,10 @@ from pycaffe_dist.kernels.jit.codegen.target import LEVELS, Target, host_levels,
 from pycaffe_dist.kernels.jit.convolution.planes import (
     CorrelationKernel,
     FilterKernel,
+    PlaneMaximumKernel,
     Row,
     SpreadKernel,
+    TapsKernel,
 )
 from pycaffe_dist.kernels.jit.convolution.row_kernel import RowKernel
 from pycaffe_dist.kernels.jit.gemm.kernels import (
@@ -119,7 +121,9 @@ def specifications(pixels, rows):
         SumRows(784, True, True),
         MaximumKernel(3, 2, 1, 3),
         AverageKernel(3, 1, 1),
-        FilterKernel(Row(3, 1, 1, 1, 56, 56), 3),
+        PlaneMaximumKernel(Row(3, 2, 1, 1, 56, 28), 3, 2),
+        TapsKernel(Row(3, 2, 1, 1, 56, 28), 3, 272),
+        FilterKernel(Row(3, 1, 1, 1, 56, 56), ((0, 1, 2), (1, 2, 3))),
         SpreadKernel(Row(3, 2, 1, 1, 56, 28), 2),
         CorrelationKernel(Row(3, 2, 1, 1, 56, 28), 3),
     ]

@@ -29,6 +29,9 @@ CASES = {
     "one pixel": ((2, 4, 1, 1), PoolingGeometry((1, 1), (1, 1))),
     "stride beyond a vector": ((1, 2, 40, 40), PoolingGeometry((3, 3), (19, 19))),
     "widest window": ((1, 2, 3, 40), PoolingGeometry((1, 33), (1, 1))),
+    "wide, stride 1": ((1, 2, 6, 117), PoolingGeometry((3, 3), (1, 1), (1, 1))),
+    "wide, stride 2": ((1, 2, 6, 237), PoolingGeometry((3, 3), (2, 2), (1, 1))),
+    "wide, stride 2, no pad": ((2, 2, 7, 235), PoolingGeometry((3, 3), (2, 2))),
     "wide row": ((1, 2, 6, 117), PoolingGeometry((5, 5), (3, 3), (2, 2))),
 }
 
@@ -80,6 +83,20 @@ def test_maximum_and_its_gradient(name, dtype, mask_dtype):
     ):
         np.add.at(gradient[plane], places[places >= 0], values[places >= 0])
     np.testing.assert_array_equal(dx, gradient.reshape(shape))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_maxima_are_the_same_without_a_mask(name, dtype):
+    shape, geometry = CASES[name]
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape).astype(dtype)
+    x[rng.random(shape) < 0.02] = np.nan
+    x[rng.random(shape) < 0.02] = -np.inf
+    y = np.empty((*shape[:2], *geometry.output_shape(shape[2:])), dtype)
+    masked, mask = np.empty_like(y), np.empty(y.shape, np.int32)
+    pooling.max_pool_forward(x, y, None, geometry)
+    pooling.max_pool_forward(x, masked, mask, geometry)
+    np.testing.assert_array_equal(y, masked)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -49,13 +49,21 @@ class Emitter:
         """Load a 64-bit integer."""
         return self.builder.load(self.place(address, offset, INT64))
 
-    def load(self, address: ir.Value, offset: ir.Value | int = 0, mask=None) -> ir.Value:
-        """Load a vector; lanes outside ``mask`` are not read, and are zero."""
+    def load(
+        self,
+        address: ir.Value,
+        offset: ir.Value | int = 0,
+        mask=None,
+        other: ir.Value | None = None,
+    ) -> ir.Value:
+        """Load a vector; lanes outside ``mask`` are not read: they are from ``other``, or zero."""
         pointer = self.place(address, offset, self.vector)
         if mask is not None:
             kinds = [pointer.type, INT32, self.bits, self.vector]
             function = self._intrinsic("llvm.masked.load", self.vector, kinds, ".p0")
-            return self.builder.call(function, [pointer, ir.Constant(INT32, 4), mask, self.zero])
+            return self.builder.call(
+                function, [pointer, ir.Constant(INT32, 4), mask, other or self.zero]
+            )
         value = self.builder.load(pointer)
         value.align = 4
         return value
@@ -182,6 +190,13 @@ class Emitter:
         """Return value·slope where value < 0, else value; a NaN stays a NaN."""
         negative = self.builder.fcmp_ordered("<", value, self.zero)
         return self.builder.select(negative, self.builder.fmul(value, slope), value)
+
+    def larger(self, value: ir.Value, top: ir.Value) -> ir.Value:
+        """Return the larger of two vectors' elements; a NaN in either is the result."""
+        build = self.builder
+        most = build.select(build.fcmp_ordered(">", value, top), value, top)
+        # The maximum is top where either is a NaN.
+        return build.select(build.fcmp_unordered("uno", value, value), value, most)
 
     def repeat(
         self,

@@ -22,6 +22,7 @@ from pycaffe_dist.kernels.jit.convolution.planes import (
     Row,
     SpreadKernel,
 )
+from pycaffe_dist.kernels.jit.convolution.tables import shared_reads, step_table
 from pycaffe_dist.threads import parallel_for
 
 # The number of neighbouring channels of an image that are computed before the next image.
@@ -58,12 +59,20 @@ class DepthwiseConvolution:
         self._zeros = np.zeros(max(width, width_y), np.float32)
         self._no_bias = np.zeros(self._channels, np.float32)
         self._grain = -(-ELEMENTS_PER_CHUNK // self._table.pixels_in)
+        self._reads = (tuple(range(self._lines)),)
+        if len(geometry.kernel) == 2:
+            window = geometry.kernel[0], geometry.stride[0], geometry.dilation[0]
+            self._reads = shared_reads(target, *window, self._table.output[0])
 
     @functools.cached_property
     def _rows(self) -> np.ndarray:
         """Return the offset of the row of x for each row of y and kernel row."""
         rows = np.ascontiguousarray(self._table.rows.T)
         return np.where(rows < 0, -1, 4 * rows)
+
+    @functools.cached_property
+    def _steps(self) -> np.ndarray:
+        return step_table(self._rows, self._reads, 4 * self._row.outputs)
 
     @functools.cached_property
     def _rows_back(self) -> np.ndarray:
@@ -88,8 +97,8 @@ class DepthwiseConvolution:
     ) -> None:
         """Set y to the convolution of x with w, plus b; multiply negative results by slope."""
         bias = self._no_bias if b is None else b.reshape(-1)
-        kernel = address_of(FilterKernel(self._row, self._lines), self._target)
-        args = self._rows, self._zeros, self._weights(w), bias, factors(slope)
+        kernel = address_of(FilterKernel(self._row, self._reads), self._target)
+        args = self._steps, self._zeros, self._weights(w), bias, factors(slope)
         self._over_planes(_filter_planes, x, y, kernel, *args)
 
     def backward_data(self, dy: np.ndarray, w: np.ndarray, dx: np.ndarray) -> None:
