@@ -13,6 +13,7 @@ from inference_serving import serve
 from peak_memory import peak_memory
 
 import pycaffe_dist as caffe
+from pycaffe_dist.kernels.filling import clear
 from pycaffe_dist.layers import layer_types
 from pycaffe_dist.threads import set_threads
 
@@ -23,6 +24,7 @@ def main() -> None:
     logging.getLogger("pycaffe_dist").setLevel(logging.ERROR)
     set_threads(int(threads))
     layer_types()
+    clear(np.zeros(1, np.float32))  # loads the rest of the compiler, which the net does not own
     x = np.load(Path(folder) / f"{batch}.npy")
     before = peak_memory()
     files = str(Path(folder) / f"{batch}.prototxt"), str(Path(folder) / "net.caffemodel")
