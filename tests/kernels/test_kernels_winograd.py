@@ -71,6 +71,11 @@ def is_close(found, expected, terms, tile=2):
     close(found, expected, terms=terms, loss=WINOGRAD_LOSS[tile])
 
 
+@pytest.fixture(autouse=True)
+def few_tiles_keep_weights(monkeypatch):
+    monkeypatch.setattr("pycaffe_dist.kernels.jit.winograd.convolution.ENOUGH_TILES", 1)
+
+
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_the_convolution(unit, name, tile, monkeypatch):
