@@ -74,10 +74,10 @@ def layer_times(
     A layer that runs as one with the layer before it has no forward time.  The last rows are the
     update, if there is one, and what ``run`` takes in addition: Python between the layers.
     """
-    spans: dict[tuple[Kind, str], list[float]] = defaultdict(list)
-    lasted: dict[tuple[Kind, str], float] = {}  # in one iteration
+    spans: dict[tuple[str, str], list[float]] = defaultdict(list)
+    lasted: dict[tuple[str, str], float] = {}  # in one iteration
     updates, others = [], []
-    net.record = lambda kind, name, start, end: lasted.update({(kind, name): end - start})
+    net.record = lambda span: lasted.update({span[:2]: span[3] - span[2]})
     for _ in range(rounds):
         lasted.clear()
         began = time.perf_counter()
@@ -97,7 +97,7 @@ def layer_times(
             seconds = spans[kind, node.name]
             if seconds and node.layer.type != "Input":
                 rows.append(
-                    _row(node.name, node.layer.type, kind.value, seconds, flops, traffic_of(node))
+                    _row(node.name, node.layer.type, kind, seconds, flops, traffic_of(node))
                 )
     weights = float(sum(parameter.gradient.nbytes for parameter in net.parameters))
     if updates:

@@ -75,9 +75,8 @@ def _positive(begin, end, x, found):
             return
 
 
-@kernel
 def positive_channels(x: np.ndarray) -> np.ndarray:
-    """Return for each channel of x (N, C, …) whether any value is above 0."""
+    """Return for each channel of x (N, C, …), on the host, whether any value is above 0."""
     found = np.zeros(x.shape[1], np.bool_)
     parallel_for(_positive, found.size, x.reshape(*x.shape[:2], -1), found)
     return found

@@ -150,7 +150,7 @@ def test_outputs_are_those_of_a_net_that_keeps_its_blobs(name, dtype):
     assert_close(outputs(net), wanted)
     assert_close(outputs(net), wanted)
     ran = []
-    net.record = lambda kind, layer, start, end: ran.append(layer)
+    net.record = lambda span: ran.append(span[1])
     net.forward()
     # Only float32 has products that add to their output.
     assert dtype == np.float64 or len(ran) == count, ran
@@ -185,7 +185,7 @@ def test_blobs_share_memory():
     chain = [DATA, *(convolution(f"c{i}", f"c{i - 1}" if i else "data", 16) for i in range(6))]
     _, net = both(chain)
     places = set()
-    net.record = lambda kind, name, start, end: places.add(net.blobs[name].data.ctypes.data)
+    net.record = lambda span: places.add(net.blobs[span[1]].data.ctypes.data)
     net.forward()
     # Two take turns, and the output has its own.
     assert len(places) == 3
@@ -206,7 +206,7 @@ def test_the_parts_of_a_concat_lie_in_it(batch):
     plain, net = both(layers, shape=(batch, 16, 9, 9))
     assert_close(outputs(net), outputs(plain))
     ran = []
-    net.record = lambda kind, name, start, end: ran.append(name)
+    net.record = lambda span: ran.append(span[1])
     net.forward()
     assert ("Concat-both" in ran) == (batch > 1)
     assert "Concat-end" in ran  # whose top is an output, with memory of its own
