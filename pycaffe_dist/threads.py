@@ -27,8 +27,11 @@ HANDOVER = 150
 # How often a worker looks for another chain of loops: some 150 to 300 µs, because there is Python
 # between chains.
 STAY = 10000
-# The words of a chain's control block, and the places of two: does it run, shall workers leave?
-CONTROL_WORDS, RUNNING, LEAVING = 32, 16, 24
+# The words of a chain's control block, and the places of three: does it run, shall workers leave,
+# and after how many pauses does a thread that waits let others have its core?
+CONTROL_WORDS, RUNNING, LEAVING, PAUSES = 32, 16, 24, 25
+# About a millisecond; with more threads than cores, somebody waits for the core at once.
+MOST_PAUSES = 25000
 
 
 class Calls:
@@ -181,6 +184,12 @@ def _serve(
         serve(ctypes.addressof(control), STAY, give_way)
 
 
+def _available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class _Pool:
     """The caller plus ``size - 1`` workers."""
 
@@ -190,6 +199,7 @@ class _Pool:
         self.workers: list[_Worker] = []
         self._number = 0
         self._control = (ctypes.c_int64 * CONTROL_WORDS)()
+        self._control[PAUSES] = MOST_PAUSES if size <= _available_cores() else 0
 
     def _hire(self) -> None:
         swap = _make_swap() if _make_swap else _sleep_at_once
@@ -239,12 +249,6 @@ class _Pool:
             for worker in self.workers:
                 worker.start(None)
             self.workers = []
-
-
-def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 _pool = _Pool(_available_cores())

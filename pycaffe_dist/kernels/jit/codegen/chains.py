@@ -6,7 +6,7 @@ sets, and in the cache line after these the number of the next chunk.
 
 A thread that runs records shows the present one to others in a control block, with a cache line for
 each of these: the record's address or 0, how many threads may be working on it, whether records are
-being run, and whether others shall leave.
+being run, and whether others shall leave, with the number of pauses before a thread gives way.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ RECORD = 16
 KERNEL, CALLER, COUNT, CHUNKS, ARGUMENTS, FAILED = range(0, 48, 8)
 NEXT = 64
 SHOWN, WORKING, RUNNING, LEAVING = 0, 64, 8 * threads.RUNNING, 8 * threads.LEAVING
+PAUSES = 8 * threads.PAUSES
 # The sizes of `CallKernel`: surplus integers do no harm.
 SIZES = 24, 48, 96, 192
 # Arguments of a kernel that are no integers or addresses; all of them fit into registers.
 MOST_REALS = 8
 # What a compiled function that returns None returns if it ends well.
 _ENDS = 0, -2
-# After so many pauses, about a millisecond, what is waited for may need this thread's core.
-_PAUSES = 25000
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class RunKernel:
         turn.add_incoming(e.int(0), before)
         build.cbranch(_is_zero(e, _load(e, control, WORKING)), done, rest)
         build.position_at_end(rest)
-        _rest(e, self.machine, turn, give_way)
+        _rest(e, self.machine, turn, control, give_way)
         turn.add_incoming(e.add(turn, 1), build.block)
         build.branch(look)
         build.position_at_end(done)
@@ -162,7 +161,7 @@ class ServeKernel:
 
         build.position_at_end(idle)
         runs = build.not_(_is_zero(e, _load(e, control, RUNNING)))
-        _rest(e, self.machine, build.select(runs, turn, e.int(0)), give_way)
+        _rest(e, self.machine, build.select(runs, turn, e.int(0)), control, give_way)
         fewer = build.select(runs, left, build.sub(left, e.int(1)))
         stays = build.icmp_signed(">", fewer, e.int(0))
         stays = build.and_(stays, _is_zero(e, _load(e, control, LEAVING)))
@@ -187,10 +186,12 @@ def _is_zero(e: Emitter, value: ir.Value) -> ir.Value:
     return e.builder.icmp_signed("==", value, e.int(0))
 
 
-def _rest(e: Emitter, machine: str, turn: ir.Value, give_way: ir.Value) -> None:
+def _rest(
+    e: Emitter, machine: str, turn: ir.Value, control: ir.Value, give_way: ir.Value
+) -> None:
     """Pause; after many turns let other threads run, which may be the one that is waited for."""
     build = e.builder
-    long = build.icmp_signed(">", turn, e.int(_PAUSES))
+    long = build.icmp_signed(">=", turn, e.load_int(control, PAUSES))
     with build.if_else(long) as (then, otherwise):
         with then:
             kind = ir.FunctionType(INT32, []).as_pointer()
