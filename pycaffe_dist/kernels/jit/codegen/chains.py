@@ -186,9 +186,7 @@ def _is_zero(e: Emitter, value: ir.Value) -> ir.Value:
     return e.builder.icmp_signed("==", value, e.int(0))
 
 
-def _rest(
-    e: Emitter, machine: str, turn: ir.Value, control: ir.Value, give_way: ir.Value
-) -> None:
+def _rest(e: Emitter, machine: str, turn: ir.Value, control: ir.Value, give_way: ir.Value) -> None:
     """Pause; after many turns let other threads run, which may be the one that is waited for."""
     build = e.builder
     long = build.icmp_signed(">=", turn, e.load_int(control, PAUSES))
