@@ -21,6 +21,7 @@ import logging
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,8 @@ OURS, PLAIN = "pcaffe", "pcaffe, all blobs"
 BFLOAT16 = ", bfloat16"
 # The largest difference of outputs, as a part of the largest output; and with bfloat16.
 TOLERANCE, ROUGH = 1e-3, 0.1
+# Seconds between turns: threads of some programs stay awake for a while after their work.
+REST = 0.3
 
 
 @dataclass
@@ -121,6 +124,7 @@ def measure(name: str, batch: int, args: argparse.Namespace, programs: dict[str,
         counts[who] = max(1, round(args.seconds / worker.run("1")["wall"]))
     for _ in range(args.rounds):
         for who, worker in workers.items():
+            time.sleep(REST)
             row.add(who, worker.run(str(counts[who])), counts[who])
     for who, worker in workers.items():
         row.idle[who] = worker.run("idle")
