@@ -35,7 +35,7 @@ class Joined(abc.ABC):
 
     @property
     def repeats_calls(self) -> bool:
-        """Whether the calls of one pass may be made again: those of all its layers may."""
+        """Whether the calls of one pass may be made again: all layers must allow it."""
         return all(layer.repeats_calls for layer in self.layers)
 
     def part(self, top: list[Blob]) -> None:  # noqa: B027 (optional)

@@ -34,7 +34,7 @@ class Fusing:
         return joined if joined and index + len(joined.layers) - 1 <= last else None
 
     def forward(self, index: int, joined: Joined | None) -> None:
-        """Run a layer's forward, or that of the ``joined`` layers that start there."""
+        """Run forward of a layer, or of the ``joined`` layers that it begins."""
         if joined is None:
             self.part(index)
         key = "forward", index, joined is None
@@ -88,7 +88,7 @@ class Fusing:
     def _work(
         self, index: int, layer: Layer | Joined, method: str, *arguments: Any
     ) -> Callable[[], None]:
-        """Return a function that calls a method of a layer, or that repeats what it does."""
+        """Return a function that calls ``layer.method``, or repeats its kernels without it."""
 
         def work() -> None:
             getattr(layer, method)(*arguments)

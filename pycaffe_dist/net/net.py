@@ -22,7 +22,7 @@ from pycaffe_dist.net.build import Builder, Node, out_of_memory
 from pycaffe_dist.net.diff_sharing import Turns, share_diffs
 from pycaffe_dist.net.fusion import Fusing
 from pycaffe_dist.net.in_place import check_in_place
-from pycaffe_dist.net.parameter import Parameter
+from pycaffe_dist.net.parameter import Parameter, by_layer
 from pycaffe_dist.net.pending import PendingLoss
 from pycaffe_dist.net.rules import filter_layers, kept_layers
 from pycaffe_dist.net.splits import insert_splits
@@ -99,15 +99,7 @@ class Net:
         self.precision = precision
         self.rank_mean = context.rank_mean
         where = {} if places is None else {param.layer[i].name: places.layer(i) for i in kept}
-        builder = Builder(insert_splits(filtered, where), context, where)
-        self.nodes = builder.nodes
-        try:
-            with devices.use(self.device):
-                builder.build()
-            check_in_place(self.nodes)
-        except BaseException:
-            self.close()
-            raise
+        builder = self._build(insert_splits(filtered, where), context, where)
         self.blobs: dict[str, Blob] = builder.blobs
         self.blob_losses = builder.blob_losses
         self.parameters: list[Parameter] = builder.parameters
@@ -119,10 +111,23 @@ class Net:
         with devices.use(self.device):
             self._fusing = Fusing(self.nodes, on_host=not self.device.is_gpu)
             self._turns = Turns() if keep_diffs else share_diffs(self.nodes)
-        self._ready_after = _by_layer(self.parameters, "ready_after")
-        self._begun_by = _by_layer(self.parameters, "begun_by")
+        self._ready_after = by_layer(self.parameters, "ready_after")
+        self._begun_by = by_layer(self.parameters, "begun_by")
         self._inference = None if self.keeps_blobs else self._planned_inference()
         logger.log(DETAIL, "Network initialization done.")
+
+    def _build(self, param: NetParameter, context: LayerContext, where: dict[str, str]) -> Builder:
+        """Make the nodes; close what layers have opened if that fails."""
+        builder = Builder(param, context, where)
+        self.nodes = builder.nodes
+        try:
+            with devices.use(self.device):
+                builder.build()
+            check_in_place(self.nodes)
+        except BaseException:
+            self.close()
+            raise
+        return builder
 
     def _planned_inference(self) -> Inference:
         if self.phase != caffe_pb2.TEST:
@@ -483,16 +488,6 @@ def _log_definition(definition: NetParameter) -> None:
 
 def _weighted_tops(node: Node) -> list[tuple[Blob, float]]:
     return [(top, weight) for top, weight in zip(node.top, node.layer.loss_weights) if weight]
-
-
-def _by_layer(parameters: list[Parameter], which: str) -> dict[int, list[Parameter]]:
-    """Return the parameters by their attribute ``which``, the index of a layer."""
-    found: dict[int, list[Parameter]] = {}
-    for parameter in reversed(parameters):
-        index = getattr(parameter, which)
-        if index is not None:
-            found.setdefault(index, []).append(parameter)
-    return found
 
 
 def _shapes(blobs: Iterable[Blob]) -> list[tuple[int, ...]]:

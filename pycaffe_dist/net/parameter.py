@@ -142,3 +142,13 @@ class Parameter:
 
     def __repr__(self) -> str:
         return f"Parameter({self.key}, shape={self.shape}, lr_mult={self.lr_mult:g})"
+
+
+def by_layer(parameters: list[Parameter], which: str) -> dict[int, list[Parameter]]:
+    """Return the parameters by their attribute ``which``, the index of a layer."""
+    found: dict[int, list[Parameter]] = {}
+    for parameter in reversed(parameters):
+        index = getattr(parameter, which)
+        if index is not None:
+            found.setdefault(index, []).append(parameter)
+    return found

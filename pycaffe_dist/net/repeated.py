@@ -13,7 +13,7 @@ from pycaffe_dist.blob import Blob
 from pycaffe_dist.kernels.jit import workspace
 from pycaffe_dist.threads import Calls
 
-# After so many passes that differ from the one before, nothing is noted any more.
+# Passes that differ from the one before them, after which calls are no longer noted.
 MOST_ATTEMPTS = 6
 _PLAIN = (bool, int, float, str, type(None), np.generic)
 

@@ -15,7 +15,7 @@ from pycaffe_dist.kernels.jit.codegen.emitter import Emitter
 from pycaffe_dist.kernels.jit.codegen.objects import ENTRY
 from pycaffe_dist.kernels.jit.codegen.target import Target
 
-# Rows of more vectors run in a loop, with so many in each step.
+# The most vectors of a row without a loop, and the vectors in each step of a loop.
 MOST_VECTORS, STEP = 16, 4
 # Bytes by which lines of the cache are fetched ahead: those of sums, and those to write to.
 AHEAD = 1024

@@ -167,7 +167,7 @@ class FilterKernel:
         weights = [e.broadcast(w, 4 * i) for i in range(count)]
         bias, slope = e.broadcast(bias), e.broadcast(slope)
 
-        # A step reads so many floats of x that the step before has not read.
+        # The floats of x that are new in each step.
         fresh = row.inputs * (self.reads[-1][0] + 1 if len(self.reads) > 1 else lines)
 
         def one_step(state: list[ir.Value]) -> list[ir.Value]:

@@ -20,10 +20,10 @@ def vector_starts(count: int, lanes: int) -> list[int]:
 
 
 def shared_reads(target: Target, lines: int, stride: int, dilation: int, height: int) -> Reads:
-    """Return which rows of x, of those of a step, each row of y of the step reads.
+    """Return, for each row of y in a step, the rows of x that it reads, counted within the step.
 
-    A step has some rows of y, of ``height``, that are next to each other; a window has ``lines``
-    rows, and begins ``stride`` rows after the one before.
+    A step has neighbouring rows of y, which has ``height`` rows.  A window has ``lines`` rows, and
+    begins ``stride`` rows after the one before.
     """
     together = min(TOGETHER[target.registers == 32], height)
     if stride > (lines - 1) * dilation:

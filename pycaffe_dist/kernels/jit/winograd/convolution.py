@@ -88,7 +88,7 @@ class Sizes(NamedTuple):
 
 
 def keeps_filters(filter_bytes: int, tiles: int) -> bool:
-    """Tell whether transformed weights are kept for so many tiles of all images."""
+    """Tell whether transformed weights are kept, from the number of tiles in all images."""
     return filter_bytes <= FILTER_BYTES and tiles >= ENOUGH_TILES
 
 
